@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::entry_sharing::EntrySharing;
+use super::pause_sharing::PauseSharing;
 use super::span_export::SpanExport;
-use super::stop_sharing::StopSharing;
 use super::watched_files;
 use sluicegate_admission::ban;
 use sluicegate_http::upstream::BackgroundTasks;
@@ -31,7 +31,7 @@ pub struct GatewayTasks {
     ban_sharing: Option<JoinHandle<()>>,
     entry_sharing: Option<EntrySharing>,
     entries_changed: Rc<Notify>,
-    stop_sharing: Option<StopSharing>,
+    pause_sharing: Option<PauseSharing>,
     store: Option<SupervisedStore>,
     snapshots: Option<(PathBuf, SnapshotThread)>,
     /// The last fault of the current snapshot thread, and later ones.
@@ -59,7 +59,7 @@ impl GatewayTasks {
             ban_sharing: share_bans(&gateway),
             entry_sharing: EntrySharing::start(None, &gateway, &entries_changed),
             entries_changed,
-            stop_sharing: StopSharing::start(None, &current),
+            pause_sharing: PauseSharing::start(None, &current),
             store: supervise_store(&gateway),
             snapshots: start_snapshots(&gateway, &current, &snapshot_fault)?,
             snapshot_fault,
@@ -76,7 +76,7 @@ impl GatewayTasks {
         self.upstream_tasks.restart_all(&gateway.upstreams);
         self.update_ban_sharing(before, gateway);
         self.entry_sharing = EntrySharing::start(self.entry_sharing.take(), gateway, &self.entries_changed);
-        self.stop_sharing = StopSharing::start(self.stop_sharing.take(), &self.current);
+        self.pause_sharing = PauseSharing::start(self.pause_sharing.take(), &self.current);
         self.update_store(before, gateway);
         self.update_snapshot(gateway);
         if !same_arc(before.tracer.as_ref(), gateway.tracer.as_ref()) {

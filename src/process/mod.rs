@@ -11,7 +11,7 @@
 //! [`gateway_tasks`] are the tasks beside the workers. [`hot_upgrade`] is the change of the program.
 //! [`reload_history`] and [`config_diff`] report on reloads, [`status`] on the gateway as a whole, [`heavy_keys`] on
 //! the keys of its limits. Gateways tell each other through the store about themselves ([`fleet`]), operators' entries
-//! ([`entry_sharing`]) and stops of upstreams ([`stop_sharing`]).
+//! ([`entry_sharing`]) and pauses of upstreams ([`pause_sharing`]).
 
 mod banner;
 mod config_diff;
@@ -25,12 +25,12 @@ mod hot_upgrade;
 mod listeners;
 mod operator_calls;
 mod operator_changes;
+mod pause_sharing;
 mod reload;
 mod reload_history;
 mod signals;
 mod span_export;
 mod status;
-mod stop_sharing;
 mod store_status;
 mod systemd;
 mod watched_files;

@@ -1,7 +1,7 @@
 //! Enums in which each variant has a label.
 
-/// Defines an enum without fields, the lists of its variants and of their labels, and a method that returns the label of
-/// each.
+/// Defines an enum without fields, the lists of its variants and of their labels, and a method that returns the label
+/// of each.
 #[macro_export]
 macro_rules! labelled_enum {
     (

@@ -104,14 +104,14 @@ pub(super) fn explain_ban(
 
 /// The stop by the upstream of the request's location.
 pub(super) fn explain_stop(gateway: &Gateway, facts: &RequestFacts<'_>) -> Option<StopExplanation> {
-    let stopped = facts.stop.as_ref()?.stopped?;
+    let pause = facts.pause.as_ref()?.paused?;
     let Action::Upstream(upstream) = &gateway.routes[facts.route()?.0].action else { return None };
     Some(StopExplanation {
         upstream: upstream.name.to_string(),
-        status: (stopped.status != 0).then_some(stopped.status),
-        left_ms: stopped.until.ns_since(facts.head.received).div_ceil(1_000_000),
-        until_ms: stopped.until.to_unix_ns() / 1_000_000,
-        wait_ms: stopped.wait_ns.div_ceil(1_000_000),
+        status: (pause.status != 0).then_some(pause.status),
+        left_ms: pause.until.ns_since(facts.head.received).div_ceil(1_000_000),
+        until_ms: pause.until.to_unix_ns() / 1_000_000,
+        wait_ms: pause.wait_ns.div_ceil(1_000_000),
     })
 }
 

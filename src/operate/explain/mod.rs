@@ -191,7 +191,7 @@ pub async fn explain_request(
         judged = judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict);
     }
     let waiting_size = || facts.waiting_bytes();
-    let waiter = WaitingRequest::new(&gateway.load.waiting, &waiting_size).with_hold(facts.hold_ns());
+    let waiter = WaitingRequest::new(&gateway.load.waiting, &waiting_size).with_hold(facts.pause_ns());
     let planned = look.finish_chain(session, waiter, verdict, &mut decisions).await;
     let outcome = judged.and(planned);
     let chain = gateway.chain_for(facts.route());

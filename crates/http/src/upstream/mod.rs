@@ -8,12 +8,12 @@
 //! at the next look, without a timer or a task. [`BackgroundTasks`] holds the only tasks, on the control thread: health
 //! checks and DNS refreshes. Each worker counts its own requests for the retry budget; only a retry takes a lock.
 //!
-//! An upstream with `obey` is asked less: its responses begin stops ([`Obey`]), which judging and forwarding respect.
+//! An upstream with `obey` is asked less: its responses begin pauses ([`Pushback`]), which judging respects.
 //!
 //! An HTTP/1 connection has no task and serves one exchange at a time. HTTP/2 connections are shared by the requests of
 //! a worker: one is filled before the next is opened, and requests that arrive before the first one is up wait for the
-//! same connect. Only [`PooledConnection`] and the modules below it know which HTTP a server speaks: `translate` converts a
-//! request as it is sent.
+//! same connect. Only [`PooledConnection`] and the modules below it know which HTTP a server speaks: `translate`
+//! converts a request as it is sent.
 
 mod balance;
 mod connect;
@@ -23,8 +23,8 @@ mod handover;
 mod health;
 mod http1;
 mod http2;
-mod obey;
 mod pool;
+mod pushback;
 mod response;
 mod retry_budget;
 mod send_outcome;
@@ -52,8 +52,8 @@ pub use balance::{HashInput, ServerChoice};
 pub use connect::ConnectFault;
 pub use fault::ServerFault;
 pub use handover::SavedServer;
-pub use obey::{Obey, StopStatus, UpstreamStop, WHOLE_UPSTREAM};
 pub use pool::{PooledConnection, Pools};
+pub use pushback::{PauseStatus, Pushback, UpstreamPause, WHOLE_UPSTREAM};
 pub use response::{ResponseSlot, ServerBody};
 pub use retry_budget::RetryPermit;
 pub use send_outcome::{ExchangeFault, SendOutcome};
@@ -64,7 +64,7 @@ pub use status::{DrainOutcome, QueueStatus, ServerStatus, UpstreamStatus};
 pub use tls::ServerTls;
 
 use balance::Balancer;
-use obey::ObeyState;
+use pushback::PushbackState;
 use retry_budget::RetryBudget;
 use server_queue::ServerQueue;
 use server_state::{DOWN, DRAINING, EJECTED};
@@ -81,8 +81,8 @@ pub struct Upstream {
     balancer: Balancer,
     health: Option<model::HealthConfig>,
     eject: Option<model::EjectConfig>,
-    /// `None` = no response stops the requests behind it.
-    pub obey: Option<Obey>,
+    /// `None` = no response pauses the requests behind it.
+    pub pushback: Option<Pushback>,
     queue: Option<model::ServerQueueConfig>,
     /// The maximum of each server; `u32::MAX` = no bound.
     max_connections: u32,
@@ -102,7 +102,7 @@ struct UpstreamState {
     /// Locked while a server is ejected or drained: the decision depends on the state of the others.
     ejection_lock: Mutex<()>,
     /// Made when a configuration first has `obey`.
-    obey: OnceLock<Arc<ObeyState>>,
+    pushback: OnceLock<Arc<PushbackState>>,
 }
 
 impl UpstreamState {
@@ -112,7 +112,7 @@ impl UpstreamState {
             retry_counts: RetryCounts::default(),
             queue: Arc::default(),
             ejection_lock: Mutex::default(),
-            obey: OnceLock::new(),
+            pushback: OnceLock::new(),
         }
     }
 }
@@ -177,9 +177,9 @@ impl Upstream {
             model::UpstreamKind::Demo => Vec::new(),
             model::UpstreamKind::Servers(servers) => servers.iter().enumerate().map(&mut server).collect(),
         };
-        let obey = config.obey.as_ref().map(|obey| {
-            let new_state = || Arc::new(ObeyState::new(whole.state.max_keys, &config.name));
-            Obey::new(obey, whole.state.redis.is_some(), state.obey.get_or_init(new_state))
+        let pushback = config.obey.as_ref().map(|obey| {
+            let new_state = || Arc::new(PushbackState::new(whole.state.max_keys, &config.name));
+            Pushback::new(obey, whole.state.redis.is_some(), state.pushback.get_or_init(new_state))
         });
         Upstream {
             name: config.name.as_str().into(),
@@ -190,7 +190,7 @@ impl Upstream {
             retries: config.retries.clone(),
             health: config.health.clone(),
             eject: config.eject.clone(),
-            obey,
+            pushback,
             queue: config.queue.clone(),
             max_connections,
             response_ticks: deadline::ticks_for(config.timeouts.response),
@@ -250,11 +250,11 @@ impl Upstream {
     }
 
     /// Records a response. A status of `eject.status` is an error if the request was complete, and does not count
-    /// otherwise; every other status ends a row of errors, also one that is obeyed.
+    /// otherwise; every other status ends a row of errors, also one that pushes back.
     #[inline]
     pub fn record_response(&self, server: &Server, status: StatusCode, is_complete: bool) {
         match &self.eject {
-            Some(eject) if eject.status.contains(status.as_u16()) && !self.obeys(status) => {
+            Some(eject) if eject.status.contains(status.as_u16()) && !self.pushes_back(status) => {
                 if is_complete {
                     self.record_fault(server, ServerFault::Status(status));
                 }

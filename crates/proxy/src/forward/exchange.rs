@@ -39,8 +39,8 @@ pub struct Exchange<'a> {
     pub outgoing: &'a OutgoingRequest,
     /// `None`: no limit charges by the response.
     pub reading: Option<&'a ResponseReading>,
-    /// The key that stops with the request; `None` if its upstream is not obeyed.
-    pub stop_key: Option<&'a CounterKey>,
+    /// The key that pauses with the request; `None` if its upstream never pushes back.
+    pub pause_key: Option<&'a CounterKey>,
 }
 
 /// The request, while it may be sent again.
@@ -86,7 +86,7 @@ impl Exchange<'_> {
             self.report_to_upstream(server, result);
             let failed = match result {
                 // Another try would only be refused as well.
-                Ok(status) => AttemptFault::for_status(status).filter(|_| !upstream.obeys(status)),
+                Ok(status) => AttemptFault::for_status(status).filter(|_| !upstream.pushes_back(status)),
                 Err(failed) => Some(failed),
             };
             let retry = failed.and_then(|failed| {
@@ -223,7 +223,7 @@ impl Exchange<'_> {
     ) -> Result<SentRequest, AttemptFault> {
         let due = retries.response_deadline(due, request, self.upstream.response_timeout);
         self.watch.set_upstream_deadline(self.upstream.response_ticks);
-        let listens = self.reading.is_some() || self.stop_key.is_some();
+        let listens = self.reading.is_some() || self.pause_key.is_some();
         let start = listens.then(|| self.start_listening());
         let sending = pooled.send_request(request, &self.outgoing.added_fields, slot);
         let sent = run_until_due(self.watch, due, pin!(sending)).await;
@@ -270,7 +270,7 @@ impl Exchange<'_> {
         AttemptStart { reached_before, at: Now::read_clock() }
     }
 
-    /// Reads the head as the server sent it, and stops the requests behind this one if the response asks for it.
+    /// Reads the head as the server sent it, and pauses the requests behind this one if the response asks for it.
     #[cold]
     fn hear_response(&self, start: &AttemptStart, is_unsent: bool, response: Option<&Response<ServerBody>>) {
         if let Some(reading) = self.reading {
@@ -280,12 +280,9 @@ impl Exchange<'_> {
                 None => {}
             }
         }
-        if let (Some(key), Some(response)) = (self.stop_key, response) {
-            let unix_s = || self.worker.wall_clock.unix_ms(Now::read_clock()) / 1_000;
+        if let (Some(key), Some(response)) = (self.pause_key, response) {
             let head = (response.status(), response.headers());
-            if let Some(stop) = self.upstream.obey_response(key, start.at, head, unix_s) {
-                self.worker.gateway.tell_stop(self.upstream, stop);
-            }
+            self.worker.hear_pushback(self.upstream, key, start.at, head);
         }
     }
 

@@ -2,10 +2,11 @@
 //! `cors`.
 //!
 //! It takes an [`Admitted`], which only `judge` creates, so no request gets here without a judgement. `rewrite` makes
-//! the head the upstream's, `retry` chooses a server and decides which attempts are repeated, `exchange` sends it, and `response_body` streams the body to the client. The state of the request and the loan of the upstream
-//! connection are inside that body: at its end the connection returns to its pool; dropped earlier, the connection is
-//! closed (over HTTP/2, only its stream is reset). If client and upstream agree on another protocol (`upgrade`), the
-//! state continues in a `tunnel`.
+//! the head the upstream's, `retry` chooses a server and decides which attempts are repeated, `exchange` sends it, and
+//! `response_body` streams the body to the client. The state of the request and the loan of the upstream connection are
+//! inside that body: at its end the connection returns to its pool; dropped earlier, the connection is closed (over
+//! HTTP/2, only its stream is reset). If client and upstream agree on another protocol (`upgrade`), the state continues
+//! in a `tunnel`.
 
 mod exchange;
 mod fault;
@@ -192,7 +193,7 @@ async fn proxy_request(
         watch: &watch,
         outgoing: &outgoing,
         reading: state.response.reading.as_deref(),
-        stop_key: state.permits.stop.as_ref().map(|stop| &stop.key),
+        pause_key: state.permits.pause.as_ref().map(|pause| &pause.key),
     };
     let first = match NextTry::choose(upstream, outgoing.balance_hash, &[]) {
         Ok(NextTry::At(first)) => Ok(first),

@@ -118,7 +118,7 @@ async fn wait_for_place(
         watch: &state.watch,
         outgoing: &outgoing,
         reading: None,
-        stop_key: None,
+        pause_key: None,
     };
     let first = Box::pin(exchange.wait_for_server(&[], None, &inbound.request)).await;
     first.map(|first| first.place)
@@ -145,20 +145,15 @@ fn record_outcome(upstream: &Upstream, server: &Server, result: Result<http::Sta
     }
 }
 
-/// The response of the server on its way to the client: it settles charges and may stop the upstream.
+/// The response of the server on its way to the client: it settles charges and may begin a pause.
 fn pass_on(
     response: Response<Bytes>,
     upstream: &Upstream,
     sent: Now,
     mut state: Box<RequestState>,
 ) -> Response<super::ResponseBody> {
-    let gateway = &state.worker.gateway;
-    if let Some(key) = state.stop_key() {
-        let unix_s = || state.worker.wall_clock.unix_ms(Now::read_clock()) / 1_000;
-        let head = (response.status(), response.headers());
-        if let Some(stop) = upstream.obey_response(key, sent, head, unix_s) {
-            gateway.tell_stop(upstream, stop);
-        }
+    if let Some(key) = state.pause_key() {
+        state.worker.hear_pushback(upstream, key, sent, (response.status(), response.headers()));
     }
     if let Some(reading) = &state.response.reading {
         reading.read_head(response.headers());

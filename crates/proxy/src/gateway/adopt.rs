@@ -14,7 +14,7 @@ use sluicegate_base::ip_set::{IpSet, IpSets};
 use sluicegate_base::value_hash::ValueHasher;
 use sluicegate_http::request::body::BodyMemory;
 use sluicegate_http::request::key::KeyHasher;
-use sluicegate_http::upstream::{Upstream, UpstreamStop};
+use sluicegate_http::upstream::{Upstream, UpstreamPause};
 use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::Bandwidth;
 use sluicegate_model::{self as model, BODY_PEEK_AUTO, Config, LimitId, LocationConfig};
@@ -214,28 +214,28 @@ pub(super) fn build_tracer(
     Tracer::continue_from(before, &config.tracing, hasher)
 }
 
-/// `None` = there is no store, or no upstream is obeyed.
-pub(super) fn build_stops(config: &Config, previous: Option<&Gateway>) -> Option<Arc<SharedStops>> {
+/// `None` = there is no store, or no upstream may push back.
+pub(super) fn build_pauses(config: &Config, previous: Option<&Gateway>) -> Option<Arc<SharedStops>> {
     config.state.redis.as_ref()?;
     config.upstreams.iter().find(|upstream| upstream.obey.is_some())?;
-    Some(previous.and_then(|previous| previous.sharing.stops.clone()).unwrap_or_default())
+    Some(previous.and_then(|previous| previous.sharing.pauses.clone()).unwrap_or_default())
 }
 
 impl Gateway {
-    /// Tells the other gateways of a stop.
+    /// Tells the other gateways of a pause.
     #[cold]
-    pub fn tell_stop(&self, upstream: &Upstream, stop: UpstreamStop) {
-        if let Some(stops) = &self.sharing.stops {
-            stops.tell_stop(ToldStop { upstream: upstream.name.clone(), stop });
+    pub(super) fn tell_pause(&self, upstream: &Upstream, pause: UpstreamPause) {
+        if let Some(pauses) = &self.sharing.pauses {
+            pauses.tell_stop(ToldStop { upstream: upstream.name.clone(), stop: pause });
         }
     }
 
-    /// Obeys the stops that any gateway told, as far as they are new.
-    pub fn use_stops(&self, stops: &[ToldStop]) {
+    /// Heeds the pauses that any gateway told, as far as they are new.
+    pub fn use_pauses(&self, pauses: &[ToldStop]) {
         let now = Now::read_clock();
-        for told in stops {
+        for told in pauses {
             if let Some(upstream) = self.upstreams.iter().find(|upstream| upstream.name == told.upstream) {
-                upstream.adopt_stop(&told.stop, now);
+                upstream.adopt_pause(&told.stop, now);
             }
         }
     }

@@ -20,8 +20,8 @@ pub struct LimitChain {
     pub places: Vec<ChainPlace>,
     /// The parts of responses that its limits read; `None`: none of them charges by the response.
     pub reading_plan: Option<Arc<ReadingPlan>>,
-    /// The longest time for which its queues can hold a request that its upstream stops, ns.
-    pub max_hold_ns: u64,
+    /// The longest time for which its queues can hold a request that has to pause, ns.
+    pub max_pause_ns: u64,
 }
 
 /// A limit at its place in a chain.
@@ -103,8 +103,8 @@ impl LimitChain {
         let reading_plan = ReadingPlan::for_limits(chain.limits().iter().map(|limit| &limit.config));
         let placed = chain.limits().iter().zip(&places);
         let waits = placed.map(|(limit, place)| longest_wait_ns(&limit.config, place.own_variant));
-        let max_hold_ns = waits.max().unwrap_or(0).min(max_wait);
-        LimitChain { chain, places, reading_plan, max_hold_ns }
+        let max_pause_ns = waits.max().unwrap_or(0).min(max_wait);
+        LimitChain { chain, places, reading_plan, max_pause_ns }
     }
 }
 

@@ -142,8 +142,8 @@ struct UnlocatedRules {
 pub struct StoreSharing {
     /// A token of use: while a gateway keeps it, [`Store::supervise_for`] supervises the store.
     pub store_usage: Option<Arc<()>>,
-    /// The stops of upstreams that all gateways of the store know; `None` = none are shared.
-    pub stops: Option<Arc<SharedStops>>,
+    /// The pauses of upstreams that all gateways of the store know; `None` = none are shared.
+    pub pauses: Option<Arc<SharedStops>>,
 }
 
 /// The requests that wait or are in flight, which continue after a reload.
@@ -243,7 +243,7 @@ impl Gateway {
             store: store.as_ref().map(|(store, _)| store.clone()),
             sharing: StoreSharing {
                 store_usage: store.map(|(_, usage)| usage),
-                stops: adopt::build_stops(config, previous),
+                pauses: adopt::build_pauses(config, previous),
             },
             keys: adopt::build_keys(previous),
             servers: upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect(),
@@ -325,7 +325,7 @@ impl SnapshotSource for Gateway {
         tables.extend(self.limits.snapshot_tables());
         tables.extend(self.bans.iter().filter_map(|bans| bans.saved_table()));
         tables.extend(self.shared.iter().flatten().flat_map(|limit| limit.saved_tables()));
-        tables.extend(self.upstreams.iter().filter_map(|upstream| upstream.saved_stops()));
+        tables.extend(self.upstreams.iter().filter_map(|upstream| upstream.saved_pauses()));
         tables.push(self.calls.throttles.saved_table());
         tables
     }

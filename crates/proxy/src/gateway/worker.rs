@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::header::{HOST, HeaderValue};
 use http::uri::Authority;
-use http::{HeaderMap, Version};
+use http::{HeaderMap, StatusCode, Version};
 use tokio::sync::Semaphore;
 
 use crate::gateway::Gateway;
@@ -30,7 +30,7 @@ use sluicegate_http::request::location;
 use sluicegate_http::request::location::HostError;
 use sluicegate_http::request::request_id::RequestIds;
 use sluicegate_http::request::source::{Token, TokenVerifier};
-use sluicegate_http::upstream::Pools;
+use sluicegate_http::upstream::{Pools, Upstream};
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{ListenerPurpose, Scheme};
 use sluicegate_observe::access_log::LineWriter;
@@ -110,6 +110,20 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// Pauses the requests of `key` behind one that was `sent` if the response asks for it, and tells other gateways.
+    pub fn hear_pushback(
+        &self,
+        upstream: &Upstream,
+        key: &CounterKey,
+        sent: Now,
+        head: (StatusCode, &HeaderMap),
+    ) {
+        let unix_s = || self.wall_clock.unix_ms(Now::read_clock()) / 1_000;
+        if let Some(pause) = upstream.hear_pushback(key, sent, head, unix_s) {
+            self.gateway.tell_pause(upstream, pause);
+        }
+    }
+
     fn new(
         id: usize,
         gateway: Arc<Gateway>,

@@ -58,7 +58,7 @@ pub(super) type ChargeCall<'s, 't> = CallMode<'t, ChargeRequest<'s>>;
 impl<'r, M: JudgeMode<'r>> JudgeMode<'r> for CallMode<'r, M> {
     type Chain = M::Chain;
     // Nothing is sent to an upstream.
-    const OBEYS_STOPS: bool = false;
+    const HEEDS_PAUSES: bool = false;
     // A 200 to a preflight would let it pass unlimited.
     const ANSWERS_PREFLIGHTS: bool = false;
 

@@ -183,12 +183,12 @@ pub fn render_rejection(
         state.judgement.retry_after_ns = Some(*left_ns);
         gateway.metrics.count_ban_event(worker.id, BanEvent::Rejected);
     }
-    if let Rejection::Stopped(stop) = rejection {
+    if let Rejection::Paused(pause) = rejection {
         state.outcome.verdict = Verdict::Reject;
         state.outcome.error = Some("stopped by the upstream");
-        state.judgement.retry_after_ns = Some(stop.retry_after_ns);
-        if let Some(obey) = &gateway.upstreams[stop.upstream.0].obey {
-            obey.gate().count_refused();
+        state.judgement.retry_after_ns = Some(pause.retry_after_ns);
+        if let Some(pushback) = &gateway.upstreams[pause.upstream.0].pushback {
+            pushback.pauses().count_refused();
         }
     }
     let context = || response_context(state, texts);

@@ -24,7 +24,7 @@ use sluicegate_http::request::headers::summary::HeaderSummary;
 use sluicegate_http::request::location::{Arrival, LocationLookup};
 use sluicegate_http::request::source::{BodyValues, SourceInput, Token};
 use sluicegate_limit::bandwidth::BandwidthShare;
-use sluicegate_limit::pushback::StopCheck;
+use sluicegate_limit::pushback::PauseCheck;
 use sluicegate_model::{LocationId, Scheme, TierRules};
 
 /// The head of a request, and the client that sent it.
@@ -90,8 +90,8 @@ pub struct RequestFacts<'r> {
     pub target: Option<PathAndQuery>,
     /// Paces the response body; `None` = unlimited.
     pub bandwidth: Option<Box<BandwidthShare>>,
-    /// `None` if its upstream is not obeyed.
-    pub stop: Option<Box<StopCheck>>,
+    /// `None` if its upstream never pushes back.
+    pub pause: Option<Box<PauseCheck>>,
 }
 
 impl<'r> RequestHead<'r> {
@@ -143,7 +143,7 @@ impl<'r> RequestFacts<'r> {
             strike_target: None,
             target: None,
             bandwidth: None,
-            stop: None,
+            pause: None,
         }
     }
 
@@ -226,12 +226,12 @@ impl<'r> RequestFacts<'r> {
         state.identity.strike_target = self.strike_target;
         state.permits.bandwidth = self.bandwidth.take();
         state.response.cors = self.cors.take();
-        state.permits.stop = self.stop.take();
+        state.permits.pause = self.pause.take();
     }
 
-    /// The time for which its upstream stops it, ns; 0 = not at all.
-    pub fn hold_ns(&self) -> u64 {
-        self.stop.as_ref().and_then(|stop| stop.stopped).map_or(0, |stopped| stopped.wait_ns)
+    /// The time for which it has to pause, ns; 0 = not at all.
+    pub fn pause_ns(&self) -> u64 {
+        self.pause.as_ref().and_then(|check| check.paused).map_or(0, |pause| pause.wait_ns)
     }
 
     /// See [`InboundRequest::waiting_bytes`].

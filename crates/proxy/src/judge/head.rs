@@ -10,7 +10,7 @@ use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
 use super::mode::JudgeMode;
 use crate::gateway::{Action, Gateway, LimitChain, Route};
-use crate::reject::{Fault, Rejection, StopRejection};
+use crate::reject::{Fault, PauseRejection, Rejection};
 use sluicegate_admission::chain::{
     ChainMode, ChainVerdict, Decisions, LimitDemand, PendingStore, WaitingRequest,
 };
@@ -26,7 +26,7 @@ use sluicegate_http::request::location::{Arrival, LocationLookup, RequestTarget,
 use sluicegate_http::upstream::Upstream;
 use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::BandwidthShare;
-use sluicegate_limit::pushback::StopCheck;
+use sluicegate_limit::pushback::PauseCheck;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::BodyUse;
 
@@ -79,7 +79,7 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     }
     if facts.access == Some(AccessDecision::Bypassed) {
         prepare_forward(gateway, facts)?;
-        check_stop(gateway, facts, mode)?;
+        check_pause(gateway, facts, mode)?;
         return Ok(Judgement::Complete);
     }
     check_ban(gateway, facts, mode)?;
@@ -87,7 +87,7 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     prepare_forward(gateway, facts)?;
     // Assigned before the limits: a degraded response is paced as well.
     assign_bandwidth(gateway, facts, mode)?;
-    check_stop(gateway, facts, mode)?;
+    check_pause(gateway, facts, mode)?;
     judge_limits(gateway, facts, mode, decisions, verdict)?;
     Ok(Judgement::Complete)
 }
@@ -248,42 +248,44 @@ fn assign_bandwidth<'r, M: JudgeMode<'r>>(
     Ok(())
 }
 
-/// Rejects a request that its upstream stops for longer than its queues may hold it; others may wait there.
+/// Rejects a request that has to pause for longer than its queues may hold it; others may wait there.
 #[inline(always)]
-fn check_stop<'r, M: JudgeMode<'r>>(
+fn check_pause<'r, M: JudgeMode<'r>>(
     gateway: &Gateway,
     facts: &mut RequestFacts<'r>,
     mode: &M,
 ) -> Result<(), Rejection> {
-    let Some(route) = facts.route().filter(|_| M::OBEYS_STOPS) else { return Ok(()) };
+    let Some(route) = facts.route().filter(|_| M::HEEDS_PAUSES) else { return Ok(()) };
     match &gateway.routes[route.0].action {
-        Action::Upstream(upstream) if upstream.obey.is_some() => obey_stop(gateway, facts, mode, upstream),
+        Action::Upstream(upstream) if upstream.pushback.is_some() => {
+            heed_pause(gateway, facts, mode, upstream)
+        }
         _ => Ok(()),
     }
 }
 
 #[cold]
-fn obey_stop<'r, M: JudgeMode<'r>>(
+fn heed_pause<'r, M: JudgeMode<'r>>(
     gateway: &Gateway,
     facts: &mut RequestFacts<'r>,
     mode: &M,
     upstream: &Upstream,
 ) -> Result<(), Rejection> {
-    let Some(obey) = &upstream.obey else { return Ok(()) };
+    let Some(pushback) = &upstream.pushback else { return Ok(()) };
     let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
-    let key = match obey.hash_key(&gateway.keys, &caller.subject) {
+    let key = match pushback.hash_key(&gateway.keys, &caller.subject) {
         KeyOutcome::Key(key) => key,
         KeyOutcome::Duplicate => return Err(Fault::RepeatedKey.into()),
         KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
     };
-    let stopped = obey.gate().find_stop(&key, facts.head.received);
-    facts.stop = Some(Box::new(StopCheck { key, stopped }));
+    let paused = pushback.pauses().find_pause(&key, facts.head.received);
+    facts.pause = Some(Box::new(PauseCheck { key, paused }));
     // Nothing holds a request that no limit judges.
     let is_judged = facts.access != Some(AccessDecision::Bypassed);
-    let max_hold_ns = if is_judged { gateway.chain_for(facts.route()).max_hold_ns } else { 0 };
-    match stopped {
-        Some(stopped) if stopped.wait_ns > max_hold_ns => {
-            Err(Rejection::Stopped(StopRejection::new(upstream.id, stopped)))
+    let max_pause_ns = if is_judged { gateway.chain_for(facts.route()).max_pause_ns } else { 0 };
+    match paused {
+        Some(pause) if pause.wait_ns > max_pause_ns => {
+            Err(Rejection::Paused(PauseRejection::new(upstream.id, pause)))
         }
         _ => Ok(()),
     }
@@ -304,7 +306,7 @@ pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
     }
     let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
     let waiting_size = || facts.waiting_bytes();
-    let waiter = WaitingRequest::new(&gateway.load.waiting, &waiting_size).with_hold(facts.hold_ns());
+    let waiter = WaitingRequest::new(&gateway.load.waiting, &waiting_size).with_hold(facts.pause_ns());
     let waiter = waiter.with_max_wait(mode.max_wait_ns());
     let takes_slots = mode.takes_slots(facts.route());
     let mut fault: Option<ChargeFault> = None;

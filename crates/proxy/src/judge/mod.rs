@@ -10,11 +10,11 @@
 //! 4. `phases` holds the phases of a request, from [`Received`] to [`Admitted`].
 //!    Concurrency comes last: a request that waits for its turn holds no slot. A request that no location serves is
 //!    rejected after its wait, so that it is charged.
-//! 5. `gate` is the last phase before slots and forwarding, where the upstream is obeyed: a stop that has begun holds
-//!    the request in the order of its arrival, or rejects it.
+//! 5. `pushback` is the last phase before slots and forwarding: while requests to the upstream pause, it holds the
+//!    request in the order of its arrival, or rejects it.
 //! 6. `call` judges the calls of the rate-limit service, which go through the same later phases; nothing is forwarded.
 //! 7. `descriptors` judges the calls of Envoy's rate limit service: several descriptors as one transaction.
-//! 8. `rejected` is the only place where a rejection is final: it is counted, may be a strike, and is rendered or
+//! 8. `conclusion` is the only place where a rejection is final: it is counted, may be a strike, and is rendered or
 //!    degraded.
 
 mod body_reading;
@@ -23,12 +23,12 @@ pub mod conclusion;
 mod demand;
 mod descriptors;
 mod facts;
-mod gate;
 mod head;
 pub mod inbound;
 pub mod limit_report;
 mod mode;
 mod phases;
+mod pushback;
 pub mod request_state;
 
 pub use body_reading::read_call_body;

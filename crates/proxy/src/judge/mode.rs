@@ -19,8 +19,8 @@ use sluicegate_model::LocationId;
 pub trait JudgeMode<'r> {
     /// The mode of the chain: charging or looking.
     type Chain: ChainMode;
-    /// A stop of the location's upstream holds or rejects the request.
-    const OBEYS_STOPS: bool = true;
+    /// A pause of the location's upstream holds or rejects the request.
+    const HEEDS_PAUSES: bool = true;
     /// `cors` of the location answers a preflight; otherwise it is judged as any request.
     const ANSWERS_PREFLIGHTS: bool = true;
 

@@ -1,5 +1,5 @@
-//! Prepares the responses of one location: one for each fault, one for each rate of a limit and each cause, and those in
-//! the place of upstreams that want no requests now, each when it is needed first.
+//! Prepares the responses of one location: one for each fault, one for each rate of a limit and each cause, and those
+//! in the place of upstreams that want no requests now, each when it is needed first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use http::response::Parts;
 use http::{HeaderValue, Response, StatusCode};
 use parking_lot::RwLock;
 
-use super::cause::{Fault, LimitCause, StopRejection};
+use super::cause::{Fault, LimitCause, PauseRejection};
 use super::prepared_response::{
     PreparedResponse, QUOTA_EXCEEDED, ResponseContent, RetryHint, SectionStyle, intern_value, rate_text,
 };
@@ -210,17 +210,17 @@ fn rate_texts(limit: &LimitConfig, numbers: &Algorithm) -> Vec<String> {
 }
 
 /// The responses of one location; at most one for each upstream and each status from 400 to 599.
-pub(super) struct StopResponses {
+pub(super) struct PauseResponses {
     on_reject: OnReject,
     /// The names of all upstreams.
     upstreams: Box<[String]>,
     prepared: RwLock<HashMap<(UpstreamId, StatusCode), Arc<PreparedResponse>>>,
 }
 
-impl StopResponses {
-    /// `None` if no upstream is obeyed.
-    pub(super) fn new(config: &Config, patch: &OnRejectPatch) -> Option<StopResponses> {
-        config.upstreams.iter().any(|upstream| upstream.obey.is_some()).then(|| StopResponses {
+impl PauseResponses {
+    /// `None` if no upstream may push back.
+    pub(super) fn new(config: &Config, patch: &OnRejectPatch) -> Option<PauseResponses> {
+        config.upstreams.iter().any(|upstream| upstream.obey.is_some()).then(|| PauseResponses {
             on_reject: config.on_reject.merge_patch(patch),
             upstreams: config.upstreams.iter().map(|upstream| upstream.name.clone()).collect(),
             prepared: RwLock::default(),
@@ -229,25 +229,25 @@ impl StopResponses {
 
     pub(super) fn render_response(
         &self,
-        stop: &StopRejection,
+        pause: &PauseRejection,
         context: &RejectContext<'_>,
         grpc: bool,
     ) -> Response<Bytes> {
-        let key = (stop.upstream, stop.status);
+        let key = (pause.upstream, pause.status);
         let known = self.prepared.read().get(&key).cloned();
         let response = known.unwrap_or_else(|| {
-            let response = Arc::new(self.prepare_response(stop));
+            let response = Arc::new(self.prepare_response(pause));
             self.prepared.write().insert(key, response.clone());
             response
         });
-        response.render_response(context, Some(stop.retry_after_ns), grpc)
+        response.render_response(context, Some(pause.retry_after_ns), grpc)
     }
 
-    fn prepare_response(&self, stop: &StopRejection) -> PreparedResponse {
-        let name = self.upstreams.get(stop.upstream.0).map_or("", String::as_str);
+    fn prepare_response(&self, pause: &PauseRejection) -> PreparedResponse {
+        let name = self.upstreams.get(pause.upstream.0).map_or("", String::as_str);
         let detail = format!("upstream {name} takes no requests now");
-        let status = self.on_reject.status.unwrap_or(stop.status);
-        let grpc_status = if stop.status == StatusCode::TOO_MANY_REQUESTS { "8" } else { "14" };
+        let status = self.on_reject.status.unwrap_or(pause.status);
+        let grpc_status = if pause.status == StatusCode::TOO_MANY_REQUESTS { "8" } else { "14" };
         let content = ResponseContent::new(status, detail, RetryHint::Exact, grpc_status);
         PreparedResponse::new(&SectionStyle::new(&self.on_reject), &content)
     }

@@ -22,7 +22,7 @@ use http::{HeaderMap, HeaderName, Response};
 
 use dry_run::DryRuns;
 use limit_fields::RateLimitFields;
-use location_responses::{FaultResponses, LimitResponses, StopResponses, prepare_limit};
+use location_responses::{FaultResponses, LimitResponses, PauseResponses, prepare_limit};
 use prepared_response::PreparedResponse;
 use sluicegate_base::escape;
 use sluicegate_limit::Decision;
@@ -30,7 +30,7 @@ use sluicegate_model::{Config, LimitId, LocationId, OnRejectPatch, UpstreamId};
 use template::RetryTimes;
 
 pub use cause::{
-    CLIENT_GONE, Fault, LimitCause, LimitRejection, PANICKED, PLAIN_HTTP_ON_TLS, Rejection, StopRejection,
+    CLIENT_GONE, Fault, LimitCause, LimitRejection, PANICKED, PLAIN_HTTP_ON_TLS, PauseRejection, Rejection,
 };
 pub use template::CompiledTemplate;
 
@@ -67,8 +67,8 @@ pub struct Rejecter {
     fault_responses: Arc<FaultResponses>,
     rate_limit_fields: RateLimitFields,
     dry_runs: DryRuns,
-    /// `None` if no upstream is obeyed.
-    stops: Option<StopResponses>,
+    /// `None` if no upstream may push back.
+    pauses: Option<PauseResponses>,
     uses_target: bool,
 }
 
@@ -159,7 +159,7 @@ impl Rejecter {
             fault_responses,
             rate_limit_fields: RateLimitFields::new(config, &chain, style),
             dry_runs: DryRuns::new(config, &chain),
-            stops: StopResponses::new(config, patch),
+            pauses: PauseResponses::new(config, patch),
         }
     }
 
@@ -191,8 +191,8 @@ impl Rejecter {
         grpc: bool,
     ) -> Response<Bytes> {
         let faults = &self.fault_responses.faults;
-        if let (Rejection::Stopped(stop), Some(stops)) = (rejection, &self.stops) {
-            return stops.render_response(stop, context, grpc);
+        if let (Rejection::Paused(pause), Some(pauses)) = (rejection, &self.pauses) {
+            return pauses.render_response(pause, context, grpc);
         }
         let (response, retry_after_ns) = match rejection {
             Rejection::Limit(limit_rejection) => match self.limit_responses(limit_rejection) {
@@ -203,8 +203,8 @@ impl Rejecter {
                 None => (&faults[Fault::Internal.index()], None),
             },
             Rejection::Fault(fault) => (&faults[fault.index()], None),
-            // A stop of a gateway in which no upstream is obeyed is a bug, so it is an internal fault.
-            Rejection::Stopped(_) => (&faults[Fault::Internal.index()], None),
+            // A pause of a gateway in which no upstream pushes back is a bug, so it is an internal fault.
+            Rejection::Paused(_) => (&faults[Fault::Internal.index()], None),
             Rejection::Banned { by_operator, left_ns } => {
                 let FaultResponses { banned, banned_by_operator, .. } = &*self.fault_responses;
                 (if *by_operator { banned_by_operator } else { banned }, Some(*left_ns))

@@ -45,8 +45,8 @@ struct IdleConnection {
     since: u64,
 }
 
-/// A connection, or one stream of it, for one exchange. Dropped without [`PooledConnection::finish`], it closes an HTTP/1
-/// connection and leaves an HTTP/2 connection open for the other requests.
+/// A connection, or one stream of it, for one exchange. Dropped without [`PooledConnection::finish`], it closes an
+/// HTTP/1 connection and leaves an HTTP/2 connection open for the other requests.
 pub struct PooledConnection {
     connection: ConnectionUse,
     /// A request body that continues during the response.
@@ -77,8 +77,8 @@ impl Pools {
         }
     }
 
-    /// Borrows an idle HTTP/1 connection for a request that is counted in. Most requests get one, and need no future for
-    /// it.
+    /// Borrows an idle HTTP/1 connection for a request that is counted in. Most requests get one, and need no future
+    /// for it.
     ///
     /// # Errors
     /// There is none: the same place again.
@@ -127,8 +127,8 @@ impl Pools {
         }
     }
 
-    /// Borrows without the idle HTTP/1 connections of [`Pools::borrow_connection`]. A dead HTTP/2 connection is known as such
-    /// already.
+    /// Borrows without the idle HTTP/1 connections of [`Pools::borrow_connection`]. A dead HTTP/2 connection is known
+    /// as such already.
     ///
     /// # Errors
     /// The errors of [`Pools::borrow_connection`].

@@ -81,7 +81,8 @@ impl Received {
 }
 
 impl Judged {
-    /// [`Judged::conclude`] for a call: boxed where it waits, because the future of each call is copied and most do not.
+    /// [`Judged::conclude`] for a call: boxed where it waits, because the future of each call is copied and most do
+    /// not.
     ///
     /// # Errors
     /// As [`Judged::conclude`].
@@ -105,7 +106,7 @@ impl Judged {
                 Judged::ReadBody(reading) => reading.read_body().await,
                 Judged::AskStore(asking) => asking.ask_store().await,
                 Judged::Wait(waiting) => waiting.wait_for_turn().await,
-                Judged::Hold(held) => held.wait_at_gate().await,
+                Judged::Pause(paused) => paused.wait_out_pause().await,
             };
         }
     }

@@ -1,5 +1,5 @@
 //! The phases of a request until it is admitted or rejected, as types: received, its body being read, asking the store,
-//! waiting for its turn, held by a stop of its upstream, admitted.
+//! waiting for its turn, pausing with its upstream, admitted.
 //!
 //! Each phase owns the request and its state, and yields the next one. Dropping a phase gives back everything that it
 //! holds: the client hung up, or the future was dropped. Only this module makes an [`Admitted`].
@@ -20,11 +20,11 @@ use super::body_reading;
 use super::conclusion;
 use super::conclusion::Conclusion;
 use super::facts::{BodyView, RequestFacts, RequestHead};
-use super::gate;
-use super::gate::HeldPlace;
 use super::head;
 use super::head::Judgement;
 use super::mode::ChargeRequest;
+use super::pushback;
+use super::pushback::PausePlace;
 use crate::judge::conclusion::RequestTexts;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report;
@@ -51,7 +51,7 @@ pub enum Judged {
     ReadBody(Box<ReadingBody>),
     AskStore(Box<AskingStore>),
     Wait(Box<Waiting>),
-    Hold(Box<Held>),
+    Pause(Box<Paused>),
     Reject(Rejected),
 }
 
@@ -92,10 +92,10 @@ pub struct Waiting {
     route: Result<LocationId, Rejection>,
 }
 
-/// A request that its limits admitted, just before its upstream stopped it.
-pub struct Held {
+/// A request that its limits admitted while its upstream pauses.
+pub struct Paused {
     received: Received,
-    gate: HeldPlace,
+    pause: PausePlace,
     /// Counted out when it no longer waits.
     _place: WaitingPlace,
     route: LocationId,
@@ -232,7 +232,7 @@ impl Received {
     #[inline]
     fn admit(mut self, route: Result<LocationId, Rejection>) -> Judged {
         match route {
-            Ok(route) if self.state.permits.stop.is_some() => self.pass_gate(route),
+            Ok(route) if self.state.permits.pause.is_some() => self.try_pass(route),
             Ok(route) => Judged::Admit(Admitted { inbound: self.inbound, state: self.state, route }),
             Err(rejection) => {
                 // The charges stay: probing for locations costs as much as using one.
@@ -244,19 +244,19 @@ impl Received {
         }
     }
 
-    /// Lets the request pass to an upstream that is obeyed, unless that stops it.
+    /// Lets the request pass to an upstream that may push back, unless it pauses.
     #[cold]
-    fn pass_gate(self, route: LocationId) -> Judged {
+    fn try_pass(self, route: LocationId) -> Judged {
         let Received { inbound, state } = self;
-        match gate::enter_gate(&state, route) {
+        match pushback::try_pass(&state, route) {
             Ok(None) => Judged::Admit(Admitted { inbound, state, route }),
-            Ok(Some(gate)) => {
+            Ok(Some(pause)) => {
                 let gateway = &state.worker.gateway;
                 let waiting_size = || inbound.waiting_bytes();
                 match WaitingRequest::new(&gateway.load.waiting, &waiting_size).try_wait() {
                     Some(place) => {
                         let received = Received { inbound, state };
-                        Judged::Hold(Box::new(Held { received, gate, _place: place, route }))
+                        Judged::Pause(Box::new(Paused { received, pause, _place: place, route }))
                     }
                     None => Received { inbound, state }.reject(&Fault::TooManyWaiting.into()),
                 }
@@ -282,7 +282,7 @@ impl Received {
             Conclusion::Respond(response) => Judged::Reject(Rejected { response, inbound, state }),
             Conclusion::Degrade(route) => {
                 let mut received = Received { inbound, state };
-                gate::redirect_to_degraded(&mut received.state);
+                pushback::redirect_to_degraded(&mut received.state);
                 received.admit(Ok(route))
             }
         }
@@ -351,9 +351,9 @@ impl AskingStore {
         let verdict = match &worker.session {
             Some(session) => {
                 let waiting_size = || received.inbound.waiting_bytes();
-                let hold_ns = route.as_ref().map_or(0, |route| gate::hold_ns(&received.state, *route));
+                let pause_ns = route.as_ref().map_or(0, |route| pushback::pause_ns(&received.state, *route));
                 let waiter =
-                    WaitingRequest::new(&worker.gateway.load.waiting, &waiting_size).with_hold(hold_ns);
+                    WaitingRequest::new(&worker.gateway.load.waiting, &waiting_size).with_hold(pause_ns);
                 let waiter = waiter.with_max_wait(max_wait_ns);
                 pending.ask(session, waiter, &mut received.state.judgement.decisions, &mut undecided).await
             }

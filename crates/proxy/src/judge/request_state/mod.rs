@@ -32,7 +32,7 @@ use sluicegate_http::request::location;
 use sluicegate_http::request::request_id::RequestId;
 use sluicegate_http::upstream::Upstream;
 use sluicegate_limit::bandwidth::BandwidthShare;
-use sluicegate_limit::pushback::StopCheck;
+use sluicegate_limit::pushback::PauseCheck;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{LimitId, LocationId, LogField, Scheme, TierRules, UpstreamId};
 use sluicegate_observe::metrics::VerdictKind;
@@ -101,8 +101,8 @@ pub struct RequestPermits {
     pub in_flight: Option<RequestInFlight>,
     /// Paces the response body; `None` = unlimited.
     pub bandwidth: Option<Box<BandwidthShare>>,
-    /// The stops that its upstream asked for requests of its key; `None` if the upstream is not obeyed.
-    pub stop: Option<Box<StopCheck>>,
+    /// The pause of its key, if its upstream asked for one; `None` if the upstream never pushes back.
+    pub pause: Option<Box<PauseCheck>>,
 }
 
 /// The response, as far as it was passed on.
@@ -240,7 +240,7 @@ impl RequestState {
                 wait_ns: 0,
                 degraded: None,
             },
-            permits: RequestPermits { chain: None, in_flight: None, bandwidth: None, stop: None },
+            permits: RequestPermits { chain: None, in_flight: None, bandwidth: None, pause: None },
             response: ResponseProgress {
                 reading: None,
                 settlement: None,
@@ -367,10 +367,10 @@ impl RequestState {
         }
     }
 
-    /// The key that stops with it; `None` if its upstream is not obeyed.
+    /// The key that pauses with it; `None` if its upstream never pushes back.
     #[inline]
-    pub fn stop_key(&self) -> Option<&CounterKey> {
-        self.permits.stop.as_ref().map(|stop| &stop.key)
+    pub fn pause_key(&self) -> Option<&CounterKey> {
+        self.permits.pause.as_ref().map(|pause| &pause.key)
     }
 
     /// The end of its wait, or when it was judged.
