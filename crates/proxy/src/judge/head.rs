@@ -20,7 +20,6 @@ use sluicegate_http::request::account::DuplicateAccount;
 use sluicegate_http::request::cors;
 use sluicegate_http::request::headers::hop_by_hop;
 use sluicegate_http::request::headers::summary::HeaderSummary;
-use sluicegate_http::request::key::KeyOutcome;
 use sluicegate_http::request::location;
 use sluicegate_http::request::location::{Arrival, LocationLookup, RequestTarget, TargetError};
 use sluicegate_http::upstream::Upstream;
@@ -240,11 +239,8 @@ fn assign_bandwidth<'r, M: JudgeMode<'r>>(
     let bandwidth = facts.route().and_then(|route| gateway.routes[route.0].bandwidth.as_ref());
     let Some((bandwidth, key_spec)) = bandwidth else { return Ok(()) };
     let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
-    match gateway.keys.hash_key(key_spec, &caller.subject) {
-        KeyOutcome::Key(key) => facts.bandwidth = Some(Box::new(BandwidthShare::new(bandwidth.clone(), key))),
-        KeyOutcome::Duplicate => return Err(Fault::RepeatedKey),
-        KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
-    }
+    let key = gateway.keys.hash_key(key_spec, &caller.subject).key_or_repeated().ok_or(Fault::RepeatedKey)?;
+    facts.bandwidth = Some(Box::new(BandwidthShare::new(bandwidth.clone(), key)));
     Ok(())
 }
 
@@ -273,11 +269,8 @@ fn heed_pause<'r, M: JudgeMode<'r>>(
 ) -> Result<(), Rejection> {
     let Some(pushback) = &upstream.pushback else { return Ok(()) };
     let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
-    let key = match pushback.hash_key(&gateway.keys, &caller.subject) {
-        KeyOutcome::Key(key) => key,
-        KeyOutcome::Duplicate => return Err(Fault::RepeatedKey.into()),
-        KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
-    };
+    let key =
+        pushback.hash_key(&gateway.keys, &caller.subject).key_or_repeated().ok_or(Fault::RepeatedKey)?;
     let paused = pushback.pauses().find_pause(&key, facts.head.received);
     facts.pause = Some(Box::new(PauseCheck { key, paused }));
     // Nothing holds a request that no limit judges.
