@@ -10,12 +10,12 @@ use crate::facts::{self, Core, Cpu};
 use crate::report::{Ratio, Remarks, Table, median};
 use crate::rivals::{Instance, Rival};
 use crate::rounds::order;
-use crate::{Bench, Door, Judges, Plan, grpc};
+use crate::{Bench, Judges, Plan, Protocol, grpc};
 
 /// One server under one kind of load.
 struct Contestant {
     place: usize,
-    door: Door,
+    protocol: Protocol,
     judges: Judges,
     /// CPU µs per call, and calls per second.
     runs: Vec<(f64, f64)>,
@@ -33,10 +33,10 @@ struct Load {
 
 /// Reads answers before the load, whose generators see nothing but statuses: gRPC's is always 200.
 pub fn verify(bench: &Bench, instance: &Instance) -> Result<()> {
-    for &door in &bench.doors {
-        let (port, name) = (instance.port(door), instance.rival.name());
-        match door {
-            Door::Grpc => {
+    for &protocol in &bench.protocols {
+        let (port, name) = (instance.port(protocol), instance.rival.name());
+        match protocol {
+            Protocol::Grpc => {
                 let never = grpc::ask(port, Judges::Admits.limit(), 100)?;
                 // More calls than the limit takes in a second or two.
                 let (_, rejected) = grpc::ask(port, Judges::Rejects.limit(), 10_000)?;
@@ -44,7 +44,7 @@ pub fn verify(bench: &Bench, instance: &Instance) -> Result<()> {
                     return Err(format!("{name}: admits {never:?}, rejects {rejected} by gRPC").into());
                 }
             }
-            Door::Check => {
+            Protocol::Check => {
                 let (status, text) = client::probe(port, &http_request(instance.rival, Judges::Admits))?;
                 if status != 200 {
                     return Err(format!("{name}: {text}").into());
@@ -67,11 +67,18 @@ fn http_request(rival: Rival, judges: Judges) -> String {
 
 pub fn measure(bench: &Bench, plan: &Plan, started: &[Instance]) -> Result<Table> {
     let mut contestants = Vec::new();
-    for &door in &bench.doors {
+    for &protocol in &bench.protocols {
         for judges in Judges::ALL {
             for place in 0..started.len() {
                 let (runs, busy) = (Vec::new(), Vec::new());
-                contestants.push(Contestant { place, door, judges, runs, busy, remarks: Remarks::default() });
+                contestants.push(Contestant {
+                    place,
+                    protocol,
+                    judges,
+                    runs,
+                    busy,
+                    remarks: Remarks::default(),
+                });
             }
         }
     }
@@ -109,17 +116,17 @@ impl Contestant {
     }
 
     fn load(&self, bench: &Bench, instance: &Instance, secs: u64) -> Result<Load> {
-        let port = instance.port(self.door);
-        match self.door {
-            Door::Grpc => h2load(bench, instance, self.judges, secs),
-            Door::Check => wrk(bench, instance.rival, port, self.judges, secs),
+        let port = instance.port(self.protocol);
+        match self.protocol {
+            Protocol::Grpc => h2load(bench, instance, self.judges, secs),
+            Protocol::Check => wrk(bench, instance.rival, port, self.judges, secs),
         }
     }
 }
 
 /// Calls of gRPC on one connection with 64 streams.
 fn h2load(bench: &Bench, instance: &Instance, judges: Judges, secs: u64) -> Result<Load> {
-    let text = run_h2load(bench, instance, Door::Grpc, judges, 1, &["-D", &secs.to_string()])?;
+    let text = run_h2load(bench, instance, Protocol::Grpc, judges, 1, &["-D", &secs.to_string()])?;
     let counts = text.lines().find_map(|line| line.strip_prefix("requests: ")).unwrap_or_default();
     let count = |what: &str| {
         let part = counts.split(", ").find_map(|part| part.strip_suffix(what))?;
@@ -136,14 +143,14 @@ fn h2load(bench: &Bench, instance: &Instance, judges: Judges, secs: u64) -> Resu
 pub fn run_h2load(
     bench: &Bench,
     instance: &Instance,
-    door: Door,
+    protocol: Protocol,
     judges: Judges,
     connections: u64,
     words: &[&str],
 ) -> Result<String> {
-    let (path, data) = match door {
-        Door::Grpc => (grpc::PATH, grpc::call(judges.limit())),
-        Door::Check => {
+    let (path, data) = match protocol {
+        Protocol::Grpc => (grpc::PATH, grpc::call(judges.limit())),
+        Protocol::Check => {
             let (path, body) = instance.rival.http_call(judges);
             (path, body.into_bytes())
         }
@@ -152,11 +159,11 @@ pub fn run_h2load(
     fs::write(&body, data)?;
     let body = body.display().to_string();
     let (url, connections) =
-        (format!("http://127.0.0.1:{}{path}", instance.port(door)), format!("-c{connections}"));
+        (format!("http://127.0.0.1:{}{path}", instance.port(protocol)), format!("-c{connections}"));
     let mut argv = vec!["h2load", "-d", &body, &connections];
-    argv.extend(match door {
-        Door::Grpc => &["-m64", "-H", "content-type: application/grpc", "-H", "te: trailers"][..],
-        Door::Check => &["--h1", "-H", "content-type: application/json"],
+    argv.extend(match protocol {
+        Protocol::Grpc => &["-m64", "-H", "content-type: application/grpc", "-H", "te: trailers"][..],
+        Protocol::Check => &["--h1", "-H", "content-type: application/json"],
     });
     argv.extend(words);
     argv.push(&url);
@@ -189,17 +196,18 @@ fn wrk_script(bench: &Bench, rival: Rival, judges: Judges, body: &str) -> Result
 }
 
 fn table(contestants: &[Contestant], started: &[Instance]) -> Table {
-    let titles = ["door", "limit", "server", "calls/s", "CPU µs", "× limitador", "range", "core", "remarks"];
+    let titles =
+        ["protocol", "limit", "server", "calls/s", "CPU µs", "× limitador", "range", "core", "remarks"];
     let mut table = Table::new(&titles);
     for one in contestants {
         let rival = contestants.iter().find(|other| {
             let is_rival = started[other.place].rival == Rival::Limitador;
-            is_rival && other.door == one.door && other.judges == one.judges
+            is_rival && other.protocol == one.protocol && other.judges == one.judges
         });
         let cpu = |one: &Contestant| one.runs.iter().map(|run| run.0).collect::<Vec<_>>();
         let ratio = Ratio::of(cpu(one).into_iter(), rival.map(cpu).unwrap_or_default().into_iter());
         table.row([
-            one.door.name().to_owned(),
+            one.protocol.name().to_owned(),
             one.judges.name().to_owned(),
             started[one.place].rival.name().to_owned(),
             format!("{:.0}", median(one.runs.iter().map(|run| run.1))),

@@ -36,7 +36,7 @@ cargo bench --bench service -- [OPTIONS]
 
   --rounds N       interleaved rounds                                  [7]
   --secs N         seconds of each run                                 [2]
-  --doors A,B      grpc check                                          [all]
+  --protocols A,B  grpc check                                          [all]
   --rival FILE     benches/service/limitador, built                    [target/limitador]
   --alone          without the rival
   --quick          3 rounds of 1 s
@@ -49,18 +49,18 @@ const RIVAL: &str = "target/limitador/release/limitador-rival";
 
 /// How calls come in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Door {
+pub enum Protocol {
     Grpc,
     Check,
 }
 
-impl Door {
-    const ALL: [Door; 2] = [Door::Grpc, Door::Check];
+impl Protocol {
+    const ALL: [Protocol; 2] = [Protocol::Grpc, Protocol::Check];
 
     pub fn name(self) -> &'static str {
         match self {
-            Door::Grpc => "grpc",
-            Door::Check => "check",
+            Protocol::Grpc => "grpc",
+            Protocol::Check => "check",
         }
     }
 }
@@ -97,7 +97,7 @@ impl Judges {
 pub struct Plan {
     pub rounds: usize,
     pub secs: u64,
-    doors: Vec<Door>,
+    protocols: Vec<Protocol>,
     rival: Option<PathBuf>,
     write: bool,
     gateway: PathBuf,
@@ -108,7 +108,7 @@ pub struct Plan {
 pub struct Bench {
     pub gateway: PathBuf,
     pub rival: Option<PathBuf>,
-    pub doors: Vec<Door>,
+    pub protocols: Vec<Protocol>,
     /// The folder for configurations, logs and bodies.
     pub folder: PathBuf,
     pub server_core: usize,
@@ -132,11 +132,11 @@ impl Plan {
     fn parse(arguments: &[String]) -> Result<Plan> {
         let typed: Vec<String> = arguments.iter().filter(|word| *word != "--bench").cloned().collect();
         let quick = typed.iter().any(|word| word == "--quick");
-        let partial = typed.iter().any(|word| word == "--doors" || word == "--alone");
+        let partial = typed.iter().any(|word| word == "--protocols" || word == "--alone");
         let mut plan = Plan {
             rounds: if quick { 3 } else { 7 },
             secs: if quick { 1 } else { 2 },
-            doors: Door::ALL.to_vec(),
+            protocols: Protocol::ALL.to_vec(),
             rival: Some(Path::new(env!("CARGO_MANIFEST_DIR")).join(RIVAL)),
             write: !quick && !partial,
             gateway: PathBuf::from(env!("CARGO_BIN_EXE_sluicegate")),
@@ -164,12 +164,12 @@ impl Plan {
             "--secs" => self.secs = value.parse::<u64>()?.clamp(1, 60),
             "--gateway" => self.gateway = PathBuf::from(value).canonicalize()?,
             "--rival" => self.rival = Some(PathBuf::from(value).canonicalize()?),
-            "--doors" => {
-                let known = |name| Door::ALL.into_iter().find(|door| door.name() == name);
+            "--protocols" => {
+                let known = |name| Protocol::ALL.into_iter().find(|protocol| protocol.name() == name);
                 let named = value
                     .split(',')
-                    .map(|name| known(name).ok_or_else(|| format!("no door {name}\n\n{HELP}").into()));
-                self.doors = named.collect::<Result<_>>()?;
+                    .map(|name| known(name).ok_or_else(|| format!("no protocol {name}\n\n{HELP}").into()));
+                self.protocols = named.collect::<Result<_>>()?;
             }
             _ => return Err(format!("{flag}?\n\n{HELP}").into()),
         }
@@ -192,8 +192,8 @@ fn compare(plan: &Plan) -> Result<()> {
         std::fs::remove_dir_all(&folder)?;
     }
     std::fs::create_dir_all(&folder)?;
-    let (gateway, rival, doors) = (plan.gateway.clone(), plan.rival.clone(), plan.doors.clone());
-    let bench = Bench { gateway, rival, doors, folder: folder.clone(), server_core, load_core };
+    let (gateway, rival, protocols) = (plan.gateway.clone(), plan.rival.clone(), plan.protocols.clone());
+    let bench = Bench { gateway, rival, protocols, folder: folder.clone(), server_core, load_core };
     let section = measure(plan, &bench)?;
     println!("{section}");
     // Logs of a failed run are worth reading.

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use crate::child::{self, Child, Result};
-use crate::{Bench, Door, Judges};
+use crate::{Bench, Judges, Protocol};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rival {
@@ -58,10 +58,13 @@ impl Instance {
                 (vec![program.display().to_string(), ports[0].clone(), ports[1].clone()], http_port)
             }
             (Rival::Limitador, None) => return Err("--rival is missing".into()),
-            // One listener takes the calls of all doors.
+            // One listener takes the calls of all protocols.
             (Rival::Sluicegate, _) => {
                 let file = bench.folder.join("gateway.yaml");
-                fs::write(&file, gateway_file(grpc_port, http_port, bench.doors.contains(&Door::Grpc)))?;
+                fs::write(
+                    &file,
+                    gateway_file(grpc_port, http_port, bench.protocols.contains(&Protocol::Grpc)),
+                )?;
                 let [program, file] = [&bench.gateway, &file].map(|path| path.display().to_string());
                 (vec![program, "run".to_owned(), "-c".to_owned(), file], grpc_port)
             }
@@ -73,10 +76,10 @@ impl Instance {
         Ok(Instance { rival, child, grpc_port, http_port })
     }
 
-    pub fn port(&self, door: Door) -> u16 {
-        match door {
-            Door::Grpc => self.grpc_port,
-            Door::Check => self.http_port,
+    pub fn port(&self, protocol: Protocol) -> u16 {
+        match protocol {
+            Protocol::Grpc => self.grpc_port,
+            Protocol::Check => self.http_port,
         }
     }
 }

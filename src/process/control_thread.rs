@@ -136,7 +136,7 @@ impl ControlThread {
                 }
             }
             if secret {
-                self.adopt_secret().await;
+                self.use_shared_secret().await;
             }
             for (change, reply) in changes {
                 // The caller may be gone.

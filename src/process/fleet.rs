@@ -102,7 +102,7 @@ impl PartialEq for StoreUse {
 
 impl ControlThread {
     /// Puts the gateway in force again with the secret that the store told, for which requests then need no lock.
-    pub async fn adopt_secret(&self) {
+    pub async fn use_shared_secret(&self) {
         let before = self.current.load_full();
         let told = before.store.as_ref().and_then(|store| store.shared_secret());
         let Some(told) = told.map(ValueHasher::from_shared_secret) else { return };

@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::entry_sharing::EntrySharing;
+use super::pause_sharing::PauseSharing;
 use super::span_export::SpanExport;
-use super::stop_sharing::StopSharing;
 use sluicegate_admission::ban;
 use sluicegate_base::file::{FileContent, NamedFile};
 use sluicegate_http::upstream::BackgroundTasks;
@@ -32,7 +32,7 @@ pub struct GatewayTasks {
     ban_sharing: Option<JoinHandle<()>>,
     entry_sharing: Option<EntrySharing>,
     entries_changed: Rc<Notify>,
-    stop_sharing: Option<StopSharing>,
+    pause_sharing: Option<PauseSharing>,
     store: Option<SupervisedStore>,
     snapshots: Option<(PathBuf, SnapshotThread)>,
     /// The last fault of the current snapshot thread, and later ones.
@@ -60,7 +60,7 @@ impl GatewayTasks {
             ban_sharing: share_bans(&gateway),
             entry_sharing: EntrySharing::start(None, &gateway, &entries_changed),
             entries_changed,
-            stop_sharing: StopSharing::start(None, &current),
+            pause_sharing: PauseSharing::start(None, &current),
             store: supervise_store(&gateway),
             snapshots: start_snapshots(&gateway, &current, &snapshot_fault)?,
             snapshot_fault,
@@ -77,7 +77,7 @@ impl GatewayTasks {
         self.upstream_tasks.restart_all(&gateway.upstreams);
         self.update_ban_sharing(before, gateway);
         self.entry_sharing = EntrySharing::start(self.entry_sharing.take(), gateway, &self.entries_changed);
-        self.stop_sharing = StopSharing::start(self.stop_sharing.take(), &self.current);
+        self.pause_sharing = PauseSharing::start(self.pause_sharing.take(), &self.current);
         self.update_store(before, gateway);
         self.update_snapshot(gateway);
         if !same_arc(before.tracer.as_ref(), gateway.tracer.as_ref()) {
@@ -168,7 +168,7 @@ struct SupervisedStore {
 }
 
 fn supervise_store(gateway: &Gateway) -> Option<SupervisedStore> {
-    let (store, users) = gateway.store.clone().zip(gateway.store_usage.as_ref())?;
+    let (store, users) = gateway.store.clone().zip(gateway.sharing.store_usage.as_ref())?;
     let task = tokio::spawn(store.clone().supervise_for(Arc::downgrade(users)));
     Some(SupervisedStore { store, task })
 }

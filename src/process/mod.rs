@@ -11,7 +11,7 @@
 //! [`gateway_tasks`] are the tasks beside the workers. [`hot_upgrade`] is the change of the program.
 //! [`reload_history`] and [`config_diff`] report on reloads, [`status`] on the gateway as a whole, [`heavy_keys`] on
 //! the keys of its limits. Gateways tell each other through the store about themselves ([`fleet`]), operators' entries
-//! ([`entry_sharing`]) and stops of upstreams ([`stop_sharing`]).
+//! ([`entry_sharing`]) and pauses of upstreams ([`pause_sharing`]).
 
 mod admin_actions;
 mod banner;
@@ -25,12 +25,12 @@ mod heavy_keys;
 mod hot_upgrade;
 mod listeners;
 mod operator_changes;
+mod pause_sharing;
 mod reload;
 mod reload_history;
 mod signals;
 mod span_export;
 mod status;
-mod stop_sharing;
 mod systemd;
 mod workers;
 
@@ -300,7 +300,7 @@ async fn wait_and_drain(
     control.resolve_upgrade();
     ready.store(false, Ordering::Relaxed);
     control.current.load().calls.serving.send_replace(false);
-    let drain_time = control.current.load().server.timeouts.drain;
+    let drain_time = control.current.load().config.server.timeouts.drain;
     // After an upgrade another process has the listeners already.
     if signalled_at.is_some() && !drain_time.is_zero() {
         tracing::info!(seconds = drain_time.as_secs_f64(), "not ready any more, and still accepting");
@@ -315,7 +315,7 @@ async fn wait_and_drain(
     tracing::info!("draining");
     control.listeners.borrow_mut().close_all();
     control.workers.begin_drain();
-    let shutdown_timeout = control.current.load().server.timeouts.shutdown;
+    let shutdown_timeout = control.current.load().config.server.timeouts.shutdown;
     tokio::select! {
         _ = ended.recv() => {
             tracing::info!("drained");

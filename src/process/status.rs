@@ -18,7 +18,7 @@ impl ControlThread {
         let redis = self.read_redis(&gateway).await;
         let now = Now::read_clock();
         let (look, sizes) = (self.traffic.look_at(&gateway, now), LimitSizes::read(&gateway));
-        let closed = gateway.request_counts.sum(REQUESTS_CLOSED);
+        let closed = gateway.load.request_counts.sum(REQUESTS_CLOSED);
         let tasks = self.tasks.borrow();
         let snapshot = tasks.as_ref().and_then(GatewayTasks::snapshot_status);
         let active = gateway.active_bans(now);
@@ -38,7 +38,7 @@ impl ControlThread {
             workers: self.workers.count(),
             listening: self.listeners.borrow().display_addresses(),
             connections: self.connection_limits.open_count(),
-            in_flight: gateway.request_counts.sum(REQUESTS_OPENED).saturating_sub(closed),
+            in_flight: gateway.load.request_counts.sum(REQUESTS_OPENED).saturating_sub(closed),
             rejections: RejectionRate { per_s: look.rejections_per_second(), over_s: look.over_seconds },
             bans: (gateway.bans.is_some() || active > 0).then_some(StatusBans {
                 active,

@@ -65,7 +65,7 @@ pub fn check_answers(script: Script, received: &Received) -> Result<Played, Stri
 /// A line without a request, or a request without its line.
 pub fn check_log(played: &[Played], lines: &[Value]) -> Checked {
     let mut logged: HashMap<&str, &Value> = HashMap::new();
-    for line in lines.iter().filter(|line| line.get("door").is_none()) {
+    for line in lines.iter().filter(|line| line.get("protocol").is_none()) {
         let path = line["path"].as_str().ok_or(format!("no path in {line}"))?;
         if logged.insert(path, line).is_some() {
             return Err(format!("{path} was logged twice"));

@@ -55,7 +55,7 @@ fn tokens_and_leases_reach_no_log() {
             assert!(!text.contains(secret), "{text}");
         }
     }
-    assert!(lines.contains("\"door\":\"check\""), "{lines}");
+    assert!(lines.contains("\"protocol\":\"check\""), "{lines}");
 }
 
 #[test]

@@ -122,13 +122,13 @@ fn a_described_request_is_judged_by_its_location() {
     let lines = gateway.wait_log(7);
     // Lines of two workers come in any order.
     let is_first =
-        |line: &&Value| line["door"] == "check" && line["ip"] == "192.0.2.1" && line["status"] == 200;
+        |line: &&Value| line["protocol"] == "check" && line["ip"] == "192.0.2.1" && line["status"] == 200;
     let first = lines.iter().find(is_first).expect("a line of a call");
     assert_eq!(first["location"], "api");
     assert_eq!(first["ip"], "192.0.2.1");
     assert_eq!(first["path"], "/api/x");
     assert_eq!(first["method"], "GET");
-    assert_eq!(lines.iter().filter(|line| line.get("door").is_none()).count(), 2);
+    assert_eq!(lines.iter().filter(|line| line.get("protocol").is_none()).count(), 2);
 }
 
 #[test]

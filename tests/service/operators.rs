@@ -52,7 +52,7 @@ fn the_log_shows_calls_and_no_lease() {
     let second = lease_of(&check(&gateway, &of(json!({}))).expect(200));
     check(&gateway, &of(json!({ "limits": "jobs", "wait": "0s" }))).expect(429);
     let lines = gateway.wait_log(4);
-    assert!(lines.iter().all(|line| line["door"] == "check"), "{lines:#?}");
+    assert!(lines.iter().all(|line| line["protocol"] == "check"), "{lines:#?}");
     let waited = lines.iter().find(|line| line["verdict"] == "wait").expect("a call that waited");
     assert_eq!(waited["limit"], "sms");
     assert!(waited["wait_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{waited}");

@@ -2,7 +2,7 @@
 
 use crate::code::{Source, closing, skip_blanks, word_at};
 
-pub const FILE_LINES_MAX: usize = 400;
+pub const FILE_LINES_MAX: usize = 600;
 pub const FUNCTION_LINES_MAX: usize = 70;
 pub const LINE_CHARS_MAX: usize = 120;
 

@@ -1,6 +1,7 @@
 //! Enums in which each variant has a label.
 
-/// Defines an enum without fields, the list of its variants, and a method that returns the label of each.
+/// Defines an enum without fields, the lists of its variants and of their labels, and a method that returns the label
+/// of each.
 #[macro_export]
 macro_rules! labelled_enum {
     (
@@ -16,6 +17,7 @@ macro_rules! labelled_enum {
 
         impl $name {
             pub const ALL: [$name; [$(stringify!($variant)),*].len()] = [$($name::$variant),*];
+            pub const LABELS: [$label; $name::ALL.len()] = [$($value),*];
 
             pub fn $method(self) -> $label {
                 match self { $($name::$variant => $value,)* }

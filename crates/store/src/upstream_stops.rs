@@ -15,7 +15,7 @@ use super::operator_entries::{OperatorEntries, OperatorEntry, share_entries_by};
 use super::script::operator;
 use super::script::operator::OPERATOR_GROUP;
 use sluicegate_base::clock::Now;
-use sluicegate_http::upstream::UpstreamStop;
+use sluicegate_http::upstream::UpstreamPause;
 
 /// Maximum number of stops that gateways tell each other; of further ones, each obeys those of its own responses.
 const STOPS_MAX: usize = 1_000;
@@ -34,7 +34,7 @@ pub struct SharedStops {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedStop {
     pub upstream: Arc<str>,
-    pub stop: UpstreamStop,
+    pub stop: UpstreamPause,
 }
 
 // === impl SharedStops ===
@@ -87,7 +87,7 @@ pub async fn share_stops(stops: Arc<SharedStops>, store: Arc<Store>, on_change: 
 
 impl SharedStop {
     fn put_into(&self, entries: &OperatorEntries) -> Result<(), super::operator_entries::EntryFault> {
-        let UpstreamStop { key_id, began, until, status } = self.stop;
+        let UpstreamPause { key_id, began, until, status } = self.stop;
         let name = format!("{}/{}", self.upstream, URL_SAFE_NO_PAD.encode(key_id.to_le_bytes()));
         let mut value = until.ns_since(began).to_le_bytes().to_vec();
         value.extend(status.to_le_bytes());
@@ -102,7 +102,7 @@ impl SharedStop {
         let (span, rest) = entry.value.split_first_chunk()?;
         let (status, _) = rest.split_first_chunk()?;
         let began = Now(entry.until.0.saturating_sub(u64::from_le_bytes(*span)));
-        let stop = UpstreamStop { key_id, began, until: entry.until, status: u16::from_le_bytes(*status) };
+        let stop = UpstreamPause { key_id, began, until: entry.until, status: u16::from_le_bytes(*status) };
         Some(SharedStop { upstream: upstream.into(), stop })
     }
 }
@@ -113,7 +113,7 @@ mod tests {
 
     fn told(key_id: u128, now: Now) -> SharedStop {
         let [began, until] = [now, Now(now.0 + 5_000_000_000)];
-        SharedStop { upstream: "a/b".into(), stop: UpstreamStop { key_id, began, until, status: 429 } }
+        SharedStop { upstream: "a/b".into(), stop: UpstreamPause { key_id, began, until, status: 429 } }
     }
 
     #[tokio::test]

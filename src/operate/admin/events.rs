@@ -138,12 +138,12 @@ async fn render_event(state: &AdminState) -> String {
     let refusals = state.actions().list_refusals().await;
     let (gateway, now) = (state.gateway(), Now::read_clock());
     let look = state.traffic().look_at(&gateway, now);
-    let closed = gateway.request_counts.sum(REQUESTS_CLOSED);
+    let closed = gateway.load.request_counts.sum(REQUESTS_CLOSED);
     let [admit, wait, reject, missing_key, degrade, ban, fault] = look.verdicts.map(|traffic| traffic.per_s);
     let event = TrafficEvent {
         at_ms: unix_ns() / 1_000_000,
         requests: VerdictRates { admit, wait, reject, missing_key, degrade, ban, fault },
-        in_flight: gateway.request_counts.sum(REQUESTS_OPENED).saturating_sub(closed),
+        in_flight: gateway.load.request_counts.sum(REQUESTS_OPENED).saturating_sub(closed),
         waiting: count_all_waiting(&gateway),
         bans: gateway.active_bans(now),
         wait: look.waits,

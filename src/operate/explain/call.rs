@@ -28,7 +28,7 @@ pub(super) async fn explain_call(
 ) -> Result<Explanation, String> {
     let Described { request, ip, terms } = Described::read_named(call.to_string().as_bytes(), gateway)?;
     let inbound = InboundRequest::new(request);
-    let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
+    let verifier = gateway.callers.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
     let headers = inbound.request.headers();
     let claims = &terms.stated.claims;
     let token = verifier.as_ref().map(|verifier| Token::with_claims(verifier, headers, claims));
@@ -43,7 +43,7 @@ pub(super) async fn explain_call(
     let judged = judge::judge_named(gateway, &mut facts, &mut mode, &mut decisions, &mut verdict);
     let mut look = mode.request;
     let waiting_size = || facts.waiting_bytes();
-    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_max_wait(terms.max_wait_ns);
+    let waiter = WaitingRequest::new(&gateway.load.waiting, &waiting_size).with_max_wait(terms.max_wait_ns);
     let planned = look.finish_chain(session, waiter, verdict, &mut decisions).await;
     let outcome = judged.and(planned);
     let route = Some(gateway.call_route());

@@ -73,7 +73,7 @@ pub(super) fn explain_account(
     name: Option<&[u8]>,
     token: Option<&Token<'_>>,
 ) -> Option<AccountExplanation> {
-    let source = gateway.account.clone()?;
+    let source = gateway.config.account.from.clone()?;
     let token_not_accepted =
         matches!(source, ValueSource::Jwt(_)) && token.is_some_and(|token| token.fault().is_some());
     let from = describe_key_part(&KeyPart::Source(source));
@@ -104,14 +104,14 @@ pub(super) fn explain_ban(
 
 /// The stop by the upstream of the request's location.
 pub(super) fn explain_stop(gateway: &Gateway, facts: &RequestFacts<'_>) -> Option<StopExplanation> {
-    let stopped = facts.stop.as_ref()?.stopped?;
+    let pause = facts.pause.as_ref()?.paused?;
     let Action::Upstream(upstream) = &gateway.routes[facts.route()?.0].action else { return None };
     Some(StopExplanation {
         upstream: upstream.name.to_string(),
-        status: (stopped.status != 0).then_some(stopped.status),
-        left_ms: stopped.until.ns_since(facts.head.received).div_ceil(1_000_000),
-        until_ms: stopped.until.to_unix_ns() / 1_000_000,
-        wait_ms: stopped.wait_ns.div_ceil(1_000_000),
+        status: (pause.status != 0).then_some(pause.status),
+        left_ms: pause.until.ns_since(facts.head.received).div_ceil(1_000_000),
+        until_ms: pause.until.to_unix_ns() / 1_000_000,
+        wait_ms: pause.wait_ns.div_ceil(1_000_000),
     })
 }
 
@@ -202,8 +202,8 @@ fn describe_source(source: &model::ValueSource, input: &KeyInput<'_>) -> Option<
 /// A masked address, with the length of its network unless that is the whole address.
 fn describe_ip(gateway: &Gateway, masked: IpAddr) -> String {
     let (prefix, whole) = match masked {
-        IpAddr::V4(_) => (gateway.server.ipv4_prefix, 32),
-        IpAddr::V6(_) => (gateway.server.ipv6_prefix, 128),
+        IpAddr::V4(_) => (gateway.config.server.ipv4_prefix, 32),
+        IpAddr::V6(_) => (gateway.config.server.ipv6_prefix, 128),
     };
     if prefix == whole { masked.to_string() } else { format!("{masked}/{prefix}") }
 }

@@ -101,7 +101,7 @@ impl<'r> JudgeMode<'r> for LookMode {
     type Chain = chain::Look;
 
     fn try_count_in_flight(&mut self, gateway: &Gateway) -> bool {
-        gateway.server.max_in_flight.is_none_or(|max| gateway.in_flight.load(Relaxed) < max)
+        gateway.config.server.max_in_flight.is_none_or(|max| gateway.load.in_flight.load(Relaxed) < max)
     }
 
     fn observe_demand(

@@ -149,7 +149,7 @@ pub async fn explain_request(
     }
     let parsed = ParsedQuery::parse_query(query, &gateway.config.listen)?;
     let client = gateway.clients.find_client(Some(parsed.peer), &parsed.headers);
-    let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
+    let verifier = gateway.callers.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
     let today = WallClock::new(now).unix_ms(now) / 1_000;
     let token = verifier.as_ref().map(|verifier| Token::new(verifier, &parsed.headers, today));
     let head = parsed.to_head(client, now);
@@ -174,7 +174,7 @@ pub async fn explain_request(
         judged = judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict);
     }
     let waiting_size = || facts.waiting_bytes();
-    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_pause(facts.hold_ns());
+    let waiter = WaitingRequest::new(&gateway.load.waiting, &waiting_size).with_pause(facts.pause_ns());
     let planned = look.finish_chain(session, waiter, verdict, &mut decisions).await;
     let outcome = judged.and(planned);
     let chain = gateway.chain_for(facts.route());

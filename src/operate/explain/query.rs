@@ -139,7 +139,7 @@ impl ParsedQuery {
         // The request line ends with " HTTP/1.1\r\n", the head with an empty line.
         let target = self.uri.path_and_query().map_or(0, |target| target.as_str().len());
         let bytes = self.method.as_str().len() + 1 + target + 11 + fields.sum::<usize>() + 2;
-        if bytes > gateway.server.max_header_size {
+        if bytes > gateway.config.server.max_header_size {
             return Some(Fault::HeadTooLarge);
         }
         self.announced_length().is_none().then_some(Fault::BadHead)

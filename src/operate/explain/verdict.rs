@@ -110,7 +110,7 @@ pub(super) fn explain_rejected(
             (Some(gateway.limits[rejected.limit.0].name.to_string()), rejected.exact_retry_ns())
         }
         Rejection::Banned { left_ns, .. } => (None, Some(*left_ns)),
-        Rejection::Stopped(stop) => (None, Some(stop.retry_after_ns)),
+        Rejection::Paused(pause) => (None, Some(pause.retry_after_ns)),
         _ => (None, None),
     };
     let instead = match rejection {

@@ -26,9 +26,9 @@ use sluicegate_model::Config;
 const PROGRESS_EVERY: u64 = 1 << 16;
 
 /// Lets the clock of this thread run again when it is dropped.
-struct HeldClock;
+struct ClockGuard;
 
-impl Drop for HeldClock {
+impl Drop for ClockGuard {
     fn drop(&mut self) {
         clock::hold_clock(None);
     }
@@ -46,7 +46,7 @@ pub fn replay_log(
     mut observe: impl FnMut(Option<LoggedVerdict>, &ReplayedVerdict),
     mut progress: impl FnMut(u64, Option<f64>),
 ) -> Result<ReplayReport, String> {
-    let _held = HeldClock;
+    let _held = ClockGuard;
     let (fields, may_be_sampled) = (stream.fields.clone(), stream.counts.may_be_sampled);
     let build = |config| build_simulator(config, &fields, may_be_sampled);
     // Where only seconds are known: as if all requests of a second came at its start.

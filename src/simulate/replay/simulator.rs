@@ -9,7 +9,7 @@ use http::{Method, Uri, Version};
 use http_body::SizeHint;
 
 use super::scope::{ACCOUNT_HEADER, ReplayScope, TIER_HEADER, UnjudgedLimit};
-use super::tally::{AskedLimit, ReplayTally};
+use super::tally::{DemandedLimit, ReplayTally};
 use super::waits::{EndedWait, WaitRoom};
 use crate::operate::explain;
 use crate::simulate::log::LoggedRequest;
@@ -37,7 +37,7 @@ pub struct Simulator {
     headers: HeaderMap,
     last_host: Option<HeaderValue>,
     decisions: Decisions,
-    asked: Vec<AskedLimit>,
+    asked: Vec<DemandedLimit>,
     room: WaitRoom,
     now: Now,
 }
@@ -55,7 +55,7 @@ pub struct ReplayedVerdict {
 
 /// Charges the limits, and notes which ones are asked.
 struct ReplayMode<'s> {
-    asked: &'s mut Vec<AskedLimit>,
+    asked: &'s mut Vec<DemandedLimit>,
     tally: &'s mut ReplayTally,
 }
 
@@ -86,7 +86,7 @@ impl<'r> JudgeMode<'r> for ReplayMode<'_> {
             Ok(LimitDemand::MissingKey) => LimitOutcome::Reject,
             _ => LimitOutcome::Admit,
         };
-        self.asked.push(AskedLimit { limit: limit.id, key, outcome });
+        self.asked.push(DemandedLimit { limit: limit.id, key, outcome });
     }
 }
 

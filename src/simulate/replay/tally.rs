@@ -49,7 +49,7 @@ pub struct KeyTally {
 
 /// A request's part in the counts of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AskedLimit {
+pub struct DemandedLimit {
     pub limit: LimitId,
     /// The index of its key; `None` = it has none, or there are too many.
     pub key: Option<u32>,
@@ -84,7 +84,7 @@ impl ReplayTally {
 
     /// Counts one request for the limits that it asked. `is_rejected`: one of them rejects it, so that the others let
     /// nothing pass.
-    pub fn count_asked(&mut self, asked: &[AskedLimit], is_rejected: bool) {
+    pub fn count_asked(&mut self, asked: &[DemandedLimit], is_rejected: bool) {
         for one in asked {
             self.limits[one.limit.0].change(one.key, |tally| {
                 tally.requests += 1;
@@ -101,7 +101,7 @@ impl ReplayTally {
     }
 
     /// A request that was counted as waiting is rejected by `limit` after all.
-    pub fn count_late_rejection(&mut self, asked: &[AskedLimit], limit: Option<LimitId>, arrival_ns: u64) {
+    pub fn count_late_rejection(&mut self, asked: &[DemandedLimit], limit: Option<LimitId>, arrival_ns: u64) {
         // A request that no location serves waits as well, but is a fault and not admitted.
         (self.admitted, self.waited) = (self.admitted.saturating_sub(1), self.waited.saturating_sub(1));
         self.rejected += 1;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use slab::Slab;
 
-use super::tally::AskedLimit;
+use super::tally::DemandedLimit;
 use sluicegate_admission::chain::{ChainPermit, Queued};
 use sluicegate_base::clock::{self, Now};
 use sluicegate_model::LimitId;
@@ -35,7 +35,7 @@ struct Stay {
     deadline: Option<Now>,
     /// The time for which it holds its slots, ns.
     hold_ns: u64,
-    asked: Box<[AskedLimit]>,
+    asked: Box<[DemandedLimit]>,
     waker: Waker,
 }
 
@@ -49,7 +49,7 @@ enum StayState {
 /// The end of a request's wait.
 pub struct EndedWait {
     pub arrival: Now,
-    pub asked: Box<[AskedLimit]>,
+    pub asked: Box<[DemandedLimit]>,
     pub waited_ns: u64,
     /// `Some` = a limit rejected it after all; the limit is known unless it was its location's timeout.
     pub rejected_by: Option<Option<LimitId>>,
@@ -75,7 +75,7 @@ impl WaitRoom {
         now: Now,
         timeout: Option<Duration>,
         hold_ns: u64,
-        asked: &[AskedLimit],
+        asked: &[DemandedLimit],
         ended: &mut impl FnMut(EndedWait),
     ) {
         let deadline = timeout
@@ -125,7 +125,7 @@ impl WaitRoom {
         arrival: Now,
         deadline: Option<Now>,
         hold_ns: u64,
-        asked: &[AskedLimit],
+        asked: &[DemandedLimit],
     ) -> usize {
         self.next_id += 1;
         let (id, place) = (self.next_id, self.stays.vacant_key());

@@ -42,7 +42,7 @@ const PER_IP: &str = "limits: { per-ip: { key: ip, rate: 2/1h, burst: 2 } }\n\
 
 pub(super) fn calls(gateway: &Gateway, result: &str) -> f64 {
     let result = format!("result=\"{result}\"");
-    gateway.metric("sluicegate_service_calls_total", &["door=\"auth\"", "call=\"auth\"", &result])
+    gateway.metric("sluicegate_service_calls_total", &["protocol=\"auth\"", "call=\"auth\"", &result])
 }
 
 #[test]

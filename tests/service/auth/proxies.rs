@@ -196,7 +196,7 @@ fn the_proxies_decide_as_the_gateway_does() {
     // Only what was admitted reached the applications.
     assert_eq!(trio.apps.each_ref().map(Upstream::count), [passed; 2]);
     for gateway in &trio.gateways[1..] {
-        assert_eq!(gateway.metric("sluicegate_service_calls_total", &["door=\"auth\""]), 260.0);
+        assert_eq!(gateway.metric("sluicegate_service_calls_total", &["protocol=\"auth\""]), 260.0);
     }
 }
 

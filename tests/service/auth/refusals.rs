@@ -29,7 +29,7 @@ fn a_rejection_is_the_one_of_a_request() {
     let lines = gateway.wait_log(3);
     let line = lines.iter().find(|line| line["status"] == 429).expect("a line of the rejection");
     for (name, value) in [
-        ("door", "auth"),
+        ("protocol", "auth"),
         ("ip", "192.0.2.1"),
         ("method", "GET"),
         ("host", "shop.test"),

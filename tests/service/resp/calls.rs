@@ -40,7 +40,7 @@ fn bad_calls_name_the_argument() {
     // None of them took anything.
     assert_eq!(peer.throttle("a 1 1 60 0"), [0, 2, 2, -1, 0]);
     assert_eq!(
-        gateway.metric("sluicegate_service_calls_total", &["result=\"bad_call\"", "door=\"resp\""]),
+        gateway.metric("sluicegate_service_calls_total", &["result=\"bad_call\"", "protocol=\"resp\""]),
         21.0
     );
 }
@@ -109,7 +109,7 @@ fn a_full_table_refuses_new_keys() {
         assert_eq!(numbers(&peer.reply())[2], 8, "a key that has a counter keeps it");
     }
     assert_eq!(gateway.metric("sluicegate_service_throttle_keys", &[]), admitted.len() as f64);
-    let faults = gateway.metric("sluicegate_service_calls_total", &["result=\"fault\"", "door=\"resp\""]);
+    let faults = gateway.metric("sluicegate_service_calls_total", &["result=\"fault\"", "protocol=\"resp\""]);
     assert_eq!(faults, refused as f64);
     gateway.wait_stderr("the table is full");
 }
@@ -166,13 +166,13 @@ fn calls_are_counted_and_logged() {
     peer.throttle("k\"1 0 1 1000");
     peer.throttle("k\"1 0 1 1000");
     for (result, expected) in [("admit", 1.0), ("reject", 1.0), ("fault", 0.0)] {
-        let labels = ["door=\"resp\"", "call=\"throttle\"", &format!("result=\"{result}\"")];
+        let labels = ["protocol=\"resp\"", "call=\"throttle\"", &format!("result=\"{result}\"")];
         assert_eq!(gateway.metric("sluicegate_service_calls_total", &labels), expected, "{result}");
     }
     let lines = gateway.wait_log(2);
     let line = &lines[1];
     assert_eq!(
-        (&line["door"], &line["call"], &line["verdict"]),
+        (&line["protocol"], &line["call"], &line["verdict"]),
         (&json!("resp"), &json!("throttle"), &json!("reject"))
     );
     assert_eq!((&line["ip"], &line["key"]), (&json!("127.0.0.1"), &json!("k\"1")));

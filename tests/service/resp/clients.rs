@@ -44,7 +44,8 @@ fn redis_benchmark_runs_to_its_end() {
     );
     assert!(text.contains("requests per second"), "{text}");
     let calls = |result: &str| {
-        gateway.metric("sluicegate_service_calls_total", &["door=\"resp\"", &format!("result=\"{result}\"")])
+        gateway
+            .metric("sluicegate_service_calls_total", &["protocol=\"resp\"", &format!("result=\"{result}\"")])
     };
     assert_eq!(calls("admit") + calls("reject"), 20_000.0);
 }

@@ -36,7 +36,7 @@ fn a_client_needs_one_of_the_tokens() {
     let mut other = Peer::connect(service(&gateway));
     assert!(matches!(other.ask(&["HELLO", "3", "AUTH", "default", "second-secret"]), Reply::Map(_)));
     assert_eq!(
-        gateway.metric("sluicegate_service_calls_total", &["door=\"resp\"", "result=\"denied\""]),
+        gateway.metric("sluicegate_service_calls_total", &["protocol=\"resp\"", "result=\"denied\""]),
         13.0
     );
     for text in [gateway.stderr(), gateway.metrics(), gateway.admin_get("/status").expect(200).text()] {

@@ -46,7 +46,7 @@ fn what_is_no_resp_is_refused_and_closed() {
         peer.assert_closed();
     }
     assert_eq!(
-        gateway.metric("sluicegate_service_calls_total", &["door=\"resp\"", "result=\"no_call\""]),
+        gateway.metric("sluicegate_service_calls_total", &["protocol=\"resp\"", "result=\"no_call\""]),
         22.0
     );
 }

@@ -124,7 +124,7 @@ fn a_watcher_learns_that_the_process_stops() {
         let mut envoy = Envoy::connect_to(address);
         envoy.send("/grpc.health.v1.Health/Watch", &[], &[0, 0, 0, 0, 0])
     });
-    let watched = ["door=\"rls\"", "call=\"health\"", "result=\"done\""];
+    let watched = ["protocol=\"rls\"", "call=\"health\"", "result=\"done\""];
     eventually("a watcher", || gateway.metric("sluicegate_service_calls_total", &watched) == 1.0);
     gateway.term();
     let told = watcher.join().expect("the watcher");

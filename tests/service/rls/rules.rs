@@ -169,19 +169,19 @@ locations: []
     assert_eq!(codes(&mut envoy, "d", &of("192.0.2.2"), 1), [OK]);
 }
 
-/// Counts and log lines say which door a call came through.
+/// Counts and log lines name the protocol of a call.
 #[test]
 fn calls_are_counted_and_logged() {
     let gateway = Gateway::start(RULES);
     let mut envoy = Envoy::connect(&gateway);
     assert_eq!(codes(&mut envoy, "basic", &[("key1", "x")], 2), [OK, OVER_LIMIT]);
     let counted = |result: &str| {
-        let labels = ["door=\"rls\"", "call=\"should_rate_limit\"", &format!("result=\"{result}\"")];
+        let labels = ["protocol=\"rls\"", "call=\"should_rate_limit\"", &format!("result=\"{result}\"")];
         gateway.metric("sluicegate_service_calls_total", &labels)
     };
     eventually("both calls", || (counted("admit"), counted("reject")) == (1.0, 1.0));
     let lines = gateway.wait_log(2);
-    let shown = |line: &Value| (line["door"].clone(), line["verdict"].clone());
+    let shown = |line: &Value| (line["protocol"].clone(), line["verdict"].clone());
     let mut lines: Vec<_> = lines.iter().map(shown).collect();
     lines.sort_by_key(|(_, verdict)| verdict.to_string());
     assert_eq!(lines, [(json!("rls"), json!("admit")), (json!("rls"), json!("reject"))]);

@@ -45,11 +45,11 @@ pub struct Leases {
 
 #[derive(Default)]
 struct LeaseSet {
-    by_id: HashMap<LeaseId, Lease>,
+    by_id: HashMap<LeaseId, LeaseEntry>,
     by_end: BTreeSet<(Now, LeaseId)>,
 }
 
-struct Lease {
+struct LeaseEntry {
     permit: ChainPermit,
     /// The metrics of the gateway that granted it, with the numbers of its limits.
     metrics: Arc<Metrics>,
@@ -240,16 +240,16 @@ fn end_after(now: Now, span: Duration) -> Now {
 // === impl LeaseSet ===
 
 impl LeaseSet {
-    fn remove_lease(&mut self, id: LeaseId) -> Option<Lease> {
+    fn remove_lease(&mut self, id: LeaseId) -> Option<LeaseEntry> {
         let lease = self.by_id.remove(&id)?;
         self.by_end.remove(&(lease.ends, id));
         Some(lease)
     }
 }
 
-// === impl Lease ===
+// === impl LeaseEntry ===
 
-impl Lease {
+impl LeaseEntry {
     fn end(mut self, worker: usize, now: Now) {
         let settlements = self.permit.settle_reserved(now);
         self.count_settlements(&settlements, worker);
@@ -299,7 +299,7 @@ impl LeasePlace {
         let ends = end_after(now, span);
         let mut held = leases.held.lock();
         held.by_end.insert((ends, id));
-        held.by_id.insert(id, Lease { permit, metrics, ends, _place: place });
+        held.by_id.insert(id, LeaseEntry { permit, metrics, ends, _place: place });
         leases.note_first_end(&held);
         id
     }

@@ -5,8 +5,6 @@
 //! message of AWS, or one a line. A document says its usage and its numbers when it is whole; one that is not valid
 //! says nothing. A [`MeterPlan`] names the values to read, for all limits of a location.
 
-mod aws_framing;
-mod event_framing;
 mod framing;
 mod llm_fields;
 mod llm_usage;

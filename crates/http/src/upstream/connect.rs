@@ -11,8 +11,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use super::address_tag;
 use super::fault::ServerFault;
-use super::hash::address_tag;
 use super::http1::Http1Connection;
 use super::http2::Http2Connection;
 use super::server::{Server, ServerProtocol};

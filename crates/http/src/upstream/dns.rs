@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::hash::address_tag;
+use super::address_tag;
 
 /// The pause after a look-up that failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);

@@ -8,27 +8,23 @@
 //! at the next look, without a timer or a task. [`BackgroundTasks`] holds the only tasks, on the control thread: health
 //! checks and DNS refreshes. Each worker counts its own requests for the retry budget; only a retry takes a lock.
 //!
-//! An upstream with `obey` is asked less: its responses begin stops ([`Obey`]), which judging and forwarding respect.
+//! An upstream with `obey` is asked less: its responses begin pauses ([`Pushback`]), which judging respects.
 //!
 //! An HTTP/1 connection has no task and serves one exchange at a time. HTTP/2 connections are shared by the requests of
 //! a worker: one is filled before the next is opened, and requests that arrive before the first one is up wait for the
-//! same connect. Only [`Lease`] and the modules below it know which HTTP a server speaks: `translate` converts a
-//! request as it is sent.
+//! same connect. Only [`PooledConnection`] and the modules below it know which HTTP a server speaks: `translate`
+//! converts a request as it is sent.
 
-mod background_tasks;
 mod balance;
 mod connect;
 mod dns;
-mod ejection;
 mod fault;
 mod handover;
-mod hash;
 mod health;
 mod http1;
 mod http2;
-mod obey;
 mod pool;
-mod queue_signal;
+mod pushback;
 mod response;
 mod retry_budget;
 mod send_outcome;
@@ -40,23 +36,24 @@ mod status;
 mod tls;
 mod translate;
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use http::StatusCode;
 use parking_lot::Mutex;
+use tokio::task::JoinSet;
 
 use crate::net::deadline;
 use sluicegate_base::clock::Now;
-use sluicegate_model::{self as model, Config, ServerId, UpstreamId};
+use sluicegate_model::{self as model, Config, EjectConfig, ServerId, UpstreamId};
 
-pub use background_tasks::BackgroundTasks;
 pub use balance::{HashInput, ServerChoice};
 pub use connect::ConnectFault;
 pub use fault::ServerFault;
 pub use handover::SavedServer;
-pub use hash::fnv1a;
-pub use obey::{Obey, StopStatus, UpstreamStop, WHOLE_UPSTREAM};
-pub use pool::{Lease, Pools};
+pub use pool::{PooledConnection, Pools};
+pub use pushback::{PauseStatus, Pushback, UpstreamPause, WHOLE_UPSTREAM};
 pub use response::{ResponseSlot, ServerBody};
 pub use retry_budget::RetryPermit;
 pub use send_outcome::{ExchangeFault, SendOutcome};
@@ -67,7 +64,7 @@ pub use status::{DrainOutcome, QueueStatus, ServerStatus, UpstreamStatus};
 pub use tls::ServerTls;
 
 use balance::Balancer;
-use obey::ObeyState;
+use pushback::PushbackState;
 use retry_budget::RetryBudget;
 use server_queue::ServerQueue;
 use server_state::{DOWN, DRAINING, EJECTED};
@@ -84,8 +81,8 @@ pub struct Upstream {
     balancer: Balancer,
     health: Option<model::HealthConfig>,
     eject: Option<model::EjectConfig>,
-    /// `None` = no response stops the requests behind it.
-    pub obey: Option<Obey>,
+    /// `None` = no response pauses the requests behind it.
+    pub pushback: Option<Pushback>,
     queue: Option<model::ServerQueueConfig>,
     /// The maximum of each server; `u32::MAX` = no bound.
     max_connections: u32,
@@ -105,7 +102,7 @@ struct UpstreamState {
     /// Locked while a server is ejected or drained: the decision depends on the state of the others.
     ejection_lock: Mutex<()>,
     /// Made when a configuration first has `obey`.
-    obey: OnceLock<Arc<ObeyState>>,
+    pushback: OnceLock<Arc<PushbackState>>,
 }
 
 impl UpstreamState {
@@ -115,7 +112,7 @@ impl UpstreamState {
             retry_counts: RetryCounts::default(),
             queue: Arc::default(),
             ejection_lock: Mutex::default(),
-            obey: OnceLock::new(),
+            pushback: OnceLock::new(),
         }
     }
 }
@@ -180,9 +177,9 @@ impl Upstream {
             model::UpstreamKind::Demo => Vec::new(),
             model::UpstreamKind::Servers(servers) => servers.iter().enumerate().map(&mut server).collect(),
         };
-        let obey = config.obey.as_ref().map(|obey| {
-            let new_state = || Arc::new(ObeyState::new(whole.state.max_keys, &config.name));
-            Obey::new(obey, whole.state.redis.is_some(), state.obey.get_or_init(new_state))
+        let pushback = config.obey.as_ref().map(|obey| {
+            let new_state = || Arc::new(PushbackState::new(whole.state.max_keys, &config.name));
+            Pushback::new(obey, whole.state.redis.is_some(), state.pushback.get_or_init(new_state))
         });
         Upstream {
             name: config.name.as_str().into(),
@@ -193,7 +190,7 @@ impl Upstream {
             retries: config.retries.clone(),
             health: config.health.clone(),
             eject: config.eject.clone(),
-            obey,
+            pushback,
             queue: config.queue.clone(),
             max_connections,
             response_ticks: deadline::ticks_for(config.timeouts.response),
@@ -251,6 +248,107 @@ impl Upstream {
         self.state.retry_counts.count_retry(reason);
         Some(permit)
     }
+
+    /// Records a response. A status of `eject.status` is an error if the request was complete, and does not count
+    /// otherwise; every other status ends a row of errors, also one that pushes back.
+    #[inline]
+    pub fn record_response(&self, server: &Server, status: StatusCode, is_complete: bool) {
+        match &self.eject {
+            Some(eject) if eject.status.contains(status.as_u16()) && !self.pushes_back(status) => {
+                if is_complete {
+                    self.record_fault(server, ServerFault::Status(status));
+                }
+            }
+            _ => server.state.record_success(),
+        }
+    }
+
+    /// Records an error, logs it, and ejects the server after too many in a row.
+    #[cold]
+    pub fn record_fault(&self, server: &Server, fault: ServerFault) {
+        let now = Now::read_clock();
+        let (errors, suppressed) = server.state.record_error(now, fault);
+        if let Some(suppressed) = suppressed {
+            tracing::warn!(
+                upstream = %self.name, server = %server.name, suppressed,
+                "an exchange with a server failed: {fault}"
+            );
+        }
+        if let Some(eject) = &self.eject
+            && errors >= eject.errors
+        {
+            self.eject_server(server, eject, fault, now);
+        }
+    }
+
+    /// Ejects a server, unless too many are or it is the last one that is up.
+    fn eject_server(&self, server: &Server, eject: &EjectConfig, fault: ServerFault, now: Now) {
+        let _guard = self.state.ejection_lock.lock();
+        let is_ejected = |one: &Server| one.current_flags() & EJECTED != 0;
+        let ejected = self.servers.iter().filter(|one| is_ejected(one)).count();
+        let most = ((self.servers.len() as f64 * eject.max / 100.0) as usize).max(1);
+        let others = self.servers.iter().filter(|one| one.position != server.position);
+        if is_ejected(server) || ejected >= most || !others.into_iter().any(|one| one.is_up()) {
+            return;
+        }
+        let span = u64::try_from(eject.span.as_nanos()).unwrap_or(u64::MAX);
+        server.state.mark_ejected(Now(now.0.saturating_add(span)));
+        tracing::warn!(
+            upstream = %self.name, server = %server.name, seconds = eject.span.as_secs_f64(),
+            "a server is ejected: {} errors in a row, the last one: {fault}", eject.errors
+        );
+    }
+}
+
+/// The tasks of all upstreams; they end when this is dropped.
+#[must_use = "the tasks end when this is dropped"]
+pub struct BackgroundTasks(JoinSet<()>);
+
+impl BackgroundTasks {
+    /// Starts the tasks of `upstreams` on the current runtime.
+    pub fn spawn_all(upstreams: &[Arc<Upstream>]) -> BackgroundTasks {
+        let mut tasks = JoinSet::new();
+        for upstream in upstreams {
+            upstream.clear_stale_flags();
+            for server in &upstream.servers {
+                if let Some(health) = &upstream.health {
+                    tasks.spawn(health::watch_server(server.clone(), health.clone()));
+                }
+                if let Some(name) = &server.state.dns_name {
+                    tasks.spawn(name.clone().refresh_forever(server.dns_refresh));
+                }
+            }
+        }
+        BackgroundTasks(tasks)
+    }
+
+    /// Replaces all tasks by those of `upstreams`.
+    pub fn restart_all(&mut self, upstreams: &[Arc<Upstream>]) {
+        // Abort first, or a stale check could set a state that no event ends.
+        self.0.abort_all();
+        *self = BackgroundTasks::spawn_all(upstreams);
+    }
+}
+
+/// FNV-1a (Fowler, Noll, Vo): the same on every gateway, so that all of them send a value to the same server.
+pub fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// [`fnv1a`] of an address without its port.
+pub fn hash_address(ip: IpAddr) -> u64 {
+    match ip {
+        IpAddr::V4(ip) => fnv1a(&ip.octets()),
+        IpAddr::V6(ip) => fnv1a(&ip.octets()),
+    }
+}
+
+/// An address in four bytes, for comparisons. A collision is harmless: an obsolete connection is kept a little longer.
+fn address_tag(address: &SocketAddr) -> u32 {
+    let hash = hash_address(address.ip());
+    (hash >> 32) as u32 ^ hash as u32
 }
 
 #[cfg(test)]

@@ -181,7 +181,7 @@ impl Server {
         self.state.dns_name.as_ref().map_or(0, |name| name.loss_count())
     }
 
-    /// True if the server still has the address with this [`address_tag`](super::hash::address_tag).
+    /// True if the server still has the address with this [`address_tag`](super::address_tag).
     pub(super) fn has_address(&self, tag: u32) -> bool {
         self.state.dns_name.as_ref().is_none_or(|name| name.has_address(tag))
     }

@@ -1,15 +1,16 @@
 //! The state of a server, which survives a reload: requests in flight, up or down, ejected, draining, slow start.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::dns::DnsName;
 use super::fault::ServerFault;
-use super::queue_signal::QueueSignal;
 use sluicegate_base::clock::Now;
 
 /// The shortest time between two warnings of one reason, in nanoseconds.
@@ -301,6 +302,27 @@ impl ServerState {
 
     pub fn last_error(&self) -> Option<(Now, Cow<'static, str>)> {
         self.recent_faults.lock().last.clone()
+    }
+}
+
+/// The connection of a server to the queue of its upstream.
+pub(super) struct QueueSignal {
+    waiting: Arc<AtomicUsize>,
+    queue: Waker,
+}
+
+impl QueueSignal {
+    /// `waiting` is not 0 while requests wait; `queue` then hands out the free places.
+    pub fn new(waiting: Arc<AtomicUsize>, queue: Waker) -> QueueSignal {
+        QueueSignal { waiting, queue }
+    }
+
+    /// Tells the queue that there may be a place, if requests wait.
+    #[inline]
+    pub fn notify_queue(&self) {
+        if self.waiting.load(Ordering::SeqCst) != 0 {
+            self.queue.wake_by_ref();
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::server_state::{DOWN, DRAINING, EJECTED};
-use super::{Server, StopStatus, Upstream};
+use super::{PauseStatus, Server, Upstream};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_model::{BalancePolicy, RetryReason};
@@ -28,7 +28,7 @@ json_object! {
         pub balance: String = "How a server is chosen.",
         pub queue: Option<QueueStatus> = maybe "The queue in front of its servers; absent without one.",
         pub servers: Vec<ServerStatus> = "Its servers.",
-        pub stop: Option<StopStatus> = maybe "Its stops; absent without `obey`.",
+        pub stop: Option<PauseStatus> = maybe "Its stops; absent without `obey`.",
     }
 
     /// The status of the queue of an upstream.
@@ -137,7 +137,7 @@ impl Upstream {
             BalancePolicy::HashHeader(name) => format!("hash:header:{name}"),
         };
         let servers = self.servers.iter().map(|server| server.status_at(now)).collect();
-        let stop = self.obey.as_ref().map(|obey| obey.status_at(now));
+        let stop = self.pushback.as_ref().map(|pushback| pushback.status_at(now));
         let queue = self.queue.as_ref().map(|queue| {
             let reading = self.state.queue.read();
             QueueStatus {

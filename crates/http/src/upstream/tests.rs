@@ -251,12 +251,12 @@ async fn connections_to_a_vanished_address_are_closed() {
     let name = server.state.dns_name.clone().unwrap();
     name.record_addresses(vec![listener.local_addr().unwrap()]);
     let pools = std::rc::Rc::new(Pools::new(std::rc::Rc::default(), &upstream.servers));
-    let (lease, busy) = (
-        pools.lease(server.begin_request().unwrap()).await.unwrap(),
-        pools.lease(server.begin_request().unwrap()).await.unwrap(),
+    let (pooled, busy) = (
+        pools.borrow_connection(server.begin_request().unwrap()).await.unwrap(),
+        pools.borrow_connection(server.begin_request().unwrap()).await.unwrap(),
     );
     let mut ends = [listener.accept().await.unwrap().0, listener.accept().await.unwrap().0];
-    lease.finish();
+    pooled.finish();
     pools.sweep_idle();
     assert!(is_open(&mut ends[0]).await, "it is kept while the address is");
     name.record_addresses(vec![std::net::SocketAddr::from(([127, 0, 0, 9], 9))]);
@@ -289,10 +289,13 @@ async fn a_silent_address_leaves_time_for_the_next() {
     let pools = std::rc::Rc::new(Pools::new(std::rc::Rc::default(), &upstream.servers));
     name.record_addresses(vec![silent_address, silent_address, listener.local_addr().unwrap()]);
     for _ in 0..3 {
-        assert!(pools.lease(server.begin_request().unwrap()).await.is_ok());
+        assert!(pools.borrow_connection(server.begin_request().unwrap()).await.is_ok());
     }
     name.record_addresses(vec![silent_address, silent_address]);
-    assert!(matches!(pools.lease(server.begin_request().unwrap()).await, Err(ConnectFault::TimedOut)));
+    assert!(matches!(
+        pools.borrow_connection(server.begin_request().unwrap()).await,
+        Err(ConnectFault::TimedOut)
+    ));
 }
 
 /// Whether the connection stays silent for a while instead of ending.

@@ -1,18 +1,18 @@
-//! The state of one key: its last stop, the pace after it, and the requests that wait.
+//! The state of one key: its last pause, the pace after it, and the requests that wait.
 
-use super::pace::{LastStop, Pace};
+use super::pace::{LastPause, Pace};
 use crate::algorithm::queue::{NO_NODE, ShardQueues, Wakers};
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{CounterKey, TableEntry};
 use sluicegate_base::clock::{ClockShift, Now};
 
-/// A stop is forgotten so long after its end.
+/// A pause is forgotten so long after its end.
 const MEMORY_NS: u64 = 60_000_000_000;
 /// Late timers are made up for within this time, and requests that do not wait may come so much too early together.
 const SLACK_NS: u64 = 100_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The stop and the pace of one key.
+/// The pause and the pace of one key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PushbackEntry {
     /// The second of the clock in which a request passed last.
@@ -20,11 +20,11 @@ pub(super) struct PushbackEntry {
     /// Requests that passed in it, and in the second before.
     passed: u32,
     passed_before: u32,
-    /// Requests that passed since the last stop began.
+    /// Requests that passed since the last pause began.
     passed_since: u32,
     /// The status that began it; 0 = a field about rates.
     status: u16,
-    /// Start and end of the last stop; 0 = there was none.
+    /// Start and end of the last pause; 0 = there was none.
     began: u64,
     until: u64,
     /// The moment from which the next request may pass.
@@ -35,21 +35,21 @@ pub(super) struct PushbackEntry {
 
 /// Why a request must not pass now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stopped {
-    /// The end of the stop; it has passed while the pace climbs.
+pub struct Pause {
+    /// The end of the pause; it has passed while the pace climbs.
     pub until: Now,
     /// The wait until this request may pass, behind all that wait, ns.
     pub wait_ns: u64,
-    /// The status that began the stop; 0 = a field about rates.
+    /// The status that began the pause; 0 = a field about rates.
     pub status: u16,
 }
 
-/// The stop that its upstream asked for requests of this key.
+/// The pause that its upstream asked for requests of this key.
 #[derive(Debug, Clone, Copy)]
-pub struct StopCheck {
+pub struct PauseCheck {
     pub key: CounterKey,
     /// `None` = it may pass.
-    pub stopped: Option<Stopped>,
+    pub paused: Option<Pause>,
 }
 
 // === impl PushbackEntry ===
@@ -76,16 +76,16 @@ impl TableEntry for PushbackEntry {
 
     fn is_idle(&self, now: Now) -> bool {
         let is_counting = self.passed > 0 && now.0 / SECOND_NS < self.second + 2;
-        self.queue == NO_NODE && !is_counting && !self.remembers_stop(now)
+        self.queue == NO_NODE && !is_counting && !self.remembers_pause(now)
     }
 
-    /// The newcomer has the stop of the shared entry, but its own queue.
+    /// The newcomer has the pause of the shared entry, but its own queue.
     fn inherit_overflow(&self) -> Option<PushbackEntry> {
         Some(PushbackEntry { queue: NO_NODE, ..*self })
     }
 }
 
-/// The last stop and the pace after it; the requests that passed within a second are not kept.
+/// The last pause and the pace after it; the requests that passed within a second are not kept.
 impl PersistentEntry for PushbackEntry {
     fn encode_entry(&self, _: &ShardQueues, out: &mut Vec<u8>) {
         if self.until == 0 {
@@ -116,23 +116,23 @@ impl PersistentEntry for PushbackEntry {
 }
 
 impl PushbackEntry {
-    fn remembers_stop(&self, now: Now) -> bool {
+    fn remembers_pause(&self, now: Now) -> bool {
         self.until > 0 && now.0 < self.until.saturating_add(MEMORY_NS)
     }
 
-    pub fn is_stopped(&self, now: Now) -> bool {
+    pub fn is_paused(&self, now: Now) -> bool {
         now.0 < self.until
     }
 
-    /// True if requests pass as if there had been no stop.
+    /// True if requests pass as if there had been no pause.
     fn is_open(&self, now: Now) -> bool {
         self.queue == NO_NODE
-            && !self.is_stopped(now)
-            && (!self.remembers_stop(now) || self.pace.is_whole(now.0 - self.until))
+            && !self.is_paused(now)
+            && (!self.remembers_pause(now) || self.pace.is_whole(now.0 - self.until))
     }
 
-    /// The end of the last stop; 0 = there was none.
-    pub fn stop_end(&self) -> u64 {
+    /// The end of the last pause; 0 = there was none.
+    pub fn pause_end(&self) -> u64 {
         self.until
     }
 
@@ -155,13 +155,13 @@ impl PushbackEntry {
     }
 
     /// Why a newcomer must not pass now.
-    pub fn find_stop(&self, queues: &ShardQueues, now: Now, front: u64) -> Option<Stopped> {
+    pub fn find_pause(&self, queues: &ShardQueues, now: Now, front: u64) -> Option<Pause> {
         if self.is_open(now) {
             return None;
         }
         let due = self.due_at(queues, now, front);
-        let stopped = || Stopped { until: Now(self.until), wait_ns: due - now.0, status: self.status };
-        (due > now.0).then(stopped)
+        let paused = || Pause { until: Now(self.until), wait_ns: due - now.0, status: self.status };
+        (due > now.0).then(paused)
     }
 
     /// Counts a request that passes, without a wait.
@@ -203,14 +203,14 @@ impl PushbackEntry {
         }
     }
 
-    /// Begins a stop until `until`, or extends the current one; returns whether it began. A refusal of a request that
-    /// was `sent` before the last stop began says nothing about the pace since.
-    pub fn begin_stop(&mut self, sent: Now, now: Now, until: u64, status: u16) -> bool {
-        let is_known = self.is_stopped(now) || self.remembers_stop(now) && sent.0 < self.began;
+    /// Begins a pause until `until`, or extends the current one; returns whether it began. A refusal of a request that
+    /// was `sent` before the last pause began says nothing about the pace since.
+    pub fn begin_pause(&mut self, sent: Now, now: Now, until: u64, status: u16) -> bool {
+        let is_known = self.is_paused(now) || self.remembers_pause(now) && sent.0 < self.began;
         if !is_known {
-            self.pace = match self.remembers_stop(now) {
-                false => Pace::after_stop(self.passed_last_second(now)),
-                true => Pace::after_repeated_stop(LastStop {
+            self.pace = match self.remembers_pause(now) {
+                false => Pace::after_pause(self.passed_last_second(now)),
+                true => Pace::after_repeated_pause(LastPause {
                     pace: self.pace,
                     passed: u64::from(self.passed_since),
                     began_ns: now.0.saturating_sub(self.began),

@@ -1,9 +1,9 @@
-//! Pushback: an upstream says "not so fast", and its requests stop for as long as it asks, each key apart.
+//! Pushback: an upstream says "not so fast", and its requests pause for as long as it asks, each key apart.
 //!
-//! Each key has one entry, written when a response begins a stop and read before a request is sent. While a stop
+//! Each key has one entry, written when a response begins a pause and read before a request is sent. While a pause
 //! lasts, and while the pace climbs after it ([`pace`]), requests that may wait queue here in the order of their
 //! arrival; only the head has a timer that is shorter than its own longest wait. All others are refused with the exact
-//! time. A stop that begins while requests wait holds them as well.
+//! time. A pause that begins while requests wait holds them as well.
 
 mod entry;
 mod pace;
@@ -19,23 +19,23 @@ use crate::algorithm::queue::{NO_NODE, NewWaiter, waking};
 use crate::table::persistent::SnapshotTable;
 use crate::table::{CounterKey, Table};
 use entry::PushbackEntry;
-pub use entry::{StopCheck, Stopped};
+pub use entry::{Pause, PauseCheck};
 use sluicegate_base::clock::Now;
 
 /// No limit in front: its interval never matters.
 pub const NO_FRONT: u64 = u64::MAX;
 
-/// The gate in front of an upstream, with the stops of all keys.
-pub struct PushbackGate {
+/// The pauses of all keys of one upstream.
+pub struct Pauses {
     table: Table<PushbackEntry>,
-    /// The latest end of a stop of any key, ns.
+    /// The latest end of a pause of any key, ns.
     latest_end: AtomicU64,
-    stops: AtomicU64,
-    held: AtomicU64,
+    pauses: AtomicU64,
+    waits: AtomicU64,
     refused: AtomicU64,
 }
 
-/// The terms on which a request may wait at the gate.
+/// The terms on which a request may wait for the end of a pause.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitTerms {
     /// The moment at which it gives up.
@@ -44,16 +44,16 @@ pub struct WaitTerms {
     pub front_ns: u64,
 }
 
-/// The decision on a request at the gate.
-pub enum GateDecision {
+/// Whether a request pauses.
+pub enum PauseDecision {
     Pass,
-    Wait(GatePlace),
-    Refuse(Stopped),
+    Wait(PauseWaiter),
+    Refuse(Pause),
 }
 
 /// A request in the queue of its key. Dropping it leaves the queue.
-pub struct GatePlace {
-    gate: Arc<PushbackGate>,
+pub struct PauseWaiter {
+    pauses: Arc<Pauses>,
     key: CounterKey,
     /// The entry is a shared overflow entry.
     shared: bool,
@@ -62,74 +62,81 @@ pub struct GatePlace {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StopChange {
-    /// No stop lasted before.
+pub struct PauseChange {
+    /// No pause lasted before.
     pub began: bool,
     /// The time by which it ends later than was known, ns.
     pub gained_ns: u64,
 }
 
-/// Numbers of a gate since the start.
+/// Numbers since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PushbackCounts {
-    pub stops: u64,
+    pub pauses: u64,
     /// Requests that had to wait.
-    pub held: u64,
+    pub waits: u64,
     pub refused: u64,
 }
 
-// === impl PushbackGate ===
+// === impl Pauses ===
 
-impl PushbackGate {
-    /// A gate with own entries for `keys_max` keys; `owner` names the upstream in the warning of the first overflow.
-    pub fn new(keys_max: usize, owner: Arc<str>) -> PushbackGate {
-        PushbackGate {
+impl Pauses {
+    /// Own entries for `keys_max` keys; `owner` names the upstream in the warning of the first overflow.
+    pub fn new(keys_max: usize, owner: Arc<str>) -> Pauses {
+        Pauses {
             table: Table::with_params((), keys_max, owner),
             latest_end: AtomicU64::new(0),
-            stops: AtomicU64::new(0),
-            held: AtomicU64::new(0),
+            pauses: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
     }
 
-    /// Begins or extends the stop of a key. `sent` is when the refused request was.
-    pub fn record_stop(
+    /// Begins or extends the pause of a key. `sent` is when the refused request was.
+    pub fn record_pause(
         &self,
         key: &CounterKey,
         sent: Now,
         now: Now,
         span_ns: u64,
         status: u16,
-    ) -> StopChange {
+    ) -> PauseChange {
         let until = now.0.saturating_add(span_ns);
-        self.change_stop(key, now, until, |entry, _| entry.begin_stop(sent, now, until, status))
+        self.change_pause(key, now, until, |entry, _| entry.begin_pause(sent, now, until, status))
     }
 
-    /// [`PushbackGate::record_stop`] for a stop that `began` at another gateway and is told here. A key that has
+    /// [`Pauses::record_pause`] for a pause that `began` at another gateway and is told here. A key that has
     /// no entry of its own is left alone: others share that entry.
-    pub fn adopt_stop(&self, key: &CounterKey, began: Now, now: Now, until: Now, status: u16) -> StopChange {
-        self.change_stop(key, now, until.0, |entry, is_shared| {
-            !is_shared && entry.begin_stop(began, now, until.0, status)
+    pub fn adopt_pause(
+        &self,
+        key: &CounterKey,
+        began: Now,
+        now: Now,
+        until: Now,
+        status: u16,
+    ) -> PauseChange {
+        self.change_pause(key, now, until.0, |entry, is_shared| {
+            !is_shared && entry.begin_pause(began, now, until.0, status)
         })
     }
 
-    fn change_stop(
+    fn change_pause(
         &self,
         key: &CounterKey,
         now: Now,
         until: u64,
         change: impl FnOnce(&mut PushbackEntry, bool) -> bool,
-    ) -> StopChange {
+    ) -> PauseChange {
         let change = waking(|wakers| {
             self.table.update_entry(key, now, |entry, queues, (), is_shared| {
-                let known = entry.stop_end().max(now.0);
+                let known = entry.pause_end().max(now.0);
                 let began = change(entry, is_shared);
                 // The head has to move its timer, or finds that it can wait no longer.
                 queues.wake_head(entry.queue, wakers);
-                StopChange { began, gained_ns: entry.stop_end().saturating_sub(known) }
+                PauseChange { began, gained_ns: entry.pause_end().saturating_sub(known) }
             })
         });
-        self.stops.fetch_add(change.began.into(), Relaxed);
+        self.pauses.fetch_add(change.began.into(), Relaxed);
         if change.gained_ns > 0 {
             self.latest_end.fetch_max(until, Relaxed);
         }
@@ -137,70 +144,70 @@ impl PushbackGate {
     }
 
     /// Why a request must not pass now; `None` = it may.
-    pub fn find_stop(&self, key: &CounterKey, now: Now) -> Option<Stopped> {
+    pub fn find_pause(&self, key: &CounterKey, now: Now) -> Option<Pause> {
         waking(|wakers| {
             self.table.peek_entry(key, |entry, queues, ()| {
                 entry.depart_due(queues, now, wakers);
-                entry.find_stop(queues, now, NO_FRONT)
+                entry.find_pause(queues, now, NO_FRONT)
             })
         })
     }
 
     /// Lets a request pass, or wait on its `terms`; without any it never waits.
-    pub fn enter(self: &Arc<Self>, key: CounterKey, now: Now, terms: Option<WaitTerms>) -> GateDecision {
+    pub fn enter(self: &Arc<Self>, key: CounterKey, now: Now, terms: Option<WaitTerms>) -> PauseDecision {
         let front = terms.map_or(NO_FRONT, |terms| terms.front_ns);
         let decision = waking(|wakers| {
             self.table.update_entry(&key, now, |entry, queues, (), shared| {
                 entry.depart_due(queues, now, wakers);
-                let Some(stopped) = entry.find_stop(queues, now, front) else {
+                let Some(paused) = entry.find_pause(queues, now, front) else {
                     entry.pass_request(now, front);
-                    return GateDecision::Pass;
+                    return PauseDecision::Pass;
                 };
-                let due = Now(now.0.saturating_add(stopped.wait_ns));
+                let due = Now(now.0.saturating_add(paused.wait_ns));
                 let Some(terms) = terms.filter(|terms| due <= terms.latest) else {
-                    return GateDecision::Refuse(stopped);
+                    return PauseDecision::Refuse(paused);
                 };
                 // The queue of a limit knows the span of each waiter; here it is the interval of its limit.
                 let span = u128::from(front);
                 let own = NewWaiter { fair: 0, cost: 1, span, until: Some(terms.latest), since: now };
                 let node = queues.push_waiter(&mut entry.queue, own);
-                GateDecision::Wait(GatePlace { gate: self.clone(), key, shared, node })
+                PauseDecision::Wait(PauseWaiter { pauses: self.clone(), key, shared, node })
             })
         });
-        self.held.fetch_add(u64::from(matches!(decision, GateDecision::Wait(_))), Relaxed);
+        self.waits.fetch_add(u64::from(matches!(decision, PauseDecision::Wait(_))), Relaxed);
         decision
     }
 
-    /// Counts a request that a stop rejected.
+    /// Counts a request that a pause rejected.
     pub fn count_refused(&self) {
         self.refused.fetch_add(1, Relaxed);
     }
 
     pub fn counts(&self) -> PushbackCounts {
-        let [stops, held, refused] =
-            [&self.stops, &self.held, &self.refused].map(|count| count.load(Relaxed));
-        PushbackCounts { stops, held, refused }
+        let [pauses, waits, refused] =
+            [&self.pauses, &self.waits, &self.refused].map(|count| count.load(Relaxed));
+        PushbackCounts { pauses, waits, refused }
     }
 
-    /// The stops for another process, which recognises them by the `name` and the fingerprint of their upstream.
+    /// The pauses for another process, which recognises them by the `name` and the fingerprint of their upstream.
     pub fn saved_table<'a>(&'a self, name: &'a str, fingerprint: u64) -> SnapshotTable<'a> {
         SnapshotTable { name, fingerprint, table: &self.table }
     }
 
-    /// Counts the stops that another process saved.
+    /// Counts the pauses that another process saved.
     pub fn count_restored(&self) {
         self.table.for_each_entry(|entry| {
-            self.latest_end.fetch_max(entry.stop_end(), Relaxed);
+            self.latest_end.fetch_max(entry.pause_end(), Relaxed);
         });
     }
 
-    /// The rest of the longest stop of any key, ns.
-    pub fn stop_left_ns(&self, now: Now) -> u64 {
+    /// The rest of the longest pause of any key, ns.
+    pub fn pause_left_ns(&self, now: Now) -> u64 {
         Now(self.latest_end.load(Relaxed)).ns_since(now)
     }
 
     /// The turn of the place. Its waker stays in the queue while it waits.
-    fn check_turn(&self, place: &mut GatePlace, now: Now, waker: &Waker) -> Result<Turn, Stopped> {
+    fn check_turn(&self, place: &mut PauseWaiter, now: Now, waker: &Waker) -> Result<Turn, Pause> {
         if place.node == NO_NODE {
             return Ok(Turn::Go);
         }
@@ -221,8 +228,8 @@ impl PushbackGate {
                 }
                 queues.remove_waiter(&mut entry.queue, node, wakers);
                 let front = u64::try_from(front).unwrap_or(NO_FRONT);
-                let stopped = entry.find_stop(queues, now, front);
-                Err(stopped.unwrap_or(Stopped { until: now, wait_ns: 1, status: 0 }))
+                let paused = entry.find_pause(queues, now, front);
+                Err(paused.unwrap_or(Pause { until: now, wait_ns: 1, status: 0 }))
             })
         });
         let turn = turn.unwrap_or(Ok(Turn::Go));
@@ -233,21 +240,21 @@ impl PushbackGate {
     }
 }
 
-// === impl GatePlace ===
+// === impl PauseWaiter ===
 
-impl GatePlace {
+impl PauseWaiter {
     /// Waits for the turn of the request. Dropping the future leaves the queue.
     ///
     /// # Errors
-    /// The wait would be longer than the request may wait: a new stop began meanwhile.
-    pub async fn wait_turn(mut self) -> Result<(), Stopped> {
-        let gate = self.gate.clone();
+    /// The wait would be longer than the request may wait: a new pause began meanwhile.
+    pub async fn wait_turn(mut self) -> Result<(), Pause> {
+        let pauses = self.pauses.clone();
         // A placeholder: each check of the turn sets the moment.
         let mut sleep = pin!(tokio::time::sleep_until(tokio::time::Instant::now()));
         poll_fn(|cx| {
             loop {
-                match gate.check_turn(&mut self, Now::read_clock(), cx.waker()) {
-                    Err(stopped) => return Poll::Ready(Err(stopped)),
+                match pauses.check_turn(&mut self, Now::read_clock(), cx.waker()) {
+                    Err(paused) => return Poll::Ready(Err(paused)),
                     Ok(Turn::Due(due)) => sleep.as_mut().reset(due.to_instant()),
                     Ok(Turn::Wait) => return Poll::Pending,
                     Ok(Turn::Go | Turn::Reject(_)) => return Poll::Ready(Ok(())),
@@ -261,13 +268,13 @@ impl GatePlace {
     }
 }
 
-impl Drop for GatePlace {
+impl Drop for PauseWaiter {
     fn drop(&mut self) {
         if self.node == NO_NODE {
             return;
         }
         waking(|wakers| {
-            self.gate.table.update_existing(&self.key, self.shared, |entry, queues, ()| {
+            self.pauses.table.update_existing(&self.key, self.shared, |entry, queues, ()| {
                 queues.remove_waiter(&mut entry.queue, self.node, wakers);
             })
         });

@@ -1,6 +1,6 @@
-//! The pace after a stop: from a third to the whole within a second, and from there with care.
+//! The pace after a pause: from a third to the whole within a second, and from there with care.
 //!
-//! The whole is the pace of the last second before the stop. A stop that soon follows another one shows that this
+//! The whole is the pace of the last second before the pause. A pause that soon follows another one shows that this
 //! was too much, so then the whole is the pace taken since, and the pace grows beyond it as a cubic: slow
 //! at first, twice as fast after a quarter of a minute. It never exceeds the greatest pace known, or that of the limit
 //! in front.
@@ -9,28 +9,28 @@ use crate::table::persistent::take_bytes;
 
 /// The time in which the pace climbs to the whole, in nanoseconds.
 pub(super) const CLIMB_NS: u64 = 1_000_000_000;
-/// The pace after a repeated stop has doubled after this time …
+/// The pace after a repeated pause has doubled after this time …
 const REGROWTH_NS: u64 = 15_000_000_000;
 /// … and the greatest known pace, while requests wait, after this one: it may have been measured under a small load.
 const PEAK_GROWTH_NS: u64 = 60_000_000_000;
-/// A repeated stop reduces the whole at most to this share of it, as 1/n.
+/// A repeated pause reduces the whole at most to this share of it, as 1/n.
 const REDUCTION_MAX: u64 = 2;
 /// The slowest whole pace: one request a second.
 const INTERVAL_MAX_NS: u64 = 1_000_000_000;
 
-/// The pace after a stop, as intervals between requests in nanoseconds.
+/// The pace after a pause, as intervals between requests in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Pace {
     whole_ns: u64,
     /// The least interval known.
     peak_ns: u64,
-    /// The stop was a repeated one.
+    /// The pause was a repeated one.
     is_repeated: bool,
 }
 
-/// The events between the start of the last stop and a new one.
+/// The events between the start of the last pause and a new one.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LastStop {
+pub(super) struct LastPause {
     pub pace: Pace,
     /// Requests that passed since.
     pub passed: u64,
@@ -42,15 +42,15 @@ pub(super) struct LastStop {
 // === impl Pace ===
 
 impl Pace {
-    /// The pace after a stop, when so many requests passed in the second before.
-    pub fn after_stop(passed: u64) -> Pace {
+    /// The pace after a pause, when so many requests passed in the second before.
+    pub fn after_pause(passed: u64) -> Pace {
         let whole_ns = (CLIMB_NS / passed.max(1)).max(1);
         Pace { whole_ns, peak_ns: whole_ns, is_repeated: false }
     }
 
-    /// The pace after a stop that soon follows another. The upstream took `passed` requests in a time that lies
-    /// between that with the last stop and that without: the middle of both rates is the estimate.
-    pub fn after_repeated_stop(last: LastStop) -> Pace {
+    /// The pace after a pause that soon follows another. The upstream took `passed` requests in a time that lies
+    /// between that with the last pause and that without: the middle of both rates is the estimate.
+    pub fn after_repeated_pause(last: LastPause) -> Pace {
         let (with, without) = (u128::from(last.began_ns.max(1)), u128::from(last.ended_ns.max(CLIMB_NS)));
         let whole = 2 * with * without / ((with + without) * u128::from(last.passed.max(1)));
         let Pace { whole_ns, peak_ns, .. } = last.pace;
@@ -59,14 +59,14 @@ impl Pace {
         Pace { whole_ns: whole, peak_ns, is_repeated: true }
     }
 
-    /// Appends the pace after a stop.
+    /// Appends the pace after a pause.
     pub fn encode_pace(&self, out: &mut Vec<u8>) {
         out.extend(self.whole_ns.to_le_bytes());
         out.extend(self.peak_ns.to_le_bytes());
         out.push(self.is_repeated.into());
     }
 
-    /// `None`: no stop has such a pace.
+    /// `None`: no pause has such a pace.
     pub fn decode_pace(bytes: &mut &[u8]) -> Option<Pace> {
         let whole_ns = u64::from_le_bytes(take_bytes(bytes)?);
         let peak_ns = u64::from_le_bytes(take_bytes(bytes)?);
@@ -75,13 +75,13 @@ impl Pace {
         is_pace.then_some(Pace { whole_ns, peak_ns, is_repeated: is_repeated == 1 })
     }
 
-    /// True if the pace has nothing left to climb, `since` the stop.
+    /// True if the pace has nothing left to climb, `since` the pause.
     pub fn is_whole(&self, since: u64) -> bool {
         let grown = !self.is_repeated || self.grown_interval(since) <= self.peak_ns;
         since >= CLIMB_NS && grown
     }
 
-    /// The moment of the `requests`-th request after one at `since`; both are nanoseconds after the stop. `front` is
+    /// The moment of the `requests`-th request after one at `since`; both are nanoseconds after the pause. `front` is
     /// the interval of the limit in front.
     pub fn moment_after(&self, since: u64, requests: u64, front: u64) -> u64 {
         let (climb, requests) = (u128::from(CLIMB_NS), u128::from(requests));

@@ -1,8 +1,8 @@
-//! Stops and the pace after them, on a clock of plain numbers and on tokio's.
+//! Pauses and the pace after them, on a clock of plain numbers and on tokio's.
 
 use std::time::Duration;
 
-use super::pace::{LastStop, Pace};
+use super::pace::{LastPause, Pace};
 use super::*;
 use crate::table::persistent::PersistentEntry;
 use sluicegate_base::clock::ClockShift;
@@ -15,69 +15,69 @@ const T0: u64 = 1_000 * SECOND;
 /// The interval of a limit of 400/s.
 const FRONT: u64 = SECOND / 400;
 
-fn gate() -> Arc<PushbackGate> {
-    Arc::new(PushbackGate::new(1_000, "test".into()))
+fn pauses() -> Arc<Pauses> {
+    Arc::new(Pauses::new(1_000, "test".into()))
 }
 
-fn passes(gate: &Arc<PushbackGate>, at: u64) -> bool {
-    matches!(gate.enter(KEY, Now(at), None), GateDecision::Pass)
+fn passes(pauses: &Arc<Pauses>, at: u64) -> bool {
+    matches!(pauses.enter(KEY, Now(at), None), PauseDecision::Pass)
 }
 
 /// Milliseconds until a request that does not wait may pass; it is refused.
-fn refusal_ms(gate: &Arc<PushbackGate>, at: u64) -> u64 {
-    match gate.enter(KEY, Now(at), None) {
-        GateDecision::Refuse(stopped) => stopped.wait_ns / MS,
+fn refusal_ms(pauses: &Arc<Pauses>, at: u64) -> u64 {
+    match pauses.enter(KEY, Now(at), None) {
+        PauseDecision::Refuse(paused) => paused.wait_ns / MS,
         _ => panic!("not refused"),
     }
 }
 
 /// Lets `count` requests pass evenly within the second before T0.
-fn load(gate: &Arc<PushbackGate>, count: u64) {
-    (0..count).for_each(|index| assert!(passes(gate, T0 - SECOND + index * SECOND / count)));
+fn load(pauses: &Arc<Pauses>, count: u64) {
+    (0..count).for_each(|index| assert!(passes(pauses, T0 - SECOND + index * SECOND / count)));
 }
 
-fn stop(gate: &PushbackGate, at: u64, span: u64) -> bool {
-    gate.record_stop(&KEY, Now(at), Now(at), span, 429).began
+fn pause(pauses: &Pauses, at: u64, span: u64) -> bool {
+    pauses.record_pause(&KEY, Now(at), Now(at), span, 429).began
 }
 
 /// Requests that pass within each of the next hundred-millisecond spans, when one comes each millisecond.
-fn passed_per_span<const N: usize>(gate: &Arc<PushbackGate>, from: u64) -> [u64; N] {
+fn passed_per_span<const N: usize>(pauses: &Arc<Pauses>, from: u64) -> [u64; N] {
     std::array::from_fn(|span| {
         let start = from + span as u64 * 100 * MS;
-        (0..100).filter(|ms| passes(gate, start + ms * MS)).count() as u64
+        (0..100).filter(|ms| passes(pauses, start + ms * MS)).count() as u64
     })
 }
 
 #[test]
-fn without_a_stop_every_request_passes() {
-    let gate = gate();
-    assert!((0..5_000).all(|index| passes(&gate, T0 + index)));
-    assert_eq!(gate.counts(), PushbackCounts { stops: 0, held: 0, refused: 0 });
-    assert_eq!(gate.find_stop(&KEY, Now(T0 + 5_000)), None);
+fn without_a_pause_every_request_passes() {
+    let pauses = pauses();
+    assert!((0..5_000).all(|index| passes(&pauses, T0 + index)));
+    assert_eq!(pauses.counts(), PushbackCounts { pauses: 0, waits: 0, refused: 0 });
+    assert_eq!(pauses.find_pause(&KEY, Now(T0 + 5_000)), None);
 }
 
 #[test]
-fn a_stop_refuses_with_the_exact_time() {
-    let gate = gate();
-    load(&gate, 300);
-    assert!(stop(&gate, T0, 2 * SECOND));
+fn a_pause_refuses_with_the_exact_time() {
+    let pauses = pauses();
+    load(&pauses, 300);
+    assert!(pause(&pauses, T0, 2 * SECOND));
     for ms in [0, 1, 1_500, 1_999] {
-        assert_eq!(refusal_ms(&gate, T0 + ms * MS), 2_000 - ms);
+        assert_eq!(refusal_ms(&pauses, T0 + ms * MS), 2_000 - ms);
     }
-    assert_eq!(gate.stop_left_ns(Now(T0 + SECOND)), SECOND);
+    assert_eq!(pauses.pause_left_ns(Now(T0 + SECOND)), SECOND);
     let other = CounterKey { id: 8, prefix: 7 };
-    assert!(matches!(gate.enter(other, Now(T0), None), GateDecision::Pass), "another key");
-    let found = gate.find_stop(&KEY, Now(T0)).unwrap();
-    assert_eq!(found, Stopped { until: Now(T0 + 2 * SECOND), wait_ns: 2 * SECOND, status: 429 });
-    assert!(passes(&gate, T0 + 2 * SECOND));
+    assert!(matches!(pauses.enter(other, Now(T0), None), PauseDecision::Pass), "another key");
+    let found = pauses.find_pause(&KEY, Now(T0)).unwrap();
+    assert_eq!(found, Pause { until: Now(T0 + 2 * SECOND), wait_ns: 2 * SECOND, status: 429 });
+    assert!(passes(&pauses, T0 + 2 * SECOND));
 }
 
 #[test]
 fn the_pace_climbs_from_a_third_to_the_whole_within_a_second() {
-    let gate = gate();
-    load(&gate, 300);
-    stop(&gate, T0, SECOND);
-    let passed: [u64; 12] = passed_per_span(&gate, T0 + SECOND);
+    let pauses = pauses();
+    load(&pauses, 300);
+    pause(&pauses, T0, SECOND);
+    let passed: [u64; 12] = passed_per_span(&pauses, T0 + SECOND);
     // 300/s · (1/3 + 2/3·t): 11, 13, 15 … in each tenth of a second.
     for (index, count) in passed[..10].iter().enumerate() {
         assert!(count.abs_diff(11 + 2 * index as u64) <= 1, "{passed:?}");
@@ -87,41 +87,41 @@ fn the_pace_climbs_from_a_third_to_the_whole_within_a_second() {
 }
 
 #[test]
-fn a_longer_stop_extends_and_a_shorter_one_does_not() {
-    let gate = gate();
-    load(&gate, 100);
-    assert!(stop(&gate, T0, SECOND));
-    assert!(!stop(&gate, T0 + 10 * MS, 5 * SECOND) && !stop(&gate, T0 + 20 * MS, SECOND));
-    assert_eq!((refusal_ms(&gate, T0 + 20 * MS), gate.counts().stops), (4_990, 1));
-    assert!(!stop(&gate, T0 + 30 * MS, u64::MAX));
-    assert!(gate.find_stop(&KEY, Now(T0 + 40 * MS)).unwrap().wait_ns > u64::MAX / 2, "saturated");
+fn a_longer_pause_extends_and_a_shorter_one_does_not() {
+    let pauses = pauses();
+    load(&pauses, 100);
+    assert!(pause(&pauses, T0, SECOND));
+    assert!(!pause(&pauses, T0 + 10 * MS, 5 * SECOND) && !pause(&pauses, T0 + 20 * MS, SECOND));
+    assert_eq!((refusal_ms(&pauses, T0 + 20 * MS), pauses.counts().pauses), (4_990, 1));
+    assert!(!pause(&pauses, T0 + 30 * MS, u64::MAX));
+    assert!(pauses.find_pause(&KEY, Now(T0 + 40 * MS)).unwrap().wait_ns > u64::MAX / 2, "saturated");
 }
 
 #[test]
-fn a_late_refusal_of_an_early_request_is_no_repeated_stop() {
-    let gate = gate();
-    load(&gate, 400);
-    stop(&gate, T0, 20 * MS);
+fn a_late_refusal_of_an_early_request_is_no_repeated_pause() {
+    let pauses = pauses();
+    load(&pauses, 400);
+    pause(&pauses, T0, 20 * MS);
     let resumed = T0 + 1_030 * MS;
-    let before: [u64; 10] = passed_per_span(&gate, T0 + 20 * MS);
+    let before: [u64; 10] = passed_per_span(&pauses, T0 + 20 * MS);
     assert!(before.iter().sum::<u64>() > 250, "{before:?}");
-    // Its request was sent before the first stop.
-    assert!(!gate.record_stop(&KEY, Now(T0 - MS), Now(resumed), 20 * MS, 429).began);
-    assert_eq!((gate.counts().stops, refusal_ms(&gate, resumed)), (1, 20));
+    // Its request was sent before the first pause.
+    assert!(!pauses.record_pause(&KEY, Now(T0 - MS), Now(resumed), 20 * MS, 429).began);
+    assert_eq!((pauses.counts().pauses, refusal_ms(&pauses, resumed)), (1, 20));
 }
 
-/// The pace after a stop, in requests a second, when nothing is in front.
+/// The pace after a pause, in requests a second, when nothing is in front.
 fn rate_at(pace: &Pace, since: u64) -> u64 {
     SECOND / (pace.moment_after(since, 1, NO_FRONT) - since)
 }
 
 #[test]
-fn a_repeated_stop_lowers_the_whole_and_it_grows_back() {
+fn a_repeated_pause_lowers_the_whole_and_it_grows_back() {
     let repeated = |passed| {
-        let pace = Pace::after_stop(400);
-        Pace::after_repeated_stop(LastStop { pace, passed, began_ns: 3 * SECOND, ended_ns: 2 * SECOND })
+        let pace = Pace::after_pause(400);
+        Pace::after_repeated_pause(LastPause { pace, passed, began_ns: 3 * SECOND, ended_ns: 2 * SECOND })
     };
-    // 720 in three seconds are 240/s, and in the two without the stop 360/s: 288/s have the middle interval.
+    // 720 in three seconds are 240/s, and in the two without the pause 360/s: 288/s have the middle interval.
     let pace = repeated(720);
     assert_eq!((rate_at(&pace, SECOND), pace.is_whole(SECOND)), (300, false));
     assert_eq!(rate_at(&repeated(0), SECOND), 200, "at most half as fast as before");
@@ -134,62 +134,65 @@ fn a_repeated_stop_lowers_the_whole_and_it_grows_back() {
 
 #[test]
 fn the_pace_follows_the_limit_in_front_if_that_is_faster() {
-    let pace = Pace::after_stop(50);
+    let pace = Pace::after_pause(50);
     let rate = |front| SECOND / (pace.moment_after(2 * SECOND, 1, front) - 2 * SECOND);
     assert_eq!((rate(FRONT), rate(NO_FRONT), rate(SECOND)), (400, 50, 50));
 }
 
 /// As another gateway tells it, also again and again.
-fn adopt(gate: &PushbackGate, began: u64, now: u64, until: u64) -> StopChange {
-    gate.adopt_stop(&KEY, Now(began), Now(now), Now(until), 503)
+fn adopt(pauses: &Pauses, began: u64, now: u64, until: u64) -> PauseChange {
+    pauses.adopt_pause(&KEY, Now(began), Now(now), Now(until), 503)
 }
 
 #[test]
-fn a_stop_of_another_gateway_holds_here_and_is_adopted_once() {
-    let gate = gate();
-    load(&gate, 300);
+fn a_pause_of_another_gateway_holds_here_and_is_adopted_once() {
+    let pauses = pauses();
+    load(&pauses, 300);
     let [later, end] = [T0 + 300 * MS, T0 + 2 * SECOND];
-    let change = adopt(&gate, T0, later, end);
-    assert_eq!(change, StopChange { began: true, gained_ns: 1_700 * MS });
-    assert_eq!(gate.find_stop(&KEY, Now(later)).map(|stop| (stop.until.0, stop.status)), Some((end, 503)));
+    let change = adopt(&pauses, T0, later, end);
+    assert_eq!(change, PauseChange { began: true, gained_ns: 1_700 * MS });
+    assert_eq!(
+        pauses.find_pause(&KEY, Now(later)).map(|pause| (pause.until.0, pause.status)),
+        Some((end, 503))
+    );
     for now in [later, later + SECOND, end - 1] {
-        assert_eq!(adopt(&gate, T0, now, end), StopChange { began: false, gained_ns: 0 });
+        assert_eq!(adopt(&pauses, T0, now, end), PauseChange { began: false, gained_ns: 0 });
     }
-    assert_eq!(gate.counts().stops, 1);
+    assert_eq!(pauses.counts().pauses, 1);
     // A third of its own 210/s of the second before, which is the share of this gateway.
-    let passed: [u64; 1] = passed_per_span(&gate, end);
+    let passed: [u64; 1] = passed_per_span(&pauses, end);
     assert!((7..=9).contains(&passed[0]), "{passed:?}");
 }
 
 #[test]
-fn a_stop_of_another_gateway_that_began_before_is_no_repeated_one() {
-    let gate = gate();
-    load(&gate, 400);
-    stop(&gate, T0, 20 * MS);
-    let change = adopt(&gate, T0 - 10 * MS, T0 + 200 * MS, T0 + 300 * MS);
-    assert_eq!((change, gate.counts().stops), (StopChange { began: false, gained_ns: 100 * MS }, 1));
+fn a_pause_of_another_gateway_that_began_before_is_no_repeated_one() {
+    let pauses = pauses();
+    load(&pauses, 400);
+    pause(&pauses, T0, 20 * MS);
+    let change = adopt(&pauses, T0 - 10 * MS, T0 + 200 * MS, T0 + 300 * MS);
+    assert_eq!((change, pauses.counts().pauses), (PauseChange { began: false, gained_ns: 100 * MS }, 1));
 }
 
 #[test]
-fn a_stop_of_another_gateway_reaches_no_key_without_an_entry_of_its_own() {
-    let gate = Arc::new(PushbackGate::new(1, "test".into()));
-    load(&gate, 1);
-    stop(&gate, T0, SECOND);
+fn a_pause_of_another_gateway_reaches_no_key_without_an_entry_of_its_own() {
+    let pauses = Arc::new(Pauses::new(1, "test".into()));
+    load(&pauses, 1);
+    pause(&pauses, T0, SECOND);
     let enter =
-        |id, prefix| matches!(gate.enter(CounterKey { id, prefix }, Now(T0), None), GateDecision::Pass);
+        |id, prefix| matches!(pauses.enter(CounterKey { id, prefix }, Now(T0), None), PauseDecision::Pass);
     assert!((100..200).all(|id| enter(id, 1)));
     let told = CounterKey { id: 100, prefix: 1 };
-    assert!(!gate.adopt_stop(&told, Now(T0), Now(T0), Now(T0 + SECOND), 429).began);
+    assert!(!pauses.adopt_pause(&told, Now(T0), Now(T0), Now(T0 + SECOND), 429).began);
     assert!(enter(100, 1) && enter(101, 1));
 }
 
 #[test]
-fn another_process_takes_over_stops_and_their_pace() {
-    let [before, after] = [gate(), gate()];
+fn another_process_takes_over_pauses_and_their_pace() {
+    let [before, after] = [pauses(), pauses()];
     load(&before, 300);
-    stop(&before, T0, 2 * SECOND);
-    let encoded = |gate: &PushbackGate| {
-        gate.table.peek_entry(&KEY, |entry, queues, ()| {
+    pause(&before, T0, 2 * SECOND);
+    let encoded = |pauses: &Pauses| {
+        pauses.table.peek_entry(&KEY, |entry, queues, ()| {
             let mut bytes = Vec::new();
             entry.encode_entry(queues, &mut bytes);
             bytes
@@ -202,12 +205,12 @@ fn another_process_takes_over_stops_and_their_pace() {
     let entry = restore(&bytes).unwrap();
     after.table.update_entry(&KEY, Now(T0 - 9 * SECOND), |own, _, (), _| *own = entry);
     after.count_restored();
-    assert_eq!(after.stop_left_ns(Now(T0 - 9 * SECOND)), SECOND);
+    assert_eq!(after.pause_left_ns(Now(T0 - 9 * SECOND)), SECOND);
     assert_eq!(refusal_ms(&after, T0 - 9 * SECOND), 1_000);
     let passed: [u64; 2] = passed_per_span(&after, T0 - 8 * SECOND);
     assert!(passed[0].abs_diff(11) <= 1 && passed[1].abs_diff(13) <= 1, "{passed:?}");
-    assert!(encoded(&gate()).is_empty(), "a key without a stop");
-    assert!(!restore(&[]).unwrap().is_stopped(Now(0)));
+    assert!(encoded(&pauses()).is_empty(), "a key without a stop");
+    assert!(!restore(&[]).unwrap().is_paused(Now(0)));
     for cut in 1..bytes.len() {
         assert!(restore(&bytes[..cut]).is_none(), "{cut} bytes");
     }
@@ -220,7 +223,7 @@ fn another_process_takes_over_stops_and_their_pace() {
 #[test]
 fn moments_add_up() {
     for passed in [400, 3, 1] {
-        let (pace, front) = (Pace::after_stop(passed), SECOND / passed);
+        let (pace, front) = (Pace::after_pause(passed), SECOND / passed);
         let mut at = 0;
         for count in 1..500 {
             let next = pace.moment_after(at, 1, front);
@@ -231,63 +234,64 @@ fn moments_add_up() {
             assert!(at.abs_diff(at_once) <= 4 * count, "{pace:?} {count}: {at_once} and {at}");
         }
     }
-    let slowest = Pace::after_stop(0);
+    let slowest = Pace::after_pause(0);
     assert_eq!(slowest.moment_after(u64::MAX, u64::MAX, NO_FRONT), u64::MAX);
     assert_eq!(slowest.moment_after(0, u64::MAX, NO_FRONT), u64::MAX);
 }
 
 #[test]
-fn a_stop_is_forgotten_after_a_minute() {
-    let gate = gate();
-    load(&gate, 2);
-    stop(&gate, T0, SECOND);
+fn a_pause_is_forgotten_after_a_minute() {
+    let pauses = pauses();
+    load(&pauses, 2);
+    pause(&pauses, T0, SECOND);
     let later = T0 + 62 * SECOND;
-    (0..400).for_each(|index| assert!(passes(&gate, later + index * SECOND / 400)));
-    stop(&gate, later + SECOND, SECOND);
-    let passed: [u64; 10] = passed_per_span(&gate, later + 2 * SECOND);
+    (0..400).for_each(|index| assert!(passes(&pauses, later + index * SECOND / 400)));
+    pause(&pauses, later + SECOND, SECOND);
+    let passed: [u64; 10] = passed_per_span(&pauses, later + 2 * SECOND);
     assert!(passed.iter().sum::<u64>().abs_diff(267) <= 2, "{passed:?}");
 }
 
 #[test]
-fn keys_beyond_the_table_share_stops_by_prefix() {
-    let gate = Arc::new(PushbackGate::new(1, "test".into()));
-    load(&gate, 1);
-    stop(&gate, T0, SECOND);
-    let enter =
-        |id, prefix, at| matches!(gate.enter(CounterKey { id, prefix }, Now(at), None), GateDecision::Pass);
+fn keys_beyond_the_table_share_pauses_by_prefix() {
+    let pauses = Arc::new(Pauses::new(1, "test".into()));
+    load(&pauses, 1);
+    pause(&pauses, T0, SECOND);
+    let enter = |id, prefix, at| {
+        matches!(pauses.enter(CounterKey { id, prefix }, Now(at), None), PauseDecision::Pass)
+    };
     for id in 100..200 {
         assert!(enter(id, 1, T0));
     }
-    assert!(gate.record_stop(&CounterKey { id: 100, prefix: 1 }, Now(T0), Now(T0), SECOND, 429).began);
+    assert!(pauses.record_pause(&CounterKey { id: 100, prefix: 1 }, Now(T0), Now(T0), SECOND, 429).began);
     assert!(!enter(101, 1, T0), "the same prefix");
-    assert!(enter(300, 2, T0) && refusal_ms(&gate, T0) == 1_000, "others and the key in the table");
+    assert!(enter(300, 2, T0) && refusal_ms(&pauses, T0) == 1_000, "others and the key in the table");
 }
 
 fn terms(at: Now, wait: Duration) -> Option<WaitTerms> {
     Some(WaitTerms { latest: Now(at.0 + wait.as_nanos() as u64), front_ns: FRONT })
 }
 
-fn place(gate: &Arc<PushbackGate>, wait: Duration) -> GatePlace {
+fn place(pauses: &Arc<Pauses>, wait: Duration) -> PauseWaiter {
     let now = Now::read_clock();
-    match gate.enter(KEY, now, terms(now, wait)) {
-        GateDecision::Wait(place) => place,
+    match pauses.enter(KEY, now, terms(now, wait)) {
+        PauseDecision::Wait(place) => place,
         _ => panic!("no wait"),
     }
 }
 
 /// Waits, and returns the milliseconds since `start` with the name of the request.
-async fn wait_named(place: GatePlace, start: Now, name: u64) -> (u64, u64) {
+async fn wait_named(place: PauseWaiter, start: Now, name: u64) -> (u64, u64) {
     place.wait_turn().await.unwrap();
     (name, Now::read_clock().ns_since(start) / MS)
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiters_leave_in_order_and_those_behind_a_leaver_move_up() {
-    let (gate, start) = (gate(), Now::read_clock());
-    gate.record_stop(&KEY, start, start, SECOND, 503);
+    let (pauses, start) = (pauses(), Now::read_clock());
+    pauses.record_pause(&KEY, start, start, SECOND, 503);
     let long = Duration::from_secs(60);
-    let [first, second, third, fourth] = std::array::from_fn(|_| place(&gate, long));
-    assert_eq!(gate.counts().held, 4);
+    let [first, second, third, fourth] = std::array::from_fn(|_| place(&pauses, long));
+    assert_eq!(pauses.counts().waits, 4);
     drop(second);
     let ends =
         tokio::join!(wait_named(fourth, start, 4), wait_named(third, start, 3), wait_named(first, start, 1),);
@@ -298,47 +302,47 @@ async fn waiters_leave_in_order_and_those_behind_a_leaver_move_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_stop_holds_the_waiting_and_rejects_those_that_cannot_wait_so_long() {
-    let (gate, start) = (gate(), Now::read_clock());
-    gate.record_stop(&KEY, start, start, SECOND, 429);
-    let short = place(&gate, Duration::from_secs(2));
-    let long = place(&gate, Duration::from_secs(30));
+async fn a_new_pause_holds_the_waiting_and_rejects_those_that_cannot_wait_so_long() {
+    let (pauses, start) = (pauses(), Now::read_clock());
+    pauses.record_pause(&KEY, start, start, SECOND, 429);
+    let short = place(&pauses, Duration::from_secs(2));
+    let long = place(&pauses, Duration::from_secs(30));
     let extend = async {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let now = Now::read_clock();
-        gate.record_stop(&KEY, now, now, 10 * SECOND, 429);
+        pauses.record_pause(&KEY, now, now, 10 * SECOND, 429);
     };
     let timed_short = async {
-        let stopped = short.wait_turn().await.unwrap_err();
-        (stopped.status, stopped.wait_ns / MS, Now::read_clock().ns_since(start) / MS)
+        let paused = short.wait_turn().await.unwrap_err();
+        (paused.status, paused.wait_ns / MS, Now::read_clock().ns_since(start) / MS)
     };
     let ((status, wait_ms, at), (), (_, end)) = tokio::join!(timed_short, extend, wait_named(long, start, 0));
-    // Rejected at once; behind the other that waits the next one would go a little later than the stop ends.
+    // Rejected at once; behind the other that waits the next one would go a little later than the pause ends.
     assert_eq!((status, at, end), (429, 500, 10_500));
     assert!((10_000..12_000).contains(&wait_ms), "{wait_ms}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_may_not_wait_so_long_are_refused_on_arrival() {
-    let (gate, now) = (gate(), Now::read_clock());
-    gate.record_stop(&KEY, now, now, 5 * SECOND, 429);
-    let decision = gate.enter(KEY, now, terms(now, Duration::from_secs(4)));
-    assert!(matches!(decision, GateDecision::Refuse(Stopped { wait_ns, .. }) if wait_ns == 5 * SECOND));
-    let decision = gate.enter(KEY, now, terms(now, Duration::from_secs(5)));
-    assert!(matches!(decision, GateDecision::Wait(_)));
+    let (pauses, now) = (pauses(), Now::read_clock());
+    pauses.record_pause(&KEY, now, now, 5 * SECOND, 429);
+    let decision = pauses.enter(KEY, now, terms(now, Duration::from_secs(4)));
+    assert!(matches!(decision, PauseDecision::Refuse(Pause { wait_ns, .. }) if wait_ns == 5 * SECOND));
+    let decision = pauses.enter(KEY, now, terms(now, Duration::from_secs(5)));
+    assert!(matches!(decision, PauseDecision::Wait(_)));
     drop(decision);
-    assert_eq!(gate.find_stop(&KEY, now).unwrap().wait_ns, 5 * SECOND, "the place was given back");
+    assert_eq!(pauses.find_pause(&KEY, now).unwrap().wait_ns, 5 * SECOND, "the place was given back");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_ends_at_its_own_time() {
-    let (gate, start) = (gate(), Now::read_clock());
-    gate.record_stop(&KEY, start, start, SECOND, 429);
-    let others: Vec<GatePlace> = (0..3).map(|_| place(&gate, Duration::from_secs(60))).collect();
-    let own = place(&gate, Duration::from_millis(2_100));
+    let (pauses, start) = (pauses(), Now::read_clock());
+    pauses.record_pause(&KEY, start, start, SECOND, 429);
+    let others: Vec<PauseWaiter> = (0..3).map(|_| place(&pauses, Duration::from_secs(60))).collect();
+    let own = place(&pauses, Duration::from_millis(2_100));
     tokio::time::sleep(Duration::from_millis(10)).await;
     let now = Now::read_clock();
-    gate.record_stop(&KEY, now, now, 4 * SECOND, 429);
+    pauses.record_pause(&KEY, now, now, 4 * SECOND, 429);
     assert!(own.wait_turn().await.is_err());
     assert!(Now::read_clock().ns_since(start) / MS <= 2_101);
     drop(others);

@@ -26,7 +26,7 @@ fn record(path: &str) -> AccessRecord<'_> {
         id: "id",
         ip: None,
         method: "GET",
-        door: None,
+        protocol: None,
         host: "h",
         path,
         status: 200,

@@ -8,7 +8,7 @@ use super::values::SERVICE_CALLS;
 use sluicegate_base::labelled::labelled_enum;
 
 labelled_enum! {
-    /// The result of a call of the rate-limit service; `labels` are the values of `door`, `call` and `result`.
+    /// The result of a call of the rate-limit service; `labels` are the values of `protocol`, `call` and `result`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum CallResult: labels -> [&'static str; 3] {
         CheckAdmitted = ["check", "check", "admit"],
@@ -88,7 +88,7 @@ impl Metrics {
     /// Calls of the rate-limit service by their results.
     pub fn watch_calls(&self, counts: &Arc<ServiceCallCounts>) {
         for (slot, result) in CallResult::ALL.into_iter().enumerate() {
-            let labels = ["door", "call", "result"].into_iter().zip(result.labels());
+            let labels = ["protocol", "call", "result"].into_iter().zip(result.labels());
             let labels = labels.map(|(name, value)| (name, value.to_owned())).collect();
             let counts = counts.clone();
             self.watch_value(SERVICE_CALLS, labels, move || counts.0.sum(slot));

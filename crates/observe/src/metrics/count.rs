@@ -2,12 +2,12 @@
 //! writer.
 
 use http::StatusCode;
-use sluicegate_model::{LimitId, LocationId, ServerId, UpstreamId};
 
 use super::{
     AnswerMaker, BanEvent, DecisionKind, HandshakeEvent, Metrics, STATUS_CLASSES, TunnelEvent,
     UpstreamOutcome,
 };
+use sluicegate_model::{LimitId, LocationId, ServerId, UpstreamId};
 
 impl Metrics {
     /// Counts a finished request; `location` is its index in the configuration. `None` for the duration of a tunnel,
@@ -136,4 +136,30 @@ impl Metrics {
 #[inline]
 fn status_class(status: StatusCode) -> usize {
     usize::from(status.as_u16() / 100).clamp(1, STATUS_CLASSES) - 1
+}
+
+/// The sources of the units of a response.
+pub const CHARGE_NAMES: [&str; 4] = ["request", "usage", "estimate", "reserve"];
+
+impl Metrics {
+    /// Counts the units that a limit charged for a response; `how` is an index of [`CHARGE_NAMES`]. Overrun
+    /// units were not charged.
+    pub fn count_charge(&self, worker: usize, limit: LimitId, how: usize, units: u64, overrun: u64) {
+        if let Some(&series) = self.series.limits.get(limit.0) {
+            self.charges[series].add(worker, how.min(CHARGE_NAMES.len() - 1), units);
+            self.charges[series].add(worker, CHARGE_NAMES.len(), overrun);
+        }
+    }
+
+    /// Registers the overruns of a limit that the store counts; they are known only after the response.
+    pub fn watch_overruns(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.store_overruns.lock().push((limit, Box::new(read)));
+    }
+
+    /// The units of all responses to a limit beyond its debt; `index` is that of its series.
+    pub(super) fn sum_overruns(&self, index: usize) -> u64 {
+        let readers = self.store_overruns.lock();
+        let own = readers.iter().filter(|(limit, _)| self.series.limits.get(limit.0) == Some(&index));
+        own.map(|(_, read)| read()).sum::<u64>() + self.charges[index].sum(CHARGE_NAMES.len())
+    }
 }

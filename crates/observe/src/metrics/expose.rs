@@ -8,12 +8,12 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::cells::{Counters, HistogramReading};
-use super::decision::DECISION_NAMES;
+use super::cells::{Counters, Histogram, HistogramReading};
 use super::values::ValueMetric;
 use super::{
-    BanEvent, CHARGE_NAMES, CONNECTION_REJECTIONS, FAULT_OUTCOMES, HANDSHAKE_RESULTS, MAKER_NAMES, Metrics,
-    PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, VERDICT_NAMES, WatchedValue,
+    AnswerMaker, BanEvent, CHARGE_NAMES, CONNECTION_REJECTIONS, DecisionKind, FAULT_OUTCOMES,
+    HANDSHAKE_RESULTS, Metrics, PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, VERDICT_NAMES,
+    WatchedValue,
 };
 
 /// The content type of [`Metrics::render`].
@@ -75,20 +75,15 @@ impl MetricsCollector {
             "sluicegate_requests",
             "Requests by location, status and maker of the answer",
         )?;
-        for (index, counters) in metrics.requests.iter().enumerate() {
-            if metrics.series.locations[index] == index {
-                let location = metrics.labels.locations.get(index).map_or("none", String::as_str);
-                for (maker, by) in MAKER_NAMES.into_iter().enumerate() {
-                    let (labels, first) = ([("location", location), ("by", by)], maker * STATUS_CLASSES);
-                    encode_series(&mut family, &labels, "status", &CLASS_NAMES, first, counters)?;
-                }
+        let name = |index: usize| metrics.labels.locations.get(index).map_or("none", String::as_str);
+        for index in firsts(&metrics.series.locations) {
+            for (maker, by) in AnswerMaker::LABELS.into_iter().enumerate() {
+                let (labels, first) = ([("location", name(index)), ("by", by)], maker * STATUS_CLASSES);
+                encode_series(&mut family, &labels, "status", &CLASS_NAMES, first, &metrics.requests[index])?;
             }
         }
-        let durations = metrics.durations.iter().enumerate();
-        let durations = durations.filter(|(index, _)| metrics.series.locations[*index] == *index);
-        let durations = durations.map(|(index, times)| {
-            (metrics.labels.locations.get(index).map_or("none", String::as_str), times.read_buckets())
-        });
+        let durations = firsts(&metrics.series.locations)
+            .map(|index| (name(index), metrics.durations[index].read_buckets()));
         let help = "Time from the head of a request to the end of its response, without tunnels";
         encode_histograms(out, "sluicegate_request_duration", help, "location", durations)
     }
@@ -100,21 +95,12 @@ impl MetricsCollector {
 
     fn encode_limits(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let metrics = &*self.0;
-        let limits = || {
-            let first_indices =
-                metrics.series.limits.iter().enumerate().filter(|(index, first)| index == *first);
-            first_indices.map(|(index, _)| (metrics.labels.limits[index].as_str(), index))
-        };
+        let limits =
+            || firsts(&metrics.series.limits).map(|index| (metrics.labels.limits[index].as_str(), index));
         let mut family = counter_family(out, "sluicegate_decisions", "Decisions of limits on requests")?;
         for (limit, index) in limits() {
-            encode_series(
-                &mut family,
-                &[("limit", limit)],
-                "verdict",
-                &DECISION_NAMES,
-                0,
-                &metrics.decisions[index],
-            )?;
+            let (names, decisions) = (&DecisionKind::LABELS, &metrics.decisions[index]);
+            encode_series(&mut family, &[("limit", limit)], "verdict", names, 0, decisions)?;
         }
         let help = "Requests whose cost cannot be read";
         let mut family = counter_family(out, "sluicegate_invalid_costs", help)?;
@@ -141,31 +127,26 @@ impl MetricsCollector {
 
     fn encode_upstreams(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let metrics = &*self.0;
-        let upstreams = || {
-            let first_indices =
-                metrics.series.upstreams.iter().enumerate().filter(|(index, first)| index == *first);
-            first_indices.map(|(index, _)| (&metrics.labels.upstreams[index], index))
-        };
+        let upstreams =
+            || firsts(&metrics.series.upstreams).map(|index| (&metrics.labels.upstreams[index], index));
         let help = "Requests sent to servers, by outcome";
         let mut family = counter_family(out, "sluicegate_upstream_requests", help)?;
         for ((name, servers), upstream) in upstreams() {
-            for (index, server) in servers.iter().enumerate() {
-                if metrics.series.servers[upstream][index] != index {
-                    continue;
-                }
+            for index in firsts(&metrics.series.servers[upstream]) {
                 let counters = &metrics.upstream_requests[upstream][index];
-                let labels = [("upstream", name.as_str()), ("server", server.as_str())];
+                let labels = [("upstream", name.as_str()), ("server", servers[index].as_str())];
                 encode_series(&mut family, &labels, "outcome", &CLASS_NAMES, 0, counters)?;
                 encode_series(&mut family, &labels, "outcome", &FAULT_OUTCOMES, STATUS_CLASSES, counters)?;
             }
         }
         let help = "Time from sending a request to the head of its response";
-        let times = upstreams()
-            .map(|((name, _), index)| (name.as_str(), metrics.upstream_times[index].read_buckets()));
+        let read = |cells: &[Arc<Histogram>]| -> Vec<(&str, HistogramReading)> {
+            upstreams().map(|((name, _), index)| (name.as_str(), cells[index].read_buckets())).collect()
+        };
+        let times = read(&metrics.upstream_times).into_iter();
         encode_histograms(out, "sluicegate_upstream_response", help, "upstream", times)?;
         let help = "Time requests spent in the queue of an upstream";
-        let waits = upstreams()
-            .map(|((name, _), index)| (name.as_str(), metrics.upstream_waits[index].read_buckets()));
+        let waits = read(&metrics.upstream_waits).into_iter();
         encode_histograms(out, "sluicegate_upstream_wait", help, "upstream", waits)
     }
 
@@ -278,6 +259,11 @@ impl MetricsCollector {
         out.encode_descriptor("sluicegate_redis_nodes", help, None, MetricType::Gauge)?
             .encode_gauge(&reading.nodes)
     }
+}
+
+/// The indices that are the first of their label, see [`super::labels::SeriesIndex`].
+fn firsts(series: &[usize]) -> impl Iterator<Item = usize> {
+    series.iter().copied().enumerate().filter(|(index, first)| index == first).map(|(index, _)| index)
 }
 
 fn counter_family<'a>(

@@ -73,14 +73,15 @@ impl PreviousCells<'_> {
         cells
     }
 
-    /// The response times of an upstream.
-    pub fn reuse_times(&self, upstream: &str) -> Arc<Histogram> {
-        self.reuse_cell(|before| before.upstream_times.get(upstream_index(before, upstream)?))
-    }
-
-    /// The waits in the queue of an upstream.
-    pub fn reuse_upstream_waits(&self, upstream: &str) -> Arc<Histogram> {
-        self.reuse_cell(|before| before.upstream_waits.get(upstream_index(before, upstream)?))
+    /// The cell of each upstream.
+    pub fn reuse_upstream_cells(
+        &self,
+        upstreams: &[String],
+        of: impl Fn(&Metrics) -> &Vec<Arc<Histogram>>,
+    ) -> Vec<Arc<Histogram>> {
+        let cell =
+            |upstream: &String| self.reuse_cell(|before| of(before).get(upstream_index(before, upstream)?));
+        upstreams.iter().map(cell).collect()
     }
 
     /// The outcomes of the servers of an upstream.

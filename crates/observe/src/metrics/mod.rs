@@ -3,16 +3,12 @@
 
 mod calls;
 pub mod cells;
-mod charges;
 mod count;
-mod decision;
 mod expose;
 mod labels;
-mod store;
 mod traffic;
 pub mod values;
 
-use sluicegate_model::LimitId;
 use std::fmt;
 use std::sync::Arc;
 
@@ -20,15 +16,15 @@ use http::StatusCode;
 use parking_lot::Mutex;
 
 use cells::{Counters, Histogram};
+use sluicegate_base::labelled::labelled_enum;
+use sluicegate_model::LimitId;
 
 pub use calls::{CallResult, ServiceCallCounts};
-pub use charges::CHARGE_NAMES;
-use decision::DECISION_NAMES;
-pub use decision::DecisionKind;
+pub use count::CHARGE_NAMES;
 pub use expose::CONTENT_TYPE;
 use labels::{PreviousCells, SeriesIndex};
-pub use store::StoreReading;
-pub use traffic::{DecisionCounts, VERDICT_NAMES, VerdictKind};
+pub use traffic::{DecisionCounts, DecisionKind, VERDICT_NAMES, VerdictKind};
+pub use values::StoreReading;
 use values::ValueMetric;
 
 /// The names in the labels of series, by their indices in the configuration.
@@ -51,10 +47,10 @@ pub struct Metrics {
     labels: MetricLabels,
     series: SeriesIndex,
     /// Requests by location, the last without one; each by [`AnswerMaker`] and status class.
-    requests: Vec<Arc<Counters<{ STATUS_CLASSES * MAKER_NAMES.len() }>>>,
+    requests: Vec<Arc<Counters<{ STATUS_CLASSES * AnswerMaker::ALL.len() }>>>,
     /// Durations by location, like `requests`.
     durations: Vec<Arc<Histogram>>,
-    decisions: Vec<Arc<Counters<{ DECISION_NAMES.len() }>>>,
+    decisions: Vec<Arc<Counters<{ DecisionKind::ALL.len() }>>>,
     waits: Vec<Arc<Histogram>>,
     invalid_costs: Vec<Arc<Counters<1>>>,
     /// Units by [`CHARGE_NAMES`], and last those of overruns.
@@ -64,7 +60,7 @@ pub struct Metrics {
     upstream_waits: Vec<Arc<Histogram>>,
     faults: Vec<Arc<Counters<1>>>,
     /// Counts by [`VerdictKind`].
-    verdicts: Arc<Counters<{ VERDICT_NAMES.len() }>>,
+    verdicts: Arc<Counters<{ VerdictKind::ALL.len() }>>,
     /// Counts by [`BanEvent`]; one block more than workers, for the thread that shares bans.
     bans: Arc<Counters<5>>,
     /// Counts by [`TunnelEvent`].
@@ -85,20 +81,20 @@ pub struct Metrics {
 /// Classes of status codes, by their first digit.
 const STATUS_CLASSES: usize = 5;
 
-/// The maker of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnswerMaker {
-    /// A server of an upstream.
-    Server,
-    /// A limit or a ban.
-    Limit,
-    /// A location: `respond`, `redirect`, the built-in upstream or the answer to a preflight.
-    Location,
-    /// All else, like the answer when no server is up.
-    Gateway,
+labelled_enum! {
+    /// The maker of an answer.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum AnswerMaker: name -> &'static str {
+        /// A server of an upstream.
+        Server = "server",
+        /// A limit or a ban.
+        Limit = "limit",
+        /// A location: `respond`, `redirect`, the built-in upstream or the answer to a preflight.
+        Location = "location",
+        /// All else, like the answer when no server is up.
+        Gateway = "gateway",
+    }
 }
-
-const MAKER_NAMES: [&str; 4] = ["server", "limit", "location", "gateway"];
 
 /// An event of strikes and bans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,9 +188,7 @@ impl Metrics {
         let workers = labels.workers;
         let before = before.filter(|before| before.labels.workers == workers);
         let previous_cells = PreviousCells { previous: before, workers };
-        let waits =
-            labels.upstreams.iter().map(|(name, _)| previous_cells.reuse_upstream_waits(name)).collect();
-        let times = labels.upstreams.iter().map(|(name, _)| previous_cells.reuse_times(name)).collect();
+        let upstreams: Vec<String> = labels.upstreams.iter().map(|(name, _)| name.clone()).collect();
         let servers = labels
             .upstreams
             .iter()
@@ -210,8 +204,8 @@ impl Metrics {
                 .reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.invalid_costs)),
             charges: previous_cells.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.charges)),
             upstream_requests: servers,
-            upstream_times: times,
-            upstream_waits: waits,
+            upstream_times: previous_cells.reuse_upstream_cells(&upstreams, |all| &all.upstream_times),
+            upstream_waits: previous_cells.reuse_upstream_cells(&upstreams, |all| &all.upstream_waits),
             faults: previous_cells.reuse_cells(&labels.faults, |all| (&all.labels.faults, &all.faults)),
             verdicts: previous_cells.reuse_unlabelled(workers, |all| &all.verdicts),
             bans: previous_cells.reuse_unlabelled(workers + 1, |all| &all.bans),

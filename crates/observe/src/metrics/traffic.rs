@@ -1,25 +1,27 @@
 //! Readings of the counters for views of a running gateway, and the counters of verdicts.
 
 use super::cells::{BUCKETS, BucketCounts};
-use super::{BanEvent, DecisionKind, Metrics};
+use super::{BanEvent, Metrics};
+use sluicegate_base::labelled::labelled_enum;
 use sluicegate_model::{LimitId, UpstreamId};
 
-/// The verdict on a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VerdictKind {
-    Admit,
-    /// Admitted after a wait in a queue.
-    Wait,
-    Reject,
-    MissingKey,
-    Degrade,
-    Ban,
-    /// Answered by the gateway because something broke.
-    Fault,
+labelled_enum! {
+    /// The verdict on a request, by its word in the access log, where a fault is named by its cause.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum VerdictKind: name -> &'static str {
+        Admit = "admit",
+        /// Admitted after a wait in a queue.
+        Wait = "wait",
+        Reject = "reject",
+        MissingKey = "missing_key",
+        Degrade = "degrade",
+        Ban = "ban",
+        /// Answered by the gateway because something broke.
+        Fault = "fault",
+    }
 }
 
-/// The verdicts by their words in the access log, where a fault is named by its cause.
-pub const VERDICT_NAMES: [&str; 7] = ["admit", "wait", "reject", "missing_key", "degrade", "ban", "fault"];
+pub const VERDICT_NAMES: [&str; VerdictKind::ALL.len()] = VerdictKind::LABELS;
 
 /// The decisions of one limit since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,7 +42,7 @@ impl Metrics {
     }
 
     /// Finished requests by [`VerdictKind`].
-    pub fn verdict_counts(&self) -> [u64; VERDICT_NAMES.len()] {
+    pub fn verdict_counts(&self) -> [u64; VerdictKind::ALL.len()] {
         std::array::from_fn(|verdict| self.verdicts.sum(verdict))
     }
 
@@ -75,5 +77,35 @@ impl Metrics {
     pub fn upstream_time_counts(&self, upstream: UpstreamId) -> BucketCounts {
         let series = self.series.upstreams.get(upstream.0);
         series.map_or([0; BUCKETS], |&series| self.upstream_times[series].read_counts())
+    }
+}
+
+labelled_enum! {
+    /// The decision of a limit on one request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum DecisionKind: name -> &'static str {
+        Admit = "admit",
+        Wait = "wait",
+        Reject = "reject",
+        /// Rejected, but another response was sent instead.
+        Degrade = "degrade",
+        /// A dry run that would have made the request wait.
+        DryRunWait = "dry_run_wait",
+        /// A dry run that would have rejected the request.
+        DryRunReject = "dry_run_reject",
+        /// The request lacks the limit's key.
+        MissingKey = "missing_key",
+        /// A wait, if the limit acted on the request's key.
+        UnenforcedWait = "unenforced_wait",
+        /// A rejection, if the limit acted on the request's key.
+        UnenforcedReject = "unenforced_reject",
+    }
+}
+
+impl DecisionKind {
+    /// True for a rejection without effect.
+    #[inline]
+    pub fn is_dry_rejection(self) -> bool {
+        matches!(self, DecisionKind::DryRunReject | DecisionKind::UnenforcedReject)
     }
 }

@@ -1,5 +1,6 @@
 //! Values that each scrape reads: their metrics, and how they are registered.
 
+use super::cells::HistogramReading;
 use super::{Metrics, ValueLabel, WatchedValue};
 use sluicegate_model::{LimitId, ServerId, UpstreamId};
 
@@ -52,7 +53,7 @@ pub const SPANS_DROPPED: ValueMetric = counter(
 );
 pub const DEBT_KEYS: ValueMetric =
     gauge("sluicegate_redis_debt_keys", "Keys with units admitted without Redis and not charged yet");
-/// Labelled by `door`, `call` and `result`.
+/// Labelled by `protocol`, `call` and `result`.
 pub(super) const SERVICE_CALLS: ValueMetric =
     counter("sluicegate_service_calls", "Calls of the rate-limit service, by result");
 pub const SERVICE_LEASES: ValueMetric =
@@ -174,4 +175,26 @@ impl Metrics {
 
 fn own_labels<const N: usize>(labels: [Option<(&'static str, &str)>; N]) -> Vec<ValueLabel> {
     labels.into_iter().flatten().map(|(name, value)| (name, value.to_owned())).collect()
+}
+
+/// The counts of the store that gateways share.
+#[derive(Debug, Clone, Default)]
+pub struct StoreReading {
+    /// Calls by result.
+    pub calls: Vec<(&'static str, u64)>,
+    /// The servers, with true for each that replies.
+    pub servers: Vec<(String, bool)>,
+    /// The time of calls to each server.
+    pub call_times: Vec<(String, HistogramReading)>,
+    /// Keys that each server has dropped for want of memory.
+    pub evicted_keys: Vec<(String, u64)>,
+    /// Gateways that share the store.
+    pub nodes: u64,
+}
+
+impl Metrics {
+    /// The counts of the store.
+    pub fn watch_store(&self, read: impl Fn() -> StoreReading + Send + Sync + 'static) {
+        *self.store.lock() = Some(Box::new(read));
+    }
 }

@@ -9,8 +9,6 @@ pub mod otlp;
 pub mod parent;
 pub mod span;
 
-use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -19,6 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use parent::{SAMPLED, TRACEPARENT, TraceParent};
+use sluicegate_base::random::RandomNumbers;
 use sluicegate_base::value_hash::ValueHasher;
 use sluicegate_model::TracingConfig;
 use span::SpanRecord;
@@ -53,7 +52,8 @@ pub struct SpanCounts {
 /// One worker's end of the tracing.
 pub struct WorkerTracer {
     tracer: Arc<Tracer>,
-    ids: RandomIds,
+    /// Two generators with seeds of their own: the halves of two trace ids must not meet again.
+    ids: [RandomNumbers; 2],
 }
 
 /// The place of a request's own span in its trace.
@@ -108,7 +108,7 @@ impl Tracer {
 
 impl WorkerTracer {
     pub fn new(tracer: &Arc<Tracer>) -> WorkerTracer {
-        WorkerTracer { tracer: tracer.clone(), ids: RandomIds::new() }
+        WorkerTracer { tracer: tracer.clone(), ids: ["high half", "low half"].map(RandomNumbers::seeded) }
     }
 
     /// Decides whether a request with these headers leaves a span; call it once per request. `None` = it does not.
@@ -116,12 +116,12 @@ impl WorkerTracer {
         match TraceParent::read_header(headers) {
             Some(parent) => parent.is_sampled().then(|| SpanContext {
                 trace_id: parent.trace_id,
-                span_id: self.ids.next_id(),
+                span_id: self.next_id(),
                 parent_id: Some(parent.parent_id),
                 flags: parent.flags,
             }),
             None => {
-                let is_sampled = self.tracer.sample_below.is_none_or(|below| self.ids.next_random() < below);
+                let is_sampled = self.tracer.sample_below.is_none_or(|below| self.ids[0].next() < below);
                 is_sampled.then(|| SpanContext { flags: SAMPLED, ..self.begin_trace() })
             }
         }
@@ -159,42 +159,14 @@ impl WorkerTracer {
 
     /// A new trace that is not sampled.
     fn begin_trace(&self) -> SpanContext {
-        let trace_id = u128::from(self.ids.next_id()) << 64 | u128::from(self.ids.next_low());
-        SpanContext { trace_id, span_id: self.ids.next_id(), parent_id: None, flags: 0 }
-    }
-}
-
-/// Random numbers, from two generators with seeds of their own: the halves of two trace ids must not meet again.
-struct RandomIds([Cell<u64>; 2]);
-
-impl RandomIds {
-    fn new() -> RandomIds {
-        // The standard library seeds its maps from the operating system's randomness.
-        let random = RandomState::new();
-        RandomIds([Cell::new(random.hash_one("high half")), Cell::new(random.hash_one("low half"))])
-    }
-
-    fn next_random(&self) -> u64 {
-        step_generator(&self.0[0])
+        let trace_id = u128::from(self.next_id()) << 64 | u128::from(self.ids[1].next());
+        SpanContext { trace_id, span_id: self.next_id(), parent_id: None, flags: 0 }
     }
 
     /// Never 0, which is no id.
     fn next_id(&self) -> u64 {
-        self.next_random().max(1)
+        self.ids[0].next().max(1)
     }
-
-    fn next_low(&self) -> u64 {
-        step_generator(&self.0[1])
-    }
-}
-
-/// The next number of SplitMix64.
-fn step_generator(state: &Cell<u64>) -> u64 {
-    let next = state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-    state.set(next);
-    let mixed = (next ^ next >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
 }
 
 #[cfg(test)]

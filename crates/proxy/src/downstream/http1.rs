@@ -50,7 +50,7 @@ pub async fn serve_http1(
     // The service is always ready: hyper sends the next request only after the answer to the last one.
     let service = hyper::service::service_fn(move |request| connection_service.clone().call(request));
     let gathers = watch.has_large_responses();
-    let builder = build_http1(&worker.gateway.server, gathers);
+    let builder = build_http1(&worker.gateway.config.server, gathers);
     let mut served = builder.serve_connection(TokioIo::new(wire), service);
     drop(worker);
     let mut is_shutting_down = false;

@@ -43,7 +43,8 @@ pub async fn serve_http2(thread: &Rc<WorkerThread>, connection: &Rc<ClientConnec
             }
         }
     });
-    let builder = build_http2(&thread.current_worker().gateway.server, StreamExecutor(connection.clone()));
+    let builder =
+        build_http2(&thread.current_worker().gateway.config.server, StreamExecutor(connection.clone()));
     let has_ended = Rc::new(Cell::new(false));
     let wire = GuardedWire::new(wire, watch.clone(), has_ended.clone());
     let mut served = pin!(builder.serve_connection(TokioIo::new(wire), service));

@@ -173,26 +173,19 @@ impl WorkerControl {
             }
             WorkerCommand::CloseListener(listener) => {
                 let tasks = self.stop_accepting(|known| known == listener, AcceptEnd::DrainQueue);
-                tokio::task::spawn_local(async move {
-                    // Connections without a permit yet are accepted later.
-                    let _ = tokio::time::timeout(QUEUE_TIMEOUT, join_tasks(tasks)).await;
-                    drop(done);
-                });
+                // Connections without a permit yet are accepted later.
+                spawn_until(QUEUE_TIMEOUT, join_tasks(tasks), || drop(done));
             }
             WorkerCommand::RecheckConnections => {
                 self.state.watches.for_each_connection(ConnectionWatch::recheck_terms)
             }
             WorkerCommand::LeaveListeners => {
                 let tasks = self.stop_accepting(|_| true, AcceptEnd::LeaveQueue);
-                tokio::task::spawn_local(async move {
-                    let _ = tokio::time::timeout(QUEUE_TIMEOUT, join_tasks(tasks)).await;
-                    drop(done);
-                });
+                spawn_until(QUEUE_TIMEOUT, join_tasks(tasks), || drop(done));
             }
             WorkerCommand::StopJudging => {
                 let thread = self.state.clone();
-                tokio::task::spawn_local(async move {
-                    let _ = tokio::time::timeout(STOP_JUDGING_TIMEOUT, wait_last_requests(&thread)).await;
+                spawn_until(STOP_JUDGING_TIMEOUT, wait_last_requests(thread.clone()), move || {
                     thread.stop_judging();
                     drop(done);
                 });
@@ -268,6 +261,14 @@ impl WorkerControl {
     }
 }
 
+/// Runs `work` for at most `longest`, then `end`.
+fn spawn_until(longest: Duration, work: impl Future<Output = ()> + 'static, end: impl FnOnce() + 'static) {
+    tokio::task::spawn_local(async move {
+        let _ = tokio::time::timeout(longest, work).await;
+        end();
+    });
+}
+
 async fn join_tasks(tasks: Vec<JoinHandle<()>>) {
     for task in tasks {
         let _ = task.await;
@@ -275,7 +276,7 @@ async fn join_tasks(tasks: Vec<JoinHandle<()>>) {
 }
 
 /// Waits until every connection is closed or answers its last requests.
-async fn wait_last_requests(thread: &WorkerThread) {
+async fn wait_last_requests(thread: Rc<WorkerThread>) {
     loop {
         let may_receive = Cell::new(false);
         thread.watches.for_each_connection(|watch| {
@@ -341,7 +342,7 @@ async fn sweep_connections(thread: Rc<WorkerThread>, limits: Arc<ConnectionLimit
         interval.tick().await;
         wall_clock::detect_clock_step();
         let worker = thread.current_worker();
-        let timeouts = &worker.gateway.server.timeouts;
+        let timeouts = &worker.gateway.config.server.timeouts;
         let spans = ClientSpans {
             header: ticks_for(timeouts.header),
             idle: ticks_for(timeouts.idle),

@@ -1,4 +1,4 @@
-//! One exchange with a server of an upstream: leases a connection of this worker, sends the request, waits for
+//! One exchange with a server of an upstream: borrows a connection of this worker, sends the request, waits for
 //! the head of the response, and retries if that is safe.
 //!
 //! A dead pooled connection is replaced without counting as an attempt.
@@ -13,8 +13,8 @@ use http::{Request, Response, StatusCode};
 use tokio::time::{Instant, Sleep};
 
 use super::fault::ForwardFault;
-use super::next_try::{NextTry, TryServer};
 use super::retry::{AttemptFault, RetryState, discard_response, may_run_twice};
+use super::retry::{NextTry, TryServer};
 use super::{OutgoingRequest, rewrite};
 use crate::gateway::Route;
 use crate::gateway::worker::{ClientConnection, Worker};
@@ -23,8 +23,8 @@ use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::{GatewayDeadline, RequestWatch};
 use sluicegate_http::request::body::{BodyFault, RequestBody};
 use sluicegate_http::upstream::{
-    ConnectFault, ExchangeFault, Lease, ResponseSlot, SendOutcome, Server, ServerBody, ServerInFlight,
-    Upstream,
+    ConnectFault, ExchangeFault, PooledConnection, ResponseSlot, SendOutcome, Server, ServerBody,
+    ServerInFlight, Upstream,
 };
 use sluicegate_limit::table::CounterKey;
 use sluicegate_observe::metrics::UpstreamOutcome;
@@ -39,8 +39,8 @@ pub struct Exchange<'a> {
     pub outgoing: &'a OutgoingRequest,
     /// `None`: no limit charges by the response.
     pub reading: Option<&'a ResponseReading>,
-    /// The key that stops with the request; `None` if its upstream is not obeyed.
-    pub stop_key: Option<&'a CounterKey>,
+    /// The key that pauses with the request; `None` if its upstream never pushes back.
+    pub pause_key: Option<&'a CounterKey>,
 }
 
 /// The request, while it may be sent again.
@@ -48,7 +48,7 @@ type RetryableRequest = Option<Request<RequestBody>>;
 
 /// The outcome of sending a request on one connection.
 enum SentRequest {
-    Responded(StatusCode, Lease),
+    Responded(StatusCode, PooledConnection),
     /// The connection was dead, so the request can be sent again from the same place.
     NotTaken(ServerInFlight),
 }
@@ -74,7 +74,7 @@ impl Exchange<'_> {
         slot: &mut ResponseSlot,
         chosen: &mut Option<usize>,
         tries: &mut u32,
-    ) -> Result<(StatusCode, Lease), ForwardFault> {
+    ) -> Result<(StatusCode, PooledConnection), ForwardFault> {
         let upstream = self.upstream;
         let mut retries = RetryState::new(&upstream.retries);
         let TryServer { mut server, mut place } = first;
@@ -86,7 +86,7 @@ impl Exchange<'_> {
             self.report_to_upstream(server, result);
             let failed = match result {
                 // Another try would only be refused as well.
-                Ok(status) => AttemptFault::for_status(status).filter(|_| !upstream.obeys(status)),
+                Ok(status) => AttemptFault::for_status(status).filter(|_| !upstream.pushes_back(status)),
                 Err(failed) => Some(failed),
             };
             let retry = failed.and_then(|failed| {
@@ -100,8 +100,8 @@ impl Exchange<'_> {
                 NextTry::Wait => Box::pin(self.wait_for_retry(&retries, request, failed.fault)).await?,
             };
             self.count_retried(server, &failed);
-            if let Ok((_, lease)) = outcome {
-                discard_response(slot, lease);
+            if let Ok((_, pooled)) = outcome {
+                discard_response(slot, pooled);
             }
             TryServer { server, place } = next;
         }
@@ -145,54 +145,58 @@ impl Exchange<'_> {
         request: &mut RetryableRequest,
         slot: &mut ResponseSlot,
         retries: &RetryState<'_>,
-    ) -> Result<(StatusCode, Lease), AttemptFault> {
+    ) -> Result<(StatusCode, PooledConnection), AttemptFault> {
         let place = place.or_else(|| server.begin_request()).ok_or(AttemptFault::server_full())?;
         let due = retries.attempt_deadline();
-        let lease = match self.lease_idle(place) {
-            Ok(lease) => lease,
-            Err(place) => self.await_lease(due, pin!(self.lease_connection(place, false))).await?,
+        let pooled = match self.borrow_idle(place) {
+            Ok(pooled) => pooled,
+            Err(place) => self.await_connection(due, pin!(self.borrow_connection(place, false))).await?,
         };
         if self.outgoing.is_host_of_server
             && let Some(request) = request.as_mut()
         {
             request.headers_mut().insert(HOST, server.authority.clone());
         }
-        let place = match self.send_request(lease, request, slot, retries, due).await? {
-            SentRequest::Responded(status, lease) => return Ok((status, lease)),
+        let place = match self.send_request(pooled, request, slot, retries, due).await? {
+            SentRequest::Responded(status, pooled) => return Ok((status, pooled)),
             SentRequest::NotTaken(place) => place,
         };
-        let lease = self.await_lease(due, pin!(self.lease_connection(place, true))).await?;
-        match self.send_request(lease, request, slot, retries, due).await? {
-            SentRequest::Responded(status, lease) => Ok((status, lease)),
+        let pooled = self.await_connection(due, pin!(self.borrow_connection(place, true))).await?;
+        match self.send_request(pooled, request, slot, retries, due).await? {
+            SentRequest::Responded(status, pooled) => Ok((status, pooled)),
             SentRequest::NotTaken(_) => Err(AttemptFault::not_taken()),
         }
     }
 
     /// An idle connection, unless the request needs one of its own.
     #[inline]
-    fn lease_idle(&self, place: ServerInFlight) -> Result<Lease, ServerInFlight> {
-        if self.outgoing.upgrade.is_some() { Err(place) } else { self.worker.pools.lease_idle(place) }
+    fn borrow_idle(&self, place: ServerInFlight) -> Result<PooledConnection, ServerInFlight> {
+        if self.outgoing.upgrade.is_some() { Err(place) } else { self.worker.pools.borrow_idle(place) }
     }
 
-    async fn lease_connection(&self, place: ServerInFlight, is_fresh: bool) -> Result<Lease, ConnectFault> {
+    async fn borrow_connection(
+        &self,
+        place: ServerInFlight,
+        is_fresh: bool,
+    ) -> Result<PooledConnection, ConnectFault> {
         let pools = &self.worker.pools;
         // An upgrade ends HTTP on its connection, so it needs a fresh one of HTTP/1.
         if self.outgoing.upgrade.is_some() {
-            pools.lease_exclusive(place).await
+            pools.borrow_exclusive(place).await
         } else if is_fresh {
-            pools.lease_fresh(place).await
+            pools.borrow_fresh(place).await
         } else {
-            pools.lease(place).await
+            pools.borrow_connection(place).await
         }
     }
 
-    async fn await_lease(
+    async fn await_connection(
         &self,
         due: Option<Instant>,
-        leasing: Pin<&mut impl Future<Output = Result<Lease, ConnectFault>>>,
-    ) -> Result<Lease, AttemptFault> {
-        match run_until_due(self.watch, due, leasing).await {
-            Ok(Ok(lease)) => Ok(lease),
+        connecting: Pin<&mut impl Future<Output = Result<PooledConnection, ConnectFault>>>,
+    ) -> Result<PooledConnection, AttemptFault> {
+        match run_until_due(self.watch, due, connecting).await {
+            Ok(Ok(pooled)) => Ok(pooled),
             Ok(Err(fault)) => {
                 tracing::debug!(upstream = %self.upstream.name, %fault, "cannot connect");
                 Err(match fault {
@@ -208,10 +212,10 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends the request on `lease`. If the connection was dead, `request` is `Some` again.
+    /// Sends the request on `pooled`. If the connection was dead, `request` is `Some` again.
     async fn send_request(
         &self,
-        mut lease: Lease,
+        mut pooled: PooledConnection,
         request: &mut RetryableRequest,
         slot: &mut ResponseSlot,
         retries: &RetryState<'_>,
@@ -219,9 +223,9 @@ impl Exchange<'_> {
     ) -> Result<SentRequest, AttemptFault> {
         let due = retries.response_deadline(due, request, self.upstream.response_timeout);
         self.watch.set_upstream_deadline(self.upstream.response_ticks);
-        let listens = self.reading.is_some() || self.stop_key.is_some();
+        let listens = self.reading.is_some() || self.pause_key.is_some();
         let start = listens.then(|| self.start_listening());
-        let sending = lease.send_request(request, &self.outgoing.added_fields, slot);
+        let sending = pooled.send_request(request, &self.outgoing.added_fields, slot);
         let sent = run_until_due(self.watch, due, pin!(sending)).await;
         self.watch.clear_upstream_span();
         if let Some(start) = &start {
@@ -234,20 +238,20 @@ impl Exchange<'_> {
         }
         match sent {
             Ok(SendOutcome::Responded(status)) if self.rewrite_or_reject(slot) => {
-                Ok(SentRequest::Responded(status, lease))
+                Ok(SentRequest::Responded(status, pooled))
             }
             Ok(SendOutcome::Responded(_)) => Err(AttemptFault::not_retryable(ForwardFault::BadResponse)),
             Ok(SendOutcome::Unsent) if retries.may_replace_connection() => {
-                Ok(SentRequest::NotTaken(lease.into_place()))
+                Ok(SentRequest::NotTaken(pooled.into_place()))
             }
             Ok(SendOutcome::Unsent) => Err(AttemptFault::not_taken()),
             Ok(SendOutcome::Failed(error)) => {
                 // The server was just closing the pooled connection: no byte of a response came.
                 let is_dead =
-                    lease.may_be_closing() && error.has_no_response() && retries.may_replace_connection();
+                    pooled.may_be_closing() && error.has_no_response() && retries.may_replace_connection();
                 let fault = self.classify_fault(&error);
                 if is_dead && may_run_twice(request) {
-                    Ok(SentRequest::NotTaken(lease.into_place()))
+                    Ok(SentRequest::NotTaken(pooled.into_place()))
                 } else {
                     Err(AttemptFault::after_send(fault))
                 }
@@ -266,7 +270,7 @@ impl Exchange<'_> {
         AttemptStart { reached_before, at: Now::read_clock() }
     }
 
-    /// Reads the head as the server sent it, and stops the requests behind this one if the response asks for it.
+    /// Reads the head as the server sent it, and pauses the requests behind this one if the response asks for it.
     #[cold]
     fn hear_response(&self, start: &AttemptStart, is_unsent: bool, response: Option<&Response<ServerBody>>) {
         if let Some(reading) = self.reading {
@@ -276,12 +280,9 @@ impl Exchange<'_> {
                 None => {}
             }
         }
-        if let (Some(key), Some(response)) = (self.stop_key, response) {
-            let unix_s = || self.worker.wall_clock.unix_ms(Now::read_clock()) / 1_000;
+        if let (Some(key), Some(response)) = (self.pause_key, response) {
             let head = (response.status(), response.headers());
-            if let Some(stop) = self.upstream.obey_response(key, start.at, head, unix_s) {
-                self.worker.gateway.tell_stop(self.upstream, stop);
-            }
+            self.worker.hear_pushback(self.upstream, key, start.at, head);
         }
     }
 

@@ -2,19 +2,15 @@
 //! `cors`.
 //!
 //! It takes an [`Admitted`], which only `judge` creates, so no request gets here without a judgement. `rewrite` makes
-//! the head the upstream's, `next_try` chooses a server, `exchange` sends it, `retry` decides which attempts are
-//! repeated, and `response_body` streams the body to the client. The state of the request and the lease of the upstream
-//! connection are inside that body: at its end the connection returns to its pool; dropped earlier, the connection is
-//! closed (over HTTP/2, only its stream is reset). If client and upstream agree on another protocol (`upgrade`), the
-//! state continues in a `tunnel`.
+//! the head the upstream's, `retry` chooses a server and decides which attempts are repeated, `exchange` sends it, and
+//! `response_body` streams the body to the client. The state of the request and the loan of the upstream connection are
+//! inside that body: at its end the connection returns to its pool; dropped earlier, the connection is closed (over
+//! HTTP/2, only its stream is reset). If client and upstream agree on another protocol (`upgrade`), the state continues
+//! in a `tunnel`.
 
-mod body_fault;
-mod demo;
 mod exchange;
 mod fault;
-mod grpc_body;
 mod latency_feedback;
-mod next_try;
 mod response_body;
 mod retry;
 mod rewrite;
@@ -31,30 +27,31 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, LOCATION, TRANSFER_ENCODING};
 use http::{Request, Response, StatusCode, Version};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
 use tower::Service;
 
 use crate::gateway::worker::Worker;
 use crate::gateway::{Action, Gateway, Route};
 use crate::judge::Admitted;
+use crate::judge::conclusion::{RequestTexts, response_context};
 use crate::judge::inbound::InboundRequest;
-use crate::judge::rejection_response::{RequestTexts, response_context};
 use crate::judge::request_state::RequestState;
 use crate::reject::header_edits::RenderedValues;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::body;
-use sluicegate_http::request::body::{BodyOutcomeCell, RequestBody};
+use sluicegate_http::request::body::{BodyFault, BodyOutcomeCell, RequestBody};
 use sluicegate_http::request::headers::added_fields::AddedFields;
-use sluicegate_http::upstream::{HashInput, Lease, ServerBody, Upstream, fnv1a};
+use sluicegate_http::upstream::{HashInput, PooledConnection, ServerBody, Upstream, fnv1a, hash_address};
 use sluicegate_model::HostHeader;
 use sluicegate_observe::metrics::UpstreamOutcome;
 
 use exchange::Exchange;
 use fault::ExchangeResult;
 pub use fault::ForwardFault;
-pub use grpc_body::GrpcBody;
 use latency_feedback::LatencyFeedback;
-use next_try::NextTry;
-pub use response_body::{ResponseBody, grpc_response, local_response};
+pub use response_body::{GrpcBody, ResponseBody, grpc_response, local_response};
+use retry::NextTry;
 pub use rewrite::{clear_unknown_reason, drop_unsent_body};
 use upgrade::UpgradeRequest;
 
@@ -76,20 +73,15 @@ async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
     let (mut inbound, mut state, route) = admitted.into_parts();
     let worker = state.worker.clone();
     let gateway = &*worker.gateway;
-    let route = &gateway.routes[route.0];
-    if let Some(permit) = &mut state.chain_permit {
+    if let Some(permit) = &mut state.permits.chain {
         permit.keep_charges();
     }
+    let upstream = state.upstream(gateway, route);
+    let route = &gateway.routes[route.0];
     if state.is_preflight() {
         return respond_to_preflight(route, *inbound, state);
     }
-    let upstream = match (state.degraded, &route.action) {
-        (Some(degraded), _) => &gateway.upstreams[degraded.0],
-        (None, Action::Upstream(upstream)) => upstream,
-        (None, Action::Respond { .. } | Action::Redirect { .. }) => {
-            return respond_locally(route, *inbound, state);
-        }
-    };
+    let Some(upstream) = upstream else { return respond_locally(route, *inbound, state) };
     let mut outgoing = OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut inbound, &state);
     if upstream.is_demo() {
         outgoing.added_fields.move_into(inbound.request.headers_mut());
@@ -106,7 +98,7 @@ async fn serve_demo(
     state: Box<RequestState>,
 ) -> ForwardOutcome {
     let watch = state.watch.clone();
-    let echo = exchange::run_until_due(&watch, None, pin!(demo::render_echo(request))).await;
+    let echo = exchange::run_until_due(&watch, None, pin!(render_echo(request))).await;
     match echo.and_then(|echo| echo.map_err(ForwardFault::Client)) {
         Ok(response) => {
             let mut response = respond_here(response, state);
@@ -145,7 +137,7 @@ impl OutgoingRequest {
     ) -> OutgoingRequest {
         let request = &inbound.request;
         let balance_hash =
-            balance_hash_for(hash_input, request, gateway.clients.mask_address(state.client.ip));
+            balance_hash_for(hash_input, request, gateway.clients.mask_address(state.identity.client.ip));
         // HTTP/1.0 allows a request without Host, and edits may remove it; the upstream gets HTTP/1.1, which requires
         // it.
         let version = request.version();
@@ -161,9 +153,10 @@ impl OutgoingRequest {
         }
         request.extensions_mut().clear();
         let (worker, route_index) = (&state.worker, state.route);
-        let trailers = || state.is_grpc.then(|| rewrite::trailer_filter(worker.clone(), route_index));
+        let trailers =
+            || state.identity.is_grpc.then(|| rewrite::trailer_filter(worker.clone(), route_index));
         let body_outcome =
-            request.body_mut().start_forwarding(&state.watch, gateway.server.max_body, trailers);
+            request.body_mut().start_forwarding(&state.watch, gateway.config.server.max_body, trailers);
         if !request.body().is_empty() && !request.headers().contains_key(CONTENT_LENGTH) {
             // hyper would send a GET or HEAD without a length as one without a body.
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -189,7 +182,7 @@ async fn proxy_request(
     mut state: Box<RequestState>,
 ) -> ForwardOutcome {
     let watch = state.watch.clone();
-    if let Some(reading) = &mut state.reading {
+    if let Some(reading) = &mut state.response.reading {
         reading.watch_request(outgoing.body_outcome.clone(), inbound.request.body().held_bytes());
     }
     let exchange = Exchange {
@@ -199,28 +192,28 @@ async fn proxy_request(
         connection: &state.connection,
         watch: &watch,
         outgoing: &outgoing,
-        reading: state.reading.as_deref(),
-        stop_key: state.stop.as_ref().map(|stop| &stop.key),
+        reading: state.response.reading.as_deref(),
+        pause_key: state.permits.pause.as_ref().map(|pause| &pause.key),
     };
     let first = match NextTry::choose(upstream, outgoing.balance_hash, &[]) {
         Ok(NextTry::At(first)) => Ok(first),
         Ok(NextTry::Wait) => {
             let first = Box::pin(exchange.wait_for_server(&[], None, &inbound.request)).await;
-            state.wait_ns = Now::read_clock().ns_since(state.judged);
+            state.judgement.wait_ns = Now::read_clock().ns_since(state.judged);
             first
         }
         Err(fault) => Err(fault),
     };
     // Without a wait the judgement is so recent that its reading of the clock is exact enough.
-    let sent = if state.wait_ns == 0 { state.judged } else { Now::read_clock() };
+    let sent = if state.judgement.wait_ns == 0 { state.judged } else { Now::read_clock() };
     upstream.count_request(worker.id, sent);
-    let permit = state.chain_permit.as_ref().filter(|_| state.degraded.is_none());
+    let permit = state.permits.chain.as_ref().filter(|_| state.judgement.degraded.is_none());
     let feedback =
         LatencyFeedback { charged_chain: permit, body_outcome: outgoing.body_outcome.as_ref(), sent };
     let (mut request, mut answer) = (Some(inbound.request), None);
     let outcome = match first {
         Ok(first) => {
-            let (chosen, tries) = (&mut state.server, &mut state.tries);
+            let (chosen, tries) = (&mut state.outcome.server, &mut state.outcome.tries);
             exchange.run_attempts(first, &mut request, &mut answer, chosen, tries).await
         }
         Err(fault) => Err(fault),
@@ -231,14 +224,14 @@ async fn proxy_request(
     let result = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);
     count_outcome(worker, upstream, &state, result, now.ns_since(sent));
     feedback.report_outcome(result, now);
-    state.upstream_ns = Some(now.ns_since(sent));
-    let lease = match outcome {
-        Ok((_, lease)) => lease,
+    state.outcome.upstream_ns = Some(now.ns_since(sent));
+    let pooled = match outcome {
+        Ok((_, pooled)) => pooled,
         Err(fault) => return ForwardOutcome::Faulted(fault, state),
     };
     // Cannot fail: an exchange that succeeds has stored the head of its response.
     let response = answer.expect("an exchange that succeeds has an answer");
-    pass_on(route, upstream, outgoing, response, lease, state)
+    pass_on(route, upstream, outgoing, response, pooled, state)
 }
 
 /// Passes the response on to the client, or opens the tunnel that it begins.
@@ -248,21 +241,21 @@ fn pass_on(
     upstream: &Upstream,
     outgoing: OutgoingRequest,
     response: Response<ServerBody>,
-    lease: Lease,
+    pooled: PooledConnection,
     state: Box<RequestState>,
 ) -> ForwardOutcome {
     // After an Upgrade that the upstream did not accept, the state of the connection is unknown.
     let reuse = outgoing.upgrade.is_none();
     match outgoing.upgrade {
         Some(upgrade) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            tunnel::open_tunnel(upgrade, route, &outgoing.response_values, response, lease, state)
+            tunnel::open_tunnel(upgrade, route, &outgoing.response_values, response, pooled, state)
         }
         Some(upgrade) if !upgrade.may_pass_on(response.status()) => {
             ForwardOutcome::Faulted(ForwardFault::BadResponse, state)
         }
         _ => ForwardOutcome::Responded(response_body::streamed_response(
             response,
-            lease,
+            pooled,
             reuse,
             upstream.body_ticks,
             state,
@@ -288,7 +281,7 @@ fn count_outcome(
             None => return,
         },
     };
-    if let Some(server) = state.server {
+    if let Some(server) = state.outcome.server {
         let position = worker.gateway.servers[server].position;
         worker.gateway.metrics.count_upstream_outcome(worker.id, upstream.id, position, outcome);
     }
@@ -327,7 +320,7 @@ fn respond_locally(route: &Route, mut inbound: InboundRequest, state: Box<Reques
 /// A response of the gateway in place of an upstream's, which charges the limits like one.
 fn respond_here(response: Response<Bytes>, mut state: Box<RequestState>) -> Response<ResponseBody> {
     state.read_final_status(response.status());
-    if let Some(reading) = &mut state.reading {
+    if let Some(reading) = &mut state.response.reading {
         reading.read_data(response.body());
     }
     local_response(response, state)
@@ -342,7 +335,7 @@ fn respond_to_preflight(
     *response.status_mut() = StatusCode::NO_CONTENT;
     let values = rewrite::render_values(&route.response_edits, &inbound, &state);
     route.response_edits.apply(response.headers_mut(), &values);
-    if let Some(cors) = state.cors.take() {
+    if let Some(cors) = state.response.cors.take() {
         cors.write_preflight_fields(inbound.request.headers(), response.headers_mut());
     }
     body::discard_body(&mut inbound.request);
@@ -354,11 +347,44 @@ fn respond_to_preflight(
 fn balance_hash_for(hash_input: &HashInput, request: &Request<RequestBody>, client: IpAddr) -> u64 {
     match hash_input {
         HashInput::Unused => 0,
-        HashInput::Ip => match client {
-            IpAddr::V4(ip) => fnv1a(&ip.octets()),
-            IpAddr::V6(ip) => fnv1a(&ip.octets()),
-        },
+        HashInput::Ip => hash_address(client),
         HashInput::Uri => fnv1a(request.uri().path().as_bytes()),
         HashInput::Header(name) => request.headers().get(name).map_or(0, |value| fnv1a(value.as_bytes())),
     }
+}
+
+/// Maximum number of echoed header fields.
+const ECHO_FIELDS_MAX: usize = 32;
+/// Maximum bytes of one echoed value.
+const ECHO_VALUE_MAX: usize = 256;
+
+/// Reads and discards the whole body, and answers 200.
+///
+/// # Errors
+/// The client broke its own body.
+async fn render_echo(request: Request<RequestBody>) -> Result<Response<Bytes>, BodyFault> {
+    let (head, mut body) = request.into_parts();
+    let mut received: u64 = 0;
+    while let Some(frame) = body.frame().await {
+        received += frame?.data_ref().map_or(0, |data| data.len() as u64);
+    }
+    let headers: serde_json::Map<String, Value> = head
+        .headers
+        .iter()
+        .take(ECHO_FIELDS_MAX)
+        .map(|(name, value)| {
+            let shown = &value.as_bytes()[..value.len().min(ECHO_VALUE_MAX)];
+            (name.as_str().to_owned(), Value::from(String::from_utf8_lossy(shown)))
+        })
+        .collect();
+    let echo = json!({
+        "upstream": "demo",
+        "method": head.method.as_str(),
+        "target": head.uri.path_and_query().map_or("/", |target| target.as_str()),
+        "headers": headers,
+        "body_bytes": received,
+    });
+    let mut response = Response::new(Bytes::from(format!("{echo}\n")));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
 }

@@ -3,23 +3,21 @@
 //! Each piece is streamed as the client takes it. Where the location limits `bandwidth`, a piece waits for its turn in
 //! the bucket of its key, and nothing is read from the upstream meanwhile.
 
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::Response;
+use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
-use super::body_fault::ResponseBodyFault;
-use super::fault::LOCATION_TIMEOUT;
-use super::grpc_body::GrpcBody;
-use crate::judge::request_state::strike;
-use crate::judge::request_state::{RequestState, Verdict};
-use crate::reject::{Fault, status};
+use super::fault::{LOCATION_TIMEOUT, ResponseBodyFault};
+use crate::judge::request_state::{RequestState, Verdict, strike};
+use crate::reject::Fault;
 use sluicegate_admission::chain::{Decisions, Overrun};
 use sluicegate_http::net::deadline::GatewayDeadline;
 use sluicegate_http::request::cors::CorsAnswer;
-use sluicegate_http::upstream::{Lease, ServerBody, ServerFault};
+use sluicegate_http::upstream::{PooledConnection, ServerBody, ServerFault};
 
 /// A response body. Dropping it ends the request; dropping it before its end also closes the upstream connection.
 pub struct ResponseBody {
@@ -42,7 +40,7 @@ enum BodySource {
         /// Received, but not yet passed on; boxed, because few responses need it.
         pending: Option<Box<PendingFrame>>,
         /// `None` once the exchange is complete and the connection is back in its pool.
-        lease: Option<Lease>,
+        pooled: Option<PooledConnection>,
         /// The connection may return to its pool.
         reuse: bool,
         /// Ticks that the upstream may take for the next piece.
@@ -63,10 +61,11 @@ enum PendingFrame {
 /// A response that the gateway rendered itself.
 #[inline]
 pub fn local_response(mut response: Response<Bytes>, mut state: Box<RequestState>) -> Response<ResponseBody> {
-    if state.is_websocket_connect {
-        *response.status_mut() = status::without_tunnel(response.status());
+    // A success would tell the client that its tunnel is open.
+    if state.identity.is_websocket_connect && response.status().is_success() {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
-    state.status = response.status();
+    state.outcome.status = response.status();
     strike::record_response(&state);
     state.watch.mark_response_unread();
     response.map(|bytes| ResponseBody { source: BodySource::Rendered(bytes), state: Some(state) })
@@ -74,7 +73,7 @@ pub fn local_response(mut response: Response<Bytes>, mut state: Box<RequestState
 
 /// A gRPC answer that the gateway made itself.
 pub fn grpc_response(response: Response<GrpcBody>, mut state: Box<RequestState>) -> Response<ResponseBody> {
-    state.status = response.status();
+    state.outcome.status = response.status();
     state.watch.mark_response_unread();
     response.map(|body| ResponseBody { source: BodySource::Grpc(Box::new(body)), state: Some(state) })
 }
@@ -87,31 +86,31 @@ pub fn switched_response(response: Response<()>, decisions: Decisions) -> Respon
 /// An upstream's response with a streamed body; `reuse` returns the connection to its pool at the end.
 pub fn streamed_response(
     response: Response<ServerBody>,
-    lease: Lease,
+    pooled: PooledConnection,
     reuse: bool,
     span: u64,
     mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {
-    state.status = response.status();
+    state.outcome.status = response.status();
     strike::record_response(&state);
     state.watch.mark_response_unread();
     state.read_final_status(response.status());
     response.map(|incoming| {
-        let lease = if incoming.is_end_stream() {
+        let pooled = if incoming.is_end_stream() {
             state.settle_complete();
-            finish_lease(lease, reuse);
+            finish_pooled(pooled, reuse);
             None
         } else {
-            Some(lease)
+            Some(pooled)
         };
-        let source = BodySource::Upstream { incoming, pending: None, lease, reuse, span };
+        let source = BodySource::Upstream { incoming, pending: None, pooled, reuse, span };
         ResponseBody { source, state: Some(state) }
     })
 }
 
-fn finish_lease(lease: Lease, reuse: bool) {
+fn finish_pooled(pooled: PooledConnection, reuse: bool) {
     if reuse {
-        lease.finish();
+        pooled.finish();
     }
 }
 
@@ -129,13 +128,13 @@ impl ResponseBody {
     /// The answer of `cors`, to be written into the head.
     #[inline]
     pub fn take_cors(&mut self) -> Option<CorsAnswer> {
-        self.state.as_mut()?.cors.take()
+        self.state.as_mut()?.response.cors.take()
     }
 
     /// The decisions of the chain, to be written into the head.
     pub fn take_decisions(&mut self) -> Decisions {
         match self {
-            ResponseBody { state: Some(state), .. } => std::mem::take(&mut state.decisions),
+            ResponseBody { state: Some(state), .. } => std::mem::take(&mut state.judgement.decisions),
             ResponseBody { source: BodySource::Tunnel(decisions), .. } => std::mem::take(decisions),
             ResponseBody { .. } => Decisions::new(),
         }
@@ -157,7 +156,7 @@ impl Body for ResponseBody {
             BodySource::Rendered(bytes) if bytes.is_empty() => Poll::Ready(None),
             BodySource::Rendered(bytes) => {
                 let data = std::mem::take(bytes);
-                state.bytes_sent = data.len() as u64;
+                state.response.bytes_sent = data.len() as u64;
                 state.settle_complete();
                 state.watch.mark_response_unread();
                 Poll::Ready(Some(Ok(Frame::data(data))))
@@ -165,11 +164,11 @@ impl Body for ResponseBody {
             BodySource::Grpc(body) => {
                 let frame = ready!(body.poll_next(cx));
                 let bytes = frame.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len);
-                state.bytes_sent += bytes as u64;
+                state.response.bytes_sent += bytes as u64;
                 state.watch.mark_response_unread();
                 Poll::Ready(frame.map(Ok))
             }
-            BodySource::Upstream { incoming, pending, lease, reuse, span } => {
+            BodySource::Upstream { incoming, pending, pooled, reuse, span } => {
                 let frame = match pending.take().map(|pending| *pending) {
                     Some(PendingFrame::Data(data)) => Some(Ok(Frame::data(data))),
                     Some(PendingFrame::Fault(fault)) => Some(Err(fault)),
@@ -182,14 +181,14 @@ impl Body for ResponseBody {
                             return postpone_fault(ResponseBodyFault::LimitUsedUp, pending, cx);
                         }
                         *pending = (overrun == Overrun::Asked).then(|| Box::new(PendingFrame::Asked));
-                        let frame = ready!(poll_next_frame(incoming, lease, *reuse, *span, state, cx));
+                        let frame = ready!(poll_next_frame(incoming, pooled, *reuse, *span, state, cx));
                         *pending = None;
                         match frame {
                             Some(Err(fault)) => return postpone_fault(fault, pending, cx),
                             frame => frame,
                         }
                     }
-                    None => match ready!(poll_next_frame(incoming, lease, *reuse, *span, state, cx)) {
+                    None => match ready!(poll_next_frame(incoming, pooled, *reuse, *span, state, cx)) {
                         Some(Err(fault)) => return postpone_fault(fault, pending, cx),
                         frame => frame,
                     },
@@ -202,10 +201,10 @@ impl Body for ResponseBody {
                 match &frame {
                     Some(Ok(frame)) => {
                         let bytes = frame.data_ref().map_or(0, Bytes::len);
-                        state.bytes_sent += bytes as u64;
+                        state.response.bytes_sent += bytes as u64;
                         state.watch.mark_response_unread();
                         state.watch.connection.record_piece(bytes);
-                        if state.reading.is_some() {
+                        if state.response.reading.is_some() {
                             read_piece(state, frame, pending, incoming, cx);
                         }
                     }
@@ -282,7 +281,9 @@ fn split_frame(frame: Frame<Bytes>, pending: &mut Option<Box<PendingFrame>>) -> 
 
 /// Bytes that wait for bandwidth.
 fn paced_bytes(state: Option<&RequestState>) -> u64 {
-    state.and_then(|state| state.bandwidth.as_ref()).map_or(0, |share| share.pending_bytes.len() as u64)
+    state
+        .and_then(|state| state.permits.bandwidth.as_ref())
+        .map_or(0, |share| share.pending_bytes.len() as u64)
 }
 
 fn add_to_hint(hint: SizeHint, pending: u64) -> SizeHint {
@@ -297,7 +298,7 @@ fn add_to_hint(hint: SizeHint, pending: u64) -> SizeHint {
 /// The next frame from the upstream, once its bandwidth allows it.
 fn poll_next_frame(
     incoming: &mut ServerBody,
-    lease: &mut Option<Lease>,
+    pooled: &mut Option<PooledConnection>,
     reuse: bool,
     span: u64,
     state: &mut RequestState,
@@ -307,12 +308,12 @@ fn poll_next_frame(
     if paced_bytes(Some(state)) == 0 {
         frame = ready!(poll_upstream(incoming, span, state, cx));
         if (frame.is_none() || incoming.is_end_stream())
-            && let Some(lease) = lease.take()
+            && let Some(pooled) = pooled.take()
         {
-            finish_lease(lease, reuse);
+            finish_pooled(pooled, reuse);
         }
     }
-    if state.bandwidth.is_some() {
+    if state.permits.bandwidth.is_some() {
         frame = ready!(poll_paced(frame, state, cx));
     }
     Poll::Ready(frame)
@@ -325,7 +326,7 @@ fn poll_paced(
     state: &mut RequestState,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyFault>>> {
-    let Some(share) = &mut state.bandwidth else { return Poll::Ready(frame) };
+    let Some(share) = &mut state.permits.bandwidth else { return Poll::Ready(frame) };
     match frame.map(|frame| frame.map(Frame::into_data)) {
         Some(Ok(Ok(data))) if data.is_empty() => return Poll::Ready(Some(Ok(Frame::data(data)))),
         Some(Ok(Ok(data))) => share.pending_bytes = data,
@@ -347,7 +348,7 @@ fn poll_paced(
 fn record_body_fault(state: &mut RequestState, fault: &ResponseBodyFault) {
     let (fault, error) = match fault {
         ResponseBodyFault::LimitUsedUp => {
-            (state.error, state.verdict) = (Some("limit used up"), Verdict::Reject);
+            (state.outcome.error, state.outcome.verdict) = (Some("limit used up"), Verdict::Reject);
             return;
         }
         ResponseBodyFault::Upstream(error) => {
@@ -356,8 +357,8 @@ fn record_body_fault(state: &mut RequestState, fault: &ResponseBodyFault) {
         ResponseBodyFault::Stalled => (Fault::UpstreamTimeout, "body timeout"),
         ResponseBodyFault::TimedOut => (Fault::LocationTimeout, LOCATION_TIMEOUT),
     };
-    state.error = Some(error);
-    state.verdict = Verdict::Fault(fault);
+    state.outcome.error = Some(error);
+    state.outcome.verdict = Verdict::Fault(fault);
     state.worker.gateway.metrics.count_fault(state.worker.id, fault.index());
 }
 
@@ -392,4 +393,42 @@ fn poll_upstream(
     };
     watch.clear_upstream_span();
     Poll::Ready(frame.map(|frame| frame.map_err(ResponseBodyFault::Upstream)))
+}
+
+type StreamEnd = Pin<Box<dyn Future<Output = (Bytes, HeaderMap)>>>;
+
+/// The messages and the trailers that are still to be sent.
+pub struct GrpcBody {
+    message: Option<Bytes>,
+    /// The last message of a stream, and the trailers behind it.
+    last: Option<StreamEnd>,
+    trailers: Option<HeaderMap>,
+}
+
+impl GrpcBody {
+    /// One message, framed.
+    pub fn unary(message: Bytes, trailers: HeaderMap) -> GrpcBody {
+        GrpcBody { message: Some(message), last: None, trailers: Some(trailers) }
+    }
+
+    /// A message now, and another one as the end of the stream.
+    pub fn stream(first: Bytes, last: impl Future<Output = (Bytes, HeaderMap)> + 'static) -> GrpcBody {
+        GrpcBody { message: Some(first), last: Some(Box::pin(last)), trailers: None }
+    }
+
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+        if let Some(message) = self.message.take() {
+            return Poll::Ready(Some(Frame::data(message)));
+        }
+        if let Some(last) = &mut self.last {
+            let (message, trailers) = ready!(last.as_mut().poll(cx));
+            (self.last, self.trailers) = (None, Some(trailers));
+            return Poll::Ready(Some(Frame::data(message)));
+        }
+        Poll::Ready(self.trailers.take().map(Frame::trailers))
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.message.is_none() && self.last.is_none() && self.trailers.is_none()
+    }
 }

@@ -10,9 +10,11 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::fault::ForwardFault;
-use super::next_try::{NextTry, TryServer};
 use sluicegate_http::request::body::{RequestBody, read_and_discard};
-use sluicegate_http::upstream::{Lease, ResponseSlot, RetryPermit, Server, ServerFault, Upstream};
+use sluicegate_http::upstream::{
+    PooledConnection, ResponseSlot, RetryPermit, Server, ServerChoice, ServerFault, ServerInFlight,
+    ServerPlace, Upstream,
+};
 use sluicegate_model::{RetryConfig, RetryReason, ServerId};
 
 /// Bytes and time spent on the rest of a discarded response, so that its connection can be kept.
@@ -195,17 +197,72 @@ pub fn may_run_twice(request: &Option<Request<RequestBody>>) -> bool {
 }
 
 /// Discards a response before its request is retried; its connection is kept if the rest of the response is short.
-pub fn discard_response(answer: &mut ResponseSlot, lease: Lease) {
+pub fn discard_response(answer: &mut ResponseSlot, pooled: PooledConnection) {
     let Some(mut body) = answer.take().map(Response::into_body) else { return };
     if body.is_end_stream() {
-        return lease.finish();
+        return pooled.finish();
     }
     if body.size_hint().lower() <= DISCARD_BYTES_MAX {
         tokio::task::spawn_local(async move {
             let read = tokio::time::timeout(DISCARD_TIME_MAX, read_and_discard(&mut body, DISCARD_BYTES_MAX));
             if let Ok(Some(())) = read.await {
-                lease.finish();
+                pooled.finish();
             }
         });
+    }
+}
+
+pub struct TryServer<'u> {
+    pub server: &'u Arc<Server>,
+    /// `None` = the try takes a place itself, and fails if there is none.
+    pub place: Option<ServerInFlight>,
+}
+
+/// The next step of a request.
+pub enum NextTry<'u> {
+    At(TryServer<'u>),
+    /// The request waits for a place.
+    Wait,
+}
+
+impl<'u> TryServer<'u> {
+    /// The try at the server of a place that the queue of the upstream gives.
+    ///
+    /// # Errors
+    /// It gives none.
+    pub fn at_place(upstream: &'u Upstream, place: ServerPlace) -> Result<TryServer<'u>, ForwardFault> {
+        match place {
+            ServerPlace::Taken(place) => {
+                let server = &upstream.servers[place.server().position.0];
+                Ok(TryServer { server, place: Some(place) })
+            }
+            ServerPlace::Full => Err(ForwardFault::Full),
+            ServerPlace::Exhausted | ServerPlace::Down => Err(ForwardFault::Down),
+        }
+    }
+}
+
+impl<'u> NextTry<'u> {
+    /// The next try of a request with this `hash` at a server that is not in `tried`.
+    ///
+    /// # Errors
+    /// No server is usable, or every one is full and the upstream has no queue.
+    #[inline(always)]
+    pub fn choose(
+        upstream: &'u Upstream,
+        hash: u64,
+        tried: &[ServerId],
+    ) -> Result<NextTry<'u>, ForwardFault> {
+        if upstream.queue().is_some() {
+            return match TryServer::at_place(upstream, upstream.take_place(hash, tried)) {
+                Err(ForwardFault::Full) => Ok(NextTry::Wait),
+                next => next.map(NextTry::At),
+            };
+        }
+        match upstream.choose_server(hash, tried) {
+            ServerChoice::Server(server) => Ok(NextTry::At(TryServer { server, place: None })),
+            ServerChoice::Full => Err(ForwardFault::Full),
+            ServerChoice::Down | ServerChoice::Exhausted => Err(ForwardFault::Down),
+        }
     }
 }

@@ -11,8 +11,8 @@ use hyper::ext::ReasonPhrase;
 use super::response_body::ResponseBody;
 use crate::gateway::worker::Worker;
 use crate::gateway::{Gateway, Route};
+use crate::judge::conclusion::{RequestTexts, response_context};
 use crate::judge::inbound::InboundRequest;
-use crate::judge::rejection_response::{RequestTexts, response_context};
 use crate::judge::request_state::RequestState;
 use crate::reject::header_edits::{CompiledEdits, RenderedValues};
 use sluicegate_http::request::body::TrailerFilter;
@@ -48,7 +48,7 @@ pub fn rewrite_request(
 ) -> (HopOptions, AddedFields) {
     let values = render_values(&route.request_edits, inbound, state);
     let InboundRequest { request, authority, target, summary, .. } = inbound;
-    let RequestState { connection, client, request_id, .. } = state;
+    let RequestState { connection, identity, .. } = state;
     *request.version_mut() = Version::HTTP_11;
     if let Some(authority) = authority {
         location::set_host_header(request.headers_mut(), authority);
@@ -58,29 +58,29 @@ pub fn rewrite_request(
         *request.uri_mut() = Uri::from(target);
     }
     let headers = request.headers_mut();
-    let hop_options = hop_by_hop::strip_request(headers, *summary, &gateway.protected_fields);
-    if summary.has_any(HeaderSummary::MAYBE_UNDERSCORES) || gateway.underscores.applies_to_all {
-        gateway.underscores.strip_headers(headers, &route.request_headers);
+    let hop_options = hop_by_hop::strip_request(headers, *summary, &gateway.headers.protected);
+    if summary.has_any(HeaderSummary::MAYBE_UNDERSCORES) || gateway.headers.underscores.applies_to_all {
+        gateway.headers.underscores.strip_headers(headers, &route.request_headers);
     }
     let arrival = ForwardedHop {
         peer: connection.peer_value.as_ref(),
-        trusted_peer: client.trusted_peer,
+        trusted_peer: identity.client.trusted_peer,
         scheme: connection.scheme,
     };
     let mut added = AddedFields::new();
-    gateway.forwarded.rewrite_headers(headers, *summary, arrival, &mut added);
-    let id_name = &gateway.server.request_id;
+    gateway.headers.forwarded.rewrite_headers(headers, *summary, arrival, &mut added);
+    let id_name = &gateway.config.server.request_id;
     if headers.keys().any(|name| name == id_name) {
         headers.remove(id_name);
     }
-    added.set(id_name.clone(), request_id.to_value());
+    added.set(id_name.clone(), identity.request_id.to_value());
     if let Some(tracer) = &state.worker.tracer {
         tracer.write_context(state.span.as_ref().map(|span| span.context), headers);
     }
     if let HostHeader::Fixed(host) = &route.host_header {
         headers.insert(HOST, host.clone());
     }
-    if state.reading.as_ref().is_some_and(|reading| reading.reads_body()) {
+    if state.response.reading.as_ref().is_some_and(|reading| reading.reads_body()) {
         // A compressed body cannot be read.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
@@ -97,7 +97,7 @@ pub fn trailer_filter(worker: Rc<Worker>, route: Option<LocationId>) -> TrailerF
     Box::new(move |trailers| {
         let gateway = &worker.gateway;
         if let Some(route) = route {
-            gateway.underscores.strip_trailers(trailers, &gateway.routes[route.0].request_headers);
+            gateway.headers.underscores.strip_trailers(trailers, &gateway.routes[route.0].request_headers);
         }
     })
 }

@@ -15,9 +15,8 @@ use tower::Service;
 
 use super::exchange::{Exchange, run_until_due};
 use super::latency_feedback::LatencyFeedback;
-use super::next_try::{NextTry, TryServer};
+use super::retry::{NextTry, TryServer};
 use super::{ForwardFault, ForwardOutcome, OutgoingRequest, balance_hash_for, forward_service};
-use crate::gateway::Action;
 use crate::gateway::worker::Worker;
 use crate::judge::Admitted;
 use crate::judge::inbound::InboundRequest;
@@ -41,33 +40,30 @@ pub async fn answer_admitted(
         return outcome;
     }
     let (mut inbound, mut state, route) = admitted.into_parts();
-    if let Some(permit) = &mut state.chain_permit {
+    if let Some(permit) = &mut state.permits.chain {
         permit.keep_charges();
     }
     let worker = state.worker.clone();
-    let upstream = match (state.degraded, &worker.gateway.routes[route.0].action) {
-        (None, Action::Upstream(upstream)) => upstream,
-        (Some(degraded), _) => &worker.gateway.upstreams[degraded.0],
-        (None, _) => unreachable!("a request for no upstream is answered above"),
-    };
+    // Cannot fail: a request for no upstream is answered above.
+    let upstream = state.upstream(&worker.gateway, route).expect("the request has an upstream");
     let place = match take_place(upstream, &mut inbound, &mut state, route).await {
         Ok(place) => place,
         Err(fault) => return ForwardOutcome::Faulted(fault, state),
     };
     let sent = Now::read_clock();
     // As a body that was read whole: the request is complete when it is sent.
-    if let Some(reading) = &mut state.reading {
+    if let Some(reading) = &mut state.response.reading {
         reading.watch_request(None, inbound.request.body().held_bytes());
         reading.begin_attempt();
     }
-    let permit = state.chain_permit.as_ref().filter(|_| state.degraded.is_none());
+    let permit = state.permits.chain.as_ref().filter(|_| state.judgement.degraded.is_none());
     let feedback = LatencyFeedback { charged_chain: permit, body_outcome: None, sent };
     let response = respond();
     let answered = hold_request(&state, upstream, hold).await;
     let now = Now::read_clock();
     let result = answered.map(|()| response.status());
     feedback.report_outcome(result, now);
-    state.upstream_ns = Some(now.ns_since(sent));
+    state.outcome.upstream_ns = Some(now.ns_since(sent));
     if let Some(place) = &place {
         record_outcome(upstream, place.server(), result);
     }
@@ -89,18 +85,18 @@ async fn take_place(
     }
     let worker = state.worker.clone();
     let gateway = &worker.gateway;
-    let client = gateway.clients.mask_address(state.client.ip);
+    let client = gateway.clients.mask_address(state.identity.client.ip);
     let hash = balance_hash_for(upstream.hash_input(), &inbound.request, client);
     let place = match NextTry::choose(upstream, hash, &[])? {
         NextTry::At(TryServer { server, place }) => place.or_else(|| server.begin_request()),
         NextTry::Wait => {
             let waited = wait_for_place(&worker, upstream, inbound, state, route).await;
-            state.wait_ns = Now::read_clock().ns_since(state.judged);
+            state.judgement.wait_ns = Now::read_clock().ns_since(state.judged);
             waited?
         }
     };
-    state.server = place.as_ref().map(|place| place.server().index);
-    state.tries = 1;
+    state.outcome.server = place.as_ref().map(|place| place.server().index);
+    state.outcome.tries = 1;
     place.ok_or(ForwardFault::Full).map(Some)
 }
 
@@ -122,7 +118,7 @@ async fn wait_for_place(
         watch: &state.watch,
         outgoing: &outgoing,
         reading: None,
-        stop_key: None,
+        pause_key: None,
     };
     let first = Box::pin(exchange.wait_for_server(&[], None, &inbound.request)).await;
     first.map(|first| first.place)
@@ -149,26 +145,21 @@ fn record_outcome(upstream: &Upstream, server: &Server, result: Result<http::Sta
     }
 }
 
-/// The response of the server on its way to the client: it settles charges and may stop the upstream.
+/// The response of the server on its way to the client: it settles charges and may begin a pause.
 fn pass_on(
     response: Response<Bytes>,
     upstream: &Upstream,
     sent: Now,
     mut state: Box<RequestState>,
 ) -> Response<super::ResponseBody> {
-    let gateway = &state.worker.gateway;
-    if let Some(key) = state.stop_key() {
-        let unix_s = || state.worker.wall_clock.unix_ms(Now::read_clock()) / 1_000;
-        let head = (response.status(), response.headers());
-        if let Some(stop) = upstream.obey_response(key, sent, head, unix_s) {
-            gateway.tell_stop(upstream, stop);
-        }
+    if let Some(key) = state.pause_key() {
+        state.worker.hear_pushback(upstream, key, sent, (response.status(), response.headers()));
     }
-    if let Some(reading) = &state.reading {
+    if let Some(reading) = &state.response.reading {
         reading.read_head(response.headers());
     }
     state.read_final_status(response.status());
-    if let Some(reading) = &mut state.reading {
+    if let Some(reading) = &mut state.response.reading {
         reading.read_data(response.body());
     }
     if response.body().is_empty() {

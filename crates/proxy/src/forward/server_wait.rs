@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::exchange::{Exchange, run_until_due};
 use super::fault::ForwardFault;
-use super::next_try::TryServer;
 use super::retry::RetryState;
+use super::retry::TryServer;
 use crate::gateway::worker::Worker;
 use crate::judge::inbound::waiting_bytes;
 use sluicegate_admission::chain::{Charge, WaitingRequest};
@@ -49,10 +49,10 @@ impl<'a> Exchange<'a> {
         let (upstream, since) = (self.upstream, Now::read_clock());
         let waiter = match upstream.join_queue(self.outgoing.balance_hash, tried, since) {
             Ok(waiter) => waiter,
-            Err(place) => return self.take_turn(place),
+            Err(place) => return TryServer::at_place(upstream, place),
         };
         let held_bytes = || self.count_held_bytes(request);
-        let cap = WaitingRequest::new(&self.worker.gateway.waiting, &held_bytes);
+        let cap = WaitingRequest::new(&self.worker.gateway.load.waiting, &held_bytes);
         let Some(counted) = cap.take_place::<Charge>() else { return Err(ForwardFault::TooManyWaiting) };
         let observer = WaitObserver { worker: self.worker, upstream: upstream.id, since };
         let longest = upstream.queue().map(|queue| Instant::now() + queue.max_wait);
@@ -60,7 +60,7 @@ impl<'a> Exchange<'a> {
         let waited = run_until_due(self.watch, due, pin!(self.turn_or_hangup(&waiter))).await;
         drop((counted, observer));
         match waited {
-            Ok(Some(place)) => self.take_turn(place),
+            Ok(Some(place)) => TryServer::at_place(upstream, place),
             Ok(None) => {
                 drop(waiter);
                 // This ends the task at its next await; until then the request must have no response.
@@ -89,14 +89,6 @@ impl<'a> Exchange<'a> {
             // The failure of the try before says more.
             _ => failed,
         })
-    }
-
-    fn take_turn(&self, place: ServerPlace) -> Result<TryServer<'a>, ForwardFault> {
-        match place {
-            ServerPlace::Taken(place) => Ok(TryServer::with_place(self.upstream, place)),
-            ServerPlace::Full => Err(ForwardFault::Full),
-            ServerPlace::Exhausted | ServerPlace::Down => Err(ForwardFault::Down),
-        }
     }
 
     /// The waiter's turn; `None`: the client hung up.

@@ -21,7 +21,7 @@ use super::{ForwardFault, ForwardOutcome};
 use crate::gateway::Route;
 use crate::judge::request_state::RequestState;
 use crate::reject::header_edits::RenderedValues;
-use sluicegate_http::upstream::{Lease, ServerBody, ServerInFlight, ServerSocket};
+use sluicegate_http::upstream::{PooledConnection, ServerBody, ServerInFlight, ServerSocket};
 use sluicegate_observe::metrics::TunnelEvent;
 
 /// Bytes that are read from one side at a time. They are passed on at once, so an idle tunnel holds no buffer.
@@ -35,7 +35,7 @@ pub fn open_tunnel(
     route: &Route,
     values: &RenderedValues,
     mut response: Response<ServerBody>,
-    lease: Lease,
+    pooled: PooledConnection,
     mut state: Box<RequestState>,
 ) -> ForwardOutcome {
     let granted = upgrade.granted_protocol(response.headers());
@@ -44,19 +44,19 @@ pub fn open_tunnel(
     else {
         return ForwardOutcome::Faulted(ForwardFault::BadResponse, state);
     };
-    let span = lease.server().idle_ticks;
+    let span = pooled.server().idle_ticks;
     let mut response = response.map(drop);
-    let Some((upstream, early_bytes, in_flight)) = lease.into_tunnel() else {
+    let Some((upstream, early_bytes, in_flight)) = pooled.into_tunnel() else {
         return ForwardOutcome::Faulted(ForwardFault::BadResponse, state);
     };
     *response.status_mut() = upgrade.write_switch_head(granted, response.headers_mut());
-    state.status = response.status();
-    state.read_final_status(state.status);
-    state.bytes_received = Some(0);
+    state.outcome.status = response.status();
+    state.read_final_status(state.outcome.status);
+    state.response.bytes_received = Some(0);
     // The location's timeout applies to requests; a tunnel may last as long as it likes.
     state.watch.clear_request_deadline();
     let connection = state.connection.clone();
-    let decisions = std::mem::take(&mut state.decisions);
+    let decisions = std::mem::take(&mut state.judgement.decisions);
     let tunnel = Tunnel::new(state, upstream, early_bytes, in_flight, span);
     match upgrade {
         UpgradeRequest::Upgrade(_) => {
@@ -153,8 +153,8 @@ impl Tunnel {
             watch.mark_response_unread();
         }
         watch.set_upstream_deadline(self.span);
-        self.state.bytes_sent += sent;
-        *self.state.bytes_received.get_or_insert(0) += received;
+        self.state.response.bytes_sent += sent;
+        *self.state.response.bytes_received.get_or_insert(0) += received;
         let worker = &self.state.worker;
         worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Sent, sent);
         worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Received, received);

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use http::Method;
 
-use super::Gateway;
+use super::{Gateway, RequestLoad};
 use sluicegate_admission::ban::Bans;
 use sluicegate_admission::chain::WaitingCap;
 use sluicegate_base::clock::Now;
@@ -15,6 +14,7 @@ use sluicegate_base::ip_set::{IpSet, IpSets};
 use sluicegate_base::value_hash::ValueHasher;
 use sluicegate_http::request::body::BodyMemory;
 use sluicegate_http::request::key::KeyHasher;
+use sluicegate_http::upstream::{Upstream, UpstreamPause};
 use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::Bandwidth;
 use sluicegate_model::{self as model, BODY_PEEK_AUTO, Config, LimitId, LocationConfig};
@@ -22,7 +22,7 @@ use sluicegate_observe::access_log::AccessLog;
 use sluicegate_observe::metrics::cells::Counters;
 use sluicegate_observe::traces::Tracer;
 use sluicegate_store as store;
-use sluicegate_store::{SharedLimit, Store};
+use sluicegate_store::{SharedLimit, SharedStop, SharedStops, Store};
 
 // === impl Gateway ===
 
@@ -47,7 +47,7 @@ impl Gateway {
 
     /// Why the configuration `next` needs a restart; `None` if a reload is enough.
     pub fn restart_reason(&self, next: &Config) -> Option<String> {
-        let (workers, next_workers) = (self.server.workers, next.server.workers);
+        let (workers, next_workers) = (self.config.server.workers, next.server.workers);
         if workers != next_workers {
             return Some(format!(
                 "server.workers changes from {workers} to {next_workers}: that needs a restart"
@@ -114,7 +114,8 @@ pub(super) fn build_shared_limits(
 pub(super) fn build_store(config: &Config, previous: Option<&Gateway>) -> Option<(Arc<Store>, Arc<()>)> {
     let redis = config.state.redis.as_ref()?;
     let same = previous.filter(|previous| previous.config.state.redis.as_ref() == Some(redis));
-    if let Some(adopted) = same.and_then(|previous| previous.store.clone().zip(previous.store_usage.clone()))
+    if let Some(adopted) =
+        same.and_then(|previous| previous.store.clone().zip(previous.sharing.store_usage.clone()))
     {
         return Some(adopted);
     }
@@ -136,25 +137,19 @@ pub(super) fn build_keys(previous: Option<&Gateway>) -> KeyHasher {
     previous.map_or_else(KeyHasher::new, |previous| KeyHasher::from_secret(previous.keys.secret()))
 }
 
-pub(super) fn build_waiting(config: &Config, previous: Option<&Gateway>) -> Arc<WaitingCap> {
-    let max = config.server.max_waiting;
-    Arc::new(previous.map_or_else(|| WaitingCap::new(max), |previous| previous.waiting.with_max(max)))
-}
-
-pub(super) fn build_body_memory(config: &Config, previous: Option<&Gateway>) -> Arc<BodyMemory> {
+pub(super) fn build_load(config: &Config, previous: Option<&Gateway>) -> RequestLoad {
+    let before = previous.map(|previous| &previous.load);
+    let server = &config.server;
     let peeks = config.locations.iter().map(LocationConfig::body_peek_bytes);
     let longest = peeks.chain([BODY_PEEK_AUTO]).max().unwrap_or(BODY_PEEK_AUTO);
-    let (before, server) = (previous.map(|previous| &previous.body_memory), &config.server);
-    BodyMemory::adopt(before, server.body_memory, longest, server.max_waiting as u64)
-}
-
-/// The counters of requests, see [`Gateway::request_counts`] and [`Gateway::in_flight`].
-pub(super) fn build_counters(
-    config: &Config,
-    previous: Option<&Gateway>,
-) -> (Arc<Counters<2>>, Arc<AtomicUsize>) {
-    let counters = previous.map(|previous| (previous.request_counts.clone(), previous.in_flight.clone()));
-    counters.unwrap_or_else(|| (Arc::new(Counters::new(config.server.workers)), Arc::default()))
+    let (max, new_counts) = (server.max_waiting, || Arc::new(Counters::new(server.workers)));
+    let memory = before.map(|before| &before.body_memory);
+    RequestLoad {
+        waiting: Arc::new(before.map_or_else(|| WaitingCap::new(max), |before| before.waiting.with_max(max))),
+        body_memory: BodyMemory::adopt(memory, server.body_memory, longest, max as u64),
+        in_flight: before.map_or_else(Arc::default, |before| before.in_flight.clone()),
+        request_counts: before.map_or_else(new_counts, |before| before.request_counts.clone()),
+    }
 }
 
 /// The buckets of each location of the previous gateway that has some.
@@ -217,4 +212,31 @@ pub(super) fn build_tracer(
     let hasher = access_log.hasher().cloned().or_else(from_secret);
     let before = previous.and_then(|previous| previous.tracer.as_ref());
     Tracer::continue_from(before, &config.tracing, hasher)
+}
+
+/// `None` = there is no store, or no upstream may push back.
+pub(super) fn build_pauses(config: &Config, previous: Option<&Gateway>) -> Option<Arc<SharedStops>> {
+    config.state.redis.as_ref()?;
+    config.upstreams.iter().find(|upstream| upstream.obey.is_some())?;
+    Some(previous.and_then(|previous| previous.sharing.pauses.clone()).unwrap_or_default())
+}
+
+impl Gateway {
+    /// Tells the other gateways of a pause.
+    #[cold]
+    pub(super) fn tell_pause(&self, upstream: &Upstream, pause: UpstreamPause) {
+        if let Some(pauses) = &self.sharing.pauses {
+            pauses.tell_stop(SharedStop { upstream: upstream.name.clone(), stop: pause });
+        }
+    }
+
+    /// Heeds the pauses that any gateway told, as far as they are new.
+    pub fn use_pauses(&self, pauses: &[SharedStop]) {
+        let now = Now::read_clock();
+        for told in pauses {
+            if let Some(upstream) = self.upstreams.iter().find(|upstream| upstream.name == told.upstream) {
+                upstream.adopt_pause(&told.stop, now);
+            }
+        }
+    }
 }

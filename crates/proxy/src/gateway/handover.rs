@@ -78,7 +78,7 @@ impl Gateway {
     pub fn restore_store(&self, saved: &StoreHandover) {
         if let Some(store) = &self.store {
             let limits: Vec<_> = self.shared.iter().flatten().collect();
-            saved.restore_into(store, &limits, self.server.timeouts.shutdown);
+            saved.restore_into(store, &limits, self.config.server.timeouts.shutdown);
         }
     }
 
@@ -112,8 +112,9 @@ impl Gateway {
         if let Some(bans) = &self.bans {
             bans.count_restored(Now::read_clock());
         }
-        let obeyed = self.upstreams.iter().filter_map(|upstream| upstream.obey.as_ref());
-        obeyed.for_each(|obey| obey.gate().count_restored());
+        for pushback in self.upstreams.iter().filter_map(|upstream| upstream.pushback.as_ref()) {
+            pushback.pauses().count_restored();
+        }
     }
 }
 
@@ -151,7 +152,7 @@ impl SnapshotSource for PreviousCounters<'_> {
         let bans = self.bans.as_ref().or(self.gateway.bans.as_deref());
         tables.extend(bans.and_then(Bans::saved_table));
         tables.extend(self.gateway.shared.iter().flatten().flat_map(|limit| limit.saved_tables()));
-        tables.extend(self.gateway.upstreams.iter().filter_map(|upstream| upstream.saved_stops()));
+        tables.extend(self.gateway.upstreams.iter().filter_map(|upstream| upstream.saved_pauses()));
         tables.push(self.gateway.calls.throttles.saved_table());
         tables.extend(self.shares.iter().flat_map(|share| share.local_share_tables()));
         tables

@@ -5,8 +5,12 @@ use std::sync::Arc;
 use sluicegate_admission::chain::{Chain, ChainedLimit, longest_wait_ns};
 use sluicegate_admission::settlement::ReadingPlan;
 use sluicegate_http::request::key::LimitKeys;
+use sluicegate_http::request::source::BodyPlan;
 use sluicegate_limit::Limit;
-use sluicegate_model::{Config, DescriptorRuleConfig, LimitId, LocationConfig, ViewId};
+use sluicegate_model::{
+    BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, DescriptorRuleConfig, LimitConfig, LimitId,
+    LocationConfig, ViewId,
+};
 use sluicegate_store::SharedLimit;
 
 /// The limits of a location, in the order they are judged.
@@ -16,8 +20,8 @@ pub struct LimitChain {
     pub places: Vec<ChainPlace>,
     /// The parts of responses that its limits read; `None`: none of them charges by the response.
     pub reading_plan: Option<Arc<ReadingPlan>>,
-    /// The longest time for which its queues can hold a request that its upstream stops, ns.
-    pub max_hold_ns: u64,
+    /// The longest time for which its queues can hold a request that has to pause, ns.
+    pub max_pause_ns: u64,
 }
 
 /// A limit at its place in a chain.
@@ -99,7 +103,27 @@ impl LimitChain {
         let reading_plan = ReadingPlan::for_limits(chain.limits().iter().map(|limit| &limit.config));
         let placed = chain.limits().iter().zip(&places);
         let waits = placed.map(|(limit, place)| longest_wait_ns(&limit.config, place.own_variant));
-        let max_hold_ns = waits.max().unwrap_or(0).min(max_wait);
-        LimitChain { chain, places, reading_plan, max_hold_ns }
+        let max_pause_ns = waits.max().unwrap_or(0).min(max_wait);
+        LimitChain { chain, places, reading_plan, max_pause_ns }
     }
+}
+
+/// The plan for the requests of a location, or for those without one; `None` = nothing is read.
+pub fn build_body_plan(config: &Config, location: Option<&LocationConfig>) -> Option<Arc<BodyPlan>> {
+    let own = location.map_or(&[][..], |location| &location.limits);
+    let limits = || config.server.limits.iter().chain(own).map(|&limit| &config.limits[limit]);
+    let bandwidth = location.and_then(|location| location.bandwidth.as_ref());
+    let of_caller = || config.account.body_pointers();
+    let of_bandwidth = || bandwidth.into_iter().flat_map(BandwidthConfig::body_pointers);
+    let claims = || limits().filter_map(LimitConfig::body_reserve);
+    let must_fit = of_caller().chain(of_bandwidth()).next().is_some();
+    if !must_fit && limits().all(|limit| limit.body_use() == BodyUse::Unused) {
+        return None;
+    }
+    let peek_bytes = location.map_or(BODY_PEEK_AUTO, LocationConfig::body_peek_bytes);
+    let mut plan = BodyPlan::new(peek_bytes, must_fit, of_caller().next().is_some());
+    let of_limits = limits().flat_map(LimitConfig::body_pointers);
+    let pointers = of_caller().chain(of_limits).chain(of_bandwidth());
+    pointers.chain(claims().flat_map(|claim| &claim.from)).for_each(|pointer| plan.add_pointer(pointer));
+    Some(Arc::new(plan))
 }

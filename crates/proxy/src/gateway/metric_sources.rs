@@ -10,7 +10,7 @@ use sluicegate_admission::operator_bans::OperatorBans;
 use sluicegate_base::clock::Now;
 use sluicegate_http::upstream::{Server, Upstream};
 use sluicegate_limit::Limit;
-use sluicegate_limit::pushback::PushbackGate;
+use sluicegate_limit::pushback::Pauses;
 use sluicegate_model::{self as model, Config};
 use sluicegate_observe::access_log::AccessLog;
 use sluicegate_observe::metrics::cells::Counters;
@@ -144,15 +144,15 @@ pub(super) fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
         let unbudgeted = upstream.clone();
         let read = move || unbudgeted.retries_over_budget();
         metrics.watch_upstream(values::RETRIES_OVER_BUDGET, id, None, read);
-        if let Some(obey) = &upstream.obey {
-            let watch = |metric, read: fn(&PushbackGate) -> u64| {
-                let gate = obey.gate().clone();
-                metrics.watch_upstream(metric, id, None, move || read(&gate));
+        if let Some(pushback) = &upstream.pushback {
+            let watch = |metric, read: fn(&Pauses) -> u64| {
+                let pauses = pushback.pauses().clone();
+                metrics.watch_upstream(metric, id, None, move || read(&pauses));
             };
-            watch(values::STOPPED, |gate| u64::from(gate.stop_left_ns(Now::read_clock()) > 0));
-            watch(values::STOPS, |gate| gate.counts().stops);
-            watch(values::STOP_HELD, |gate| gate.counts().held);
-            watch(values::STOP_REJECTIONS, |gate| gate.counts().refused);
+            watch(values::STOPPED, |pauses| u64::from(pauses.pause_left_ns(Now::read_clock()) > 0));
+            watch(values::STOPS, |pauses| pauses.counts().pauses);
+            watch(values::STOP_HELD, |pauses| pauses.counts().waits);
+            watch(values::STOP_REJECTIONS, |pauses| pauses.counts().refused);
         }
         if upstream.queue().is_some() {
             let queued = upstream.clone();

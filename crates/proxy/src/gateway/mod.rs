@@ -6,20 +6,17 @@
 
 mod adopt;
 mod bans;
-mod body_plans;
 mod call_service;
 mod domains;
 mod grants;
 mod handover;
 pub mod heavy_keys;
-pub mod in_flight;
 mod key_reset;
 mod limit_chain;
 mod metric_sources;
 mod operator_changes;
 mod operator_entries;
 mod operator_state;
-mod stops;
 pub mod worker;
 
 use std::collections::HashMap;
@@ -81,61 +78,82 @@ static GENERATION: AtomicU64 = AtomicU64::new(1);
 pub struct Gateway {
     /// Distinguishes the gateways of this process.
     pub generation: u64,
-    /// The configuration it was built from, for reports.
+    /// The configuration it was built from.
     pub config: Config,
-    pub server: model::ServerConfig,
     pub clients: ClientIp,
-    pub forwarded: ForwardedHeaders,
+    pub callers: CallerRules,
+    pub headers: HeaderRules,
     pub locations: Locations,
     /// A location has `cors`, so an OPTIONS may be a preflight.
     pub answers_preflights: bool,
     /// One for each location, in file order; with a rate-limit service, then that of calls that name limits.
     pub routes: Vec<Route>,
-    /// The limits of `server.limits`, for requests that no location serves.
-    pub default_chain: LimitChain,
-    /// The parts of the bodies of such requests that are read; `None` = nothing.
-    default_body_plan: Option<Arc<BodyPlan>>,
-    /// The access rules of requests without a location; `None` = every client is allowed and limited.
-    pub access: Option<Arc<Access>>,
+    unlocated: UnlocatedRules,
     pub bans: Option<Arc<Bans>>,
     pub operator_bans: Arc<OperatorBans>,
     pub calls: CallService,
     pub rejecters: Rejecters,
-    /// The edits of `server.headers`, for responses that no location makes.
-    pub response_edits: CompiledEdits,
     pub limits: Vec<Arc<Limit>>,
     /// The shared side of each limit that is counted in the store.
     pub shared: Vec<Option<Arc<SharedLimit>>>,
     /// `None` = no limit is counted in the store.
     pub store: Option<Arc<Store>>,
-    /// A token of use: while a gateway keeps it, [`Store::supervise_for`] supervises the store.
-    pub store_usage: Option<Arc<()>>,
-    /// The stops of upstreams that all gateways of the store know; `None` = none are shared.
-    pub stops: Option<Arc<SharedStops>>,
+    pub sharing: StoreSharing,
     pub keys: KeyHasher,
-    pub account: Option<model::ValueSource>,
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// The servers of all upstreams, by their index.
+    pub servers: Vec<Arc<Server>>,
+    pub load: RequestLoad,
+    pub metrics: Arc<Metrics>,
+    pub access_log: Arc<AccessLog>,
+    /// `None` = no spans are made.
+    pub tracer: Option<Arc<Tracer>>,
+}
+
+/// How callers are told apart, beside their addresses.
+pub struct CallerRules {
     /// `None` = no tiers are configured.
     pub tiers: Option<Tiers>,
     /// The verification of tokens, and the claims that are read.
     pub jwt: Option<(model::JwtConfig, Vec<String>)>,
+}
+
+/// The fields of requests and responses that are written, edited and removed for every location.
+pub struct HeaderRules {
+    pub forwarded: ForwardedHeaders,
     /// Request header fields that a `Connection` field cannot remove.
-    pub protected_fields: Vec<HeaderName>,
+    pub protected: Vec<HeaderName>,
     pub underscores: UnderscoreFilter,
-    pub upstreams: Vec<Arc<Upstream>>,
-    /// The servers of all upstreams, by their index.
-    pub servers: Vec<Arc<Server>>,
+    /// The edits of `server.headers`, for responses that no location makes.
+    pub response_edits: CompiledEdits,
+}
+
+/// The rules of requests that no location serves.
+struct UnlocatedRules {
+    /// The limits of `server.limits`.
+    chain: LimitChain,
+    /// The parts of their bodies that are read; `None` = nothing.
+    body_plan: Option<Arc<BodyPlan>>,
+    /// `None` = every client is allowed and limited.
+    access: Option<Arc<Access>>,
+}
+
+/// The knowledge that this gateway shares with others by the store.
+pub struct StoreSharing {
+    /// A token of use: while a gateway keeps it, [`Store::supervise_for`] supervises the store.
+    pub store_usage: Option<Arc<()>>,
+    /// The pauses of upstreams that all gateways of the store know; `None` = none are shared.
+    pub pauses: Option<Arc<SharedStops>>,
+}
+
+/// The requests that wait or are in flight, which continue after a reload.
+pub struct RequestLoad {
     pub waiting: Arc<WaitingCap>,
     /// Room for the bodies that are read before judging.
     pub body_memory: Arc<BodyMemory>,
     pub in_flight: Arc<AtomicUsize>,
     /// [`REQUESTS_OPENED`] minus [`REQUESTS_CLOSED`] requests are in flight.
     pub request_counts: Arc<Counters<2>>,
-    pub metrics: Arc<Metrics>,
-    pub access_log: Arc<AccessLog>,
-    /// Request header fields that the access log contains.
-    pub logged_headers: Vec<HeaderName>,
-    /// `None` = no spans are made.
-    pub tracer: Option<Arc<Tracer>>,
 }
 
 /// One location, ready to judge and to respond.
@@ -190,52 +208,49 @@ impl Gateway {
         let tracer = adopt::build_tracer(config, &access_log, previous);
         let labels = build_labels(config, &upstreams);
         let metrics = Metrics::continue_from(previous.map(|previous| &*previous.metrics), labels);
-        let (request_counts, in_flight) = adopt::build_counters(config, previous);
+        let load = adopt::build_load(config, previous);
         let bans = adopt::build_bans(config, previous);
         let operator_bans = previous.map_or_else(Arc::default, |previous| previous.operator_bans.clone());
-        watch_gateway(&metrics, &limits, &shared, &access_log, tracer.as_ref(), &request_counts);
+        watch_gateway(&metrics, &limits, &shared, &access_log, tracer.as_ref(), &load.request_counts);
         watch_bans(&metrics, bans.as_ref(), &operator_bans);
         watch_shared_limits(&metrics, store.as_ref().map(|(store, _)| store), &limits, &shared);
         watch_upstreams(&metrics, &upstreams);
-        let protected_fields = hop_by_hop::protected_names(config);
         config.account.jwt.as_ref().map_or(Ok(()), |_| TokenVerifier::self_test())?;
+        let unlocated = UnlocatedRules {
+            chain: LimitChain::new(config, None, &limits, &shared),
+            body_plan: limit_chain::build_body_plan(config, None),
+            access: access_cache.get_or_build(&config.access),
+        };
         let gateway = Gateway {
             generation: GENERATION.fetch_add(1, Ordering::Relaxed),
             config: config.clone(),
-            server: config.server.clone(),
             clients: ClientIp::from(&config.server),
-            forwarded: ForwardedHeaders::from(&config.server),
+            callers: CallerRules {
+                tiers: Tiers::new(config),
+                jwt: config.account.jwt.clone().map(|jwt| (jwt, named_claims(config))),
+            },
+            headers: HeaderRules::new(config),
             locations: Locations::new(&config.locations),
             answers_preflights: routes.iter().any(|route| route.cors.is_some()),
             routes,
-            default_chain: LimitChain::new(config, None, &limits, &shared),
-            default_body_plan: body_plans::build_body_plan(config, None),
-            access: access_cache.get_or_build(&config.access),
+            unlocated,
             bans,
             operator_bans,
             calls: CallService::new(config, previous, &metrics, Domains::new(config, &limits, &shared)),
             rejecters: Rejecters::new(config),
-            response_edits: CompiledEdits::new([&config.server.headers]),
             limits,
             shared,
             store: store.as_ref().map(|(store, _)| store.clone()),
-            store_usage: store.map(|(_, usage)| usage),
-            stops: stops::build_stops(config, previous),
+            sharing: StoreSharing {
+                store_usage: store.map(|(_, usage)| usage),
+                pauses: adopt::build_pauses(config, previous),
+            },
             keys: adopt::build_keys(previous),
-            account: config.account.from.clone(),
-            tiers: Tiers::new(config),
-            jwt: config.account.jwt.clone().map(|jwt| (jwt, named_claims(config))),
-            underscores: UnderscoreFilter::new(config, &protected_fields),
-            protected_fields,
             servers: upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect(),
             upstreams,
-            waiting: adopt::build_waiting(config, previous),
-            body_memory: adopt::build_body_memory(config, previous),
-            in_flight,
-            request_counts,
+            load,
             metrics,
             access_log,
-            logged_headers: config.access_log.headers.clone(),
             tracer,
         };
         if previous.is_none() {
@@ -247,13 +262,13 @@ impl Gateway {
     /// The limits of a location, or of none.
     #[inline]
     pub fn chain_for(&self, route: Option<LocationId>) -> &LimitChain {
-        route.map_or(&self.default_chain, |route| &self.routes[route.0].chain)
+        route.map_or(&self.unlocated.chain, |route| &self.routes[route.0].chain)
     }
 
     /// The plan for the bodies of a location's requests, or of those of none.
     #[inline]
     pub fn body_plan_for(&self, route: Option<LocationId>) -> Option<&Arc<BodyPlan>> {
-        route.map_or(&self.default_body_plan, |route| &self.routes[route.0].body_plan).as_ref()
+        route.map_or(&self.unlocated.body_plan, |route| &self.routes[route.0].body_plan).as_ref()
     }
 
     /// The objects that the names of keys refer to.
@@ -269,7 +284,7 @@ impl Gateway {
     /// The access rules of a location, or of none.
     #[inline]
     pub fn access_for(&self, route: Option<LocationId>) -> Option<&Access> {
-        route.map_or(&self.access, |route| &self.routes[route.0].access).as_deref()
+        route.map_or(&self.unlocated.access, |route| &self.routes[route.0].access).as_deref()
     }
 }
 
@@ -291,6 +306,18 @@ impl Gateway {
     }
 }
 
+impl HeaderRules {
+    fn new(config: &Config) -> HeaderRules {
+        let protected = hop_by_hop::protected_names(config);
+        HeaderRules {
+            forwarded: ForwardedHeaders::from(&config.server),
+            underscores: UnderscoreFilter::new(config, &protected),
+            protected,
+            response_edits: CompiledEdits::new([&config.server.headers]),
+        }
+    }
+}
+
 impl SnapshotSource for Gateway {
     fn snapshot_tables(&self) -> Vec<SnapshotTable<'_>> {
         // Read before the counters, which the grants have some of.
@@ -298,7 +325,7 @@ impl SnapshotSource for Gateway {
         tables.extend(self.limits.snapshot_tables());
         tables.extend(self.bans.iter().filter_map(|bans| bans.saved_table()));
         tables.extend(self.shared.iter().flatten().flat_map(|limit| limit.saved_tables()));
-        tables.extend(self.upstreams.iter().filter_map(|upstream| upstream.saved_stops()));
+        tables.extend(self.upstreams.iter().filter_map(|upstream| upstream.saved_pauses()));
         tables.push(self.calls.throttles.saved_table());
         tables
     }
@@ -329,7 +356,7 @@ impl Route {
             name: location.name.as_str().into(),
             action,
             chain: LimitChain::new(config, Some(location), limits, shared),
-            body_plan: body_plans::build_body_plan(config, Some(location)),
+            body_plan: limit_chain::build_body_plan(config, Some(location)),
             access: access_cache.get_or_build(&location.access),
             strip: location.strip.clone(),
             host_header: location.host_header.clone(),

@@ -39,7 +39,7 @@ fn judge_once(gateway: &Gateway) -> Option<ChainVerdict> {
         Units { key: CounterKey { id: 1, prefix: 1 }, cost: 1, variant: 0, fair_hash: 0, unenforced: false };
     let chain = &gateway.chain_for(Some(LocationId(0))).chain;
     let demand_of = |_: &_| LimitDemand::Units(units);
-    let verdict = chain.judge::<Charge>(START, &gateway.waiting, true, demand_of, &mut Decisions::new());
+    let verdict = chain.judge::<Charge>(START, &gateway.load.waiting, true, demand_of, &mut Decisions::new());
     (!matches!(verdict, ChainVerdict::Reject(_))).then_some(verdict)
 }
 
@@ -82,7 +82,7 @@ fn an_inline_limit_is_known_by_its_location_and_place() {
     let left = |route| {
         let (mut decisions, demand_of) = (Decisions::new(), |_: &_| LimitDemand::Units(units));
         let chain = &next.chain_for(Some(route)).chain;
-        drop(chain.judge::<Look>(START, &next.waiting, true, demand_of, &mut decisions));
+        drop(chain.judge::<Look>(START, &next.load.waiting, true, demand_of, &mut decisions));
         decisions[0].decision.remaining
     };
     assert_eq!((left(LocationId(0)), left(LocationId(1))), (9, 1));
@@ -109,7 +109,7 @@ fn keys_bans_and_waiters_continue() {
     bans.count_strike(&client, START);
     bans.count_strike(&client, START);
     let waits: Vec<_> = (0..9).filter_map(|_| judge_once(&first)).collect();
-    assert_eq!((waits.len(), first.waiting.count_waiting()), (3, 2));
+    assert_eq!((waits.len(), first.load.waiting.count_waiting()), (3, 2));
     let second = next(&first, &located(queue, &rest("{ after: 1/1m, for: 20m }", 3)));
     assert_eq!(second.keys.hash_ip([10, 0, 0, 1].into()), client);
     let bans = second.bans.as_ref().unwrap();
@@ -117,9 +117,9 @@ fn keys_bans_and_waiters_continue() {
     let other = second.keys.hash_ip([10, 0, 0, 2].into());
     assert!(matches!(bans.count_strike(&other, START), sluicegate_admission::ban::StrikeOutcome::Started(_)));
     let more: Vec<_> = (0..9).filter_map(|_| judge_once(&second)).collect();
-    assert_eq!((more.len(), second.waiting.count_waiting()), (1, 3));
+    assert_eq!((more.len(), second.load.waiting.count_waiting()), (1, 3));
     drop((waits, more));
-    assert_eq!((first.waiting.count_waiting(), second.limits[0].waiter_count()), (0, 0));
+    assert_eq!((first.load.waiting.count_waiting(), second.limits[0].waiter_count()), (0, 0));
     let by_account = rest("{ after: 1/1m, for: 20m, key: account }\naccount: { from: header:x-account }", 3);
     let third = next(&second, &located(queue, &by_account));
     assert_eq!(third.bans.as_ref().unwrap().ban_left_ns(&client, START), None, "another key starts fresh");
@@ -171,7 +171,7 @@ fn a_changed_store_is_not_adopted() {
         located("a", &format!("{state}limits: {{ a: {{ rate: {rate}, state: redis }} }}"))
     };
     let first = gateway(&redis("127.0.0.1:1", "3/h"));
-    let users = Arc::downgrade(first.store_usage.as_ref().unwrap());
+    let users = Arc::downgrade(first.sharing.store_usage.as_ref().unwrap());
     let same = next(&first, &redis("127.0.0.1:1", "5/h"));
     assert!(Arc::ptr_eq(first.store.as_ref().unwrap(), same.store.as_ref().unwrap()));
     let [one, two] = [&first, &same].map(|gateway| gateway.shared[0].as_ref().unwrap());

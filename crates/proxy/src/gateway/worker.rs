@@ -10,10 +10,11 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::header::{HOST, HeaderValue};
 use http::uri::Authority;
-use http::{HeaderMap, Version};
+use http::{HeaderMap, StatusCode, Version};
 use tokio::sync::Semaphore;
 
 use crate::gateway::Gateway;
@@ -29,7 +30,7 @@ use sluicegate_http::request::location;
 use sluicegate_http::request::location::HostError;
 use sluicegate_http::request::request_id::RequestIds;
 use sluicegate_http::request::source::{Token, TokenVerifier};
-use sluicegate_http::upstream::Pools;
+use sluicegate_http::upstream::{Pools, Upstream};
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{ListenerPurpose, Scheme};
 use sluicegate_observe::access_log::LineWriter;
@@ -109,6 +110,20 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// Pauses the requests of `key` behind one that was `sent` if the response asks for it, and tells other gateways.
+    pub fn hear_pushback(
+        &self,
+        upstream: &Upstream,
+        key: &CounterKey,
+        sent: Now,
+        head: (StatusCode, &HeaderMap),
+    ) {
+        let unix_s = || self.wall_clock.unix_ms(Now::read_clock()) / 1_000;
+        if let Some(pause) = upstream.hear_pushback(key, sent, head, unix_s) {
+            self.gateway.tell_pause(upstream, pause);
+        }
+    }
+
     fn new(
         id: usize,
         gateway: Arc<Gateway>,
@@ -120,7 +135,7 @@ impl Worker {
         let log = gateway.access_log.line_writer(id);
         let tracer = gateway.tracer.as_ref().map(WorkerTracer::new);
         let wall_clock = WallClock::new(Now::read_clock());
-        let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
+        let verifier = gateway.callers.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
         Worker {
             id,
             gateway,
@@ -207,7 +222,7 @@ impl ClientConnection {
         scheme: Scheme,
         listener: Option<Arc<ListenerTerms>>,
     ) -> ClientConnection {
-        let age = thread.worker.borrow().gateway.server.keepalive_age;
+        let age = thread.worker.borrow().gateway.config.server.keepalive_age;
         let now = thread.watches.ticks.current_tick();
         ClientConnection {
             http1_watch: thread.watches.watch_request(&watch),
@@ -336,7 +351,8 @@ impl ClientConnection {
     pub fn count_request(&self, worker: &Worker) -> bool {
         let served = self.requests.get() + 1;
         self.requests.set(served);
-        served >= worker.gateway.server.keepalive_requests || worker.ticks.current_tick() >= self.expires_at
+        served >= worker.gateway.config.server.keepalive_requests
+            || worker.ticks.current_tick() >= self.expires_at
     }
 }
 
@@ -360,5 +376,24 @@ impl HostCache {
         if line.starts_with(canonical.as_bytes()) {
             *self = HostCache { line: line.into(), canonical_len: canonical.len() };
         }
+    }
+}
+
+/// One of the requests in flight, counted out by `Drop`.
+pub struct RequestInFlight(Arc<AtomicUsize>);
+
+impl RequestInFlight {
+    /// Counts a request as in flight; `None` if `max` are already.
+    pub fn try_count(count: &Arc<AtomicUsize>, max: usize) -> Option<RequestInFlight> {
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        // Above the maximum, dropping it counts it out again.
+        let in_flight = RequestInFlight(count.clone());
+        (before < max).then_some(in_flight)
+    }
+}
+
+impl Drop for RequestInFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

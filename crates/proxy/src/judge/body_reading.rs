@@ -54,7 +54,7 @@ pub fn awaits_body(
         BodyView::Read(values) if values.is_ascii || charset() == Charset::Utf8 => values,
         BodyView::Read(_) => &NOT_JSON,
         BodyView::Unread if is_compressed(facts.head.headers) || charset() == Charset::Other => &ENCODED,
-        BodyView::Unread if gateway.server.max_body.is_some_and(|max| facts.body.lower() > max) => {
+        BodyView::Unread if gateway.config.server.max_body.is_some_and(|max| facts.body.lower() > max) => {
             return Err(Fault::BodyTooLarge);
         }
         BodyView::Unread if facts.body.lower() > plan.peek_bytes() => &TOO_LONG,
@@ -116,7 +116,7 @@ pub async fn read_values(
     plan: &Arc<BodyPlan>,
     body_use: BodyUse,
 ) -> Result<BodyValues, Fault> {
-    let max = state.worker.gateway.server.max_body.unwrap_or(u64::MAX);
+    let max = state.worker.gateway.config.server.max_body.unwrap_or(u64::MAX);
     let is_dry_run = body_use == BodyUse::DryRun;
     match read_in_time(state, inbound, plan.peek_bytes(), max, is_dry_run).await {
         Err(Fault::TooManyWaiting) if is_dry_run => {}
@@ -154,14 +154,14 @@ async fn read_in_time(
 ) -> Result<(), Fault> {
     let gateway = &state.worker.gateway;
     let held_bytes = || inbound.waiting_bytes();
-    let waiter = WaitingRequest::new(&gateway.waiting, &held_bytes);
+    let waiter = WaitingRequest::new(&gateway.load.waiting, &held_bytes);
     let place = waiter.take_place::<Charge>().ok_or(Fault::TooManyWaiting)?;
     // Reading answers the client that waits for a 100 Continue, so that the upstream need not.
     inbound.request.headers_mut().remove(EXPECT);
     let body = inbound.request.body_mut();
     let bound = body.size_hint().upper().unwrap_or(u64::MAX).min(peek_bytes);
-    let client = gateway.keys.hash_ip(gateway.clients.mask_address(state.client.ip));
-    let room = gateway.body_memory.begin_reading(client, place.weight(), bound);
+    let client = gateway.keys.hash_ip(gateway.clients.mask_address(state.identity.client.ip));
+    let room = gateway.load.body_memory.begin_reading(client, place.weight(), bound);
     let mut room = room.ok_or(Fault::TooManyWaiting)?;
     room.never_waits = is_dry_run;
     let mut reading = pin!(body.peek_beginning(&state.watch, &room, peek_bytes, max));
@@ -175,7 +175,7 @@ async fn read_in_time(
             patience = None;
             return if is_late { Poll::Ready(Err(Fault::LocationTimeout)) } else { Poll::Pending };
         }
-        let patience = patience.get_or_insert_with(|| Box::pin(sleep(gateway.server.timeouts.body)));
+        let patience = patience.get_or_insert_with(|| Box::pin(sleep(gateway.config.server.timeouts.body)));
         let is_over = is_late || patience.as_mut().poll(cx).is_ready();
         if is_over { Poll::Ready(Err(Fault::NoBodyRoom)) } else { Poll::Pending }
     })

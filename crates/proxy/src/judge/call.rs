@@ -58,7 +58,7 @@ pub(super) type ChargeCall<'s, 't> = CallMode<'t, ChargeRequest<'s>>;
 impl<'r, M: JudgeMode<'r>> JudgeMode<'r> for CallMode<'r, M> {
     type Chain = M::Chain;
     // Nothing is sent to an upstream.
-    const OBEYS_STOPS: bool = false;
+    const HEEDS_PAUSES: bool = false;
     // A 200 to a preflight would let it pass unlimited.
     const ANSWERS_PREFLIGHTS: bool = false;
 
@@ -170,7 +170,7 @@ fn identify_named<'r>(
     head::identify_caller(gateway, facts).map_err(|_| Fault::RepeatedKey)?;
     if let Some(account) = &stated.account {
         facts.account = Some(Cow::Borrowed(account));
-        if let Some(tiers) = &gateway.tiers {
+        if let Some(tiers) = &gateway.callers.tiers {
             let tier = tiers.find_tier(Some(account), &facts.sources());
             facts.tier = Some(tier.map_err(|_| Fault::RepeatedKey)?);
         }

@@ -148,11 +148,8 @@ impl<'a> Caller<'a> {
     }
 
     fn fair_queue_id(&self, keys: &KeyHasher, turn_key: &KeySpec) -> Result<u64, ChargeFault> {
-        match keys.hash_key(turn_key, &self.subject) {
-            KeyOutcome::Key(key) => Ok(key.id as u64),
-            KeyOutcome::Duplicate => Err(ChargeFault::RepeatedKey),
-            KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
-        }
+        let key = keys.hash_key(turn_key, &self.subject).key_or_repeated();
+        key.map(|key| key.id as u64).ok_or(ChargeFault::RepeatedKey)
     }
 
     /// The variant of `limit` for the caller's tier, or the reason why the limit does not apply. The variant `own`

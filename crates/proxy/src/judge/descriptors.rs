@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::demand::{Caller, ChargeFault};
-use crate::gateway::in_flight::RequestInFlight;
+use crate::gateway::worker::RequestInFlight;
 use crate::gateway::worker::Worker;
 use crate::gateway::{Gateway, LimitChain};
 use crate::reject::{Fault, Rejection};
@@ -81,8 +81,8 @@ pub(super) fn judge_descriptors<M: ChainMode>(
     verdict: &mut Option<ChainVerdict<PendingStore<M>>>,
 ) -> Result<(), Rejection> {
     let gateway = &*worker.gateway;
-    if let Some(max) = gateway.server.max_in_flight.filter(|_| in_flight.is_none()) {
-        *in_flight = RequestInFlight::try_count(&gateway.in_flight, max);
+    if let Some(max) = gateway.config.server.max_in_flight.filter(|_| in_flight.is_none()) {
+        *in_flight = RequestInFlight::try_count(&gateway.load.in_flight, max);
         if in_flight.is_none() {
             return Err(Fault::TooManyInFlight.into());
         }
@@ -145,9 +145,10 @@ fn identify<'d>(gateway: &Gateway, facts: &'d DescriptorFacts<'d>) -> Result<Ide
     let sources = SourceInput { headers: &facts.headers, query: facts.query, token: None, body: None };
     let account = match facts.account {
         Some(account) => Some(Cow::Borrowed(account)),
-        None => account::find_account(gateway.account.as_ref(), &sources).map_err(|_| Fault::RepeatedKey)?,
+        None => account::find_account(gateway.config.account.from.as_ref(), &sources)
+            .map_err(|_| Fault::RepeatedKey)?,
     };
-    let tier = match (&facts.tier, &gateway.tiers) {
+    let tier = match (&facts.tier, &gateway.callers.tiers) {
         (Some(tier), _) => Some(tier.clone()),
         (None, Some(tiers)) => {
             Some(tiers.find_tier(account.as_deref(), &sources).map_err(|_| Fault::RepeatedKey)?)
@@ -285,7 +286,7 @@ fn judge_demands<M: ChainMode>(
 ) {
     // The call that waits is small.
     let waiting_size = || 0;
-    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_max_wait(terms.max_wait_ns);
+    let waiter = WaitingRequest::new(&gateway.load.waiting, &waiting_size).with_max_wait(terms.max_wait_ns);
     let mut demands = demands.iter().copied();
     let demand_of = |_, _: &Limit| demands.next().unwrap_or(LimitDemand::Skip);
     terms.chain.chain.judge_into::<M>(now, waiter, true, None, demand_of, decisions, verdict);

@@ -7,9 +7,9 @@ use http::uri::{Authority, PathAndQuery};
 use http::{Method, Uri, Version};
 use http_body::SizeHint;
 
+use crate::judge::conclusion::RequestTexts;
 use crate::judge::inbound;
 use crate::judge::inbound::InboundRequest;
-use crate::judge::rejection_response::RequestTexts;
 use crate::judge::request_state::RequestState;
 use crate::reject::{Fault, Rejection};
 use sluicegate_admission::ban::StrikeTarget;
@@ -24,7 +24,7 @@ use sluicegate_http::request::headers::summary::HeaderSummary;
 use sluicegate_http::request::location::{Arrival, LocationLookup};
 use sluicegate_http::request::source::{BodyValues, SourceInput, Token};
 use sluicegate_limit::bandwidth::BandwidthShare;
-use sluicegate_limit::pushback::StopCheck;
+use sluicegate_limit::pushback::PauseCheck;
 use sluicegate_model::{LocationId, Scheme, TierRules};
 
 /// The head of a request, and the client that sent it.
@@ -90,8 +90,8 @@ pub struct RequestFacts<'r> {
     pub target: Option<PathAndQuery>,
     /// Paces the response body; `None` = unlimited.
     pub bandwidth: Option<Box<BandwidthShare>>,
-    /// `None` if its upstream is not obeyed.
-    pub stop: Option<Box<StopCheck>>,
+    /// `None` if its upstream never pushes back.
+    pub pause: Option<Box<PauseCheck>>,
 }
 
 impl<'r> RequestHead<'r> {
@@ -143,7 +143,7 @@ impl<'r> RequestFacts<'r> {
             strike_target: None,
             target: None,
             bandwidth: None,
-            stop: None,
+            pause: None,
         }
     }
 
@@ -219,19 +219,19 @@ impl<'r> RequestFacts<'r> {
     #[inline(always)]
     pub fn record_in(&mut self, state: &mut RequestState) {
         state.route = self.route();
-        state.scheme = self.scheme;
-        state.is_grpc = self.is_grpc();
-        state.account = self.account.as_ref().map(|account| String::from_utf8_lossy(account).into());
-        state.tier = self.tier.take();
-        state.strike_target = self.strike_target;
-        state.bandwidth = self.bandwidth.take();
-        state.cors = self.cors.take();
-        state.stop = self.stop.take();
+        state.identity.scheme = self.scheme;
+        state.identity.is_grpc = self.is_grpc();
+        state.identity.account = self.account.as_ref().map(|account| String::from_utf8_lossy(account).into());
+        state.identity.tier = self.tier.take();
+        state.identity.strike_target = self.strike_target;
+        state.permits.bandwidth = self.bandwidth.take();
+        state.response.cors = self.cors.take();
+        state.permits.pause = self.pause.take();
     }
 
-    /// The time for which its upstream stops it, ns; 0 = not at all.
-    pub fn hold_ns(&self) -> u64 {
-        self.stop.as_ref().and_then(|stop| stop.stopped).map_or(0, |stopped| stopped.wait_ns)
+    /// The time for which it has to pause, ns; 0 = not at all.
+    pub fn pause_ns(&self) -> u64 {
+        self.pause.as_ref().and_then(|check| check.paused).map_or(0, |pause| pause.wait_ns)
     }
 
     /// See [`InboundRequest::waiting_bytes`].

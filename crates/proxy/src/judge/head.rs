@@ -10,7 +10,7 @@ use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
 use super::mode::JudgeMode;
 use crate::gateway::{Action, Gateway, LimitChain, Route};
-use crate::reject::{Fault, Rejection, StopRejection};
+use crate::reject::{Fault, PauseRejection, Rejection};
 use sluicegate_admission::chain::{
     ChainMode, ChainVerdict, Decisions, LimitDemand, PendingStore, WaitingRequest,
 };
@@ -20,13 +20,12 @@ use sluicegate_http::request::account::DuplicateAccount;
 use sluicegate_http::request::cors;
 use sluicegate_http::request::headers::hop_by_hop;
 use sluicegate_http::request::headers::summary::HeaderSummary;
-use sluicegate_http::request::key::KeyOutcome;
 use sluicegate_http::request::location;
 use sluicegate_http::request::location::{Arrival, LocationLookup, RequestTarget, TargetError};
 use sluicegate_http::upstream::Upstream;
 use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::BandwidthShare;
-use sluicegate_limit::pushback::StopCheck;
+use sluicegate_limit::pushback::PauseCheck;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::BodyUse;
 
@@ -79,7 +78,7 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     }
     if facts.access == Some(AccessDecision::Bypassed) {
         prepare_forward(gateway, facts)?;
-        check_stop(gateway, facts, mode)?;
+        check_pause(gateway, facts, mode)?;
         return Ok(Judgement::Complete);
     }
     check_ban(gateway, facts, mode)?;
@@ -87,7 +86,7 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     prepare_forward(gateway, facts)?;
     // Assigned before the limits: a degraded response is paced as well.
     assign_bandwidth(gateway, facts, mode)?;
-    check_stop(gateway, facts, mode)?;
+    check_pause(gateway, facts, mode)?;
     judge_limits(gateway, facts, mode, decisions, verdict)?;
     Ok(Judgement::Complete)
 }
@@ -97,7 +96,7 @@ pub fn judge<'r, M: JudgeMode<'r>>(
 fn check_head(gateway: &Gateway, facts: &RequestFacts<'_>) -> Result<(), Fault> {
     let RequestFacts { head, summary, .. } = facts;
     // The parser of HTTP/1 has the limit of the time when the connection began.
-    if head.headers.len() > gateway.server.max_headers {
+    if head.headers.len() > gateway.config.server.max_headers {
         return Err(Fault::HeadTooLarge);
     }
     let tells_length = head.version == Version::HTTP_2 && summary.has_any(HeaderSummary::CONTENT_LENGTH);
@@ -169,9 +168,9 @@ pub(super) fn identify_caller(
 ) -> Result<(), DuplicateAccount> {
     let sources = facts.sources();
     facts.is_token_read = true;
-    facts.account = account::find_account(gateway.account.as_ref(), &sources)?;
+    facts.account = account::find_account(gateway.config.account.from.as_ref(), &sources)?;
     facts.is_account_read = true;
-    if let Some(tiers) = &gateway.tiers {
+    if let Some(tiers) = &gateway.callers.tiers {
         facts.tier = Some(tiers.find_tier(facts.account.as_deref(), &sources)?);
     }
     Ok(())
@@ -204,7 +203,7 @@ pub(super) fn check_ban<'r, M: JudgeMode<'r>>(
 #[inline]
 fn prepare_forward(gateway: &Gateway, facts: &mut RequestFacts<'_>) -> Result<(), Fault> {
     // Check a declared length before anything is charged and before a 100 Continue invites the body.
-    if gateway.server.max_body.is_some_and(|max| facts.body.lower() > max) {
+    if gateway.config.server.max_body.is_some_and(|max| facts.body.lower() > max) {
         return Err(Fault::BodyTooLarge);
     }
     let Some(route) = facts.route().map(|route| &gateway.routes[route.0]) else { return Ok(()) };
@@ -240,50 +239,46 @@ fn assign_bandwidth<'r, M: JudgeMode<'r>>(
     let bandwidth = facts.route().and_then(|route| gateway.routes[route.0].bandwidth.as_ref());
     let Some((bandwidth, key_spec)) = bandwidth else { return Ok(()) };
     let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
-    match gateway.keys.hash_key(key_spec, &caller.subject) {
-        KeyOutcome::Key(key) => facts.bandwidth = Some(Box::new(BandwidthShare::new(bandwidth.clone(), key))),
-        KeyOutcome::Duplicate => return Err(Fault::RepeatedKey),
-        KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
-    }
+    let key = gateway.keys.hash_key(key_spec, &caller.subject).key_or_repeated().ok_or(Fault::RepeatedKey)?;
+    facts.bandwidth = Some(Box::new(BandwidthShare::new(bandwidth.clone(), key)));
     Ok(())
 }
 
-/// Rejects a request that its upstream stops for longer than its queues may hold it; others may wait there.
+/// Rejects a request that has to pause for longer than its queues may hold it; others may wait there.
 #[inline(always)]
-fn check_stop<'r, M: JudgeMode<'r>>(
+fn check_pause<'r, M: JudgeMode<'r>>(
     gateway: &Gateway,
     facts: &mut RequestFacts<'r>,
     mode: &M,
 ) -> Result<(), Rejection> {
-    let Some(route) = facts.route().filter(|_| M::OBEYS_STOPS) else { return Ok(()) };
+    let Some(route) = facts.route().filter(|_| M::HEEDS_PAUSES) else { return Ok(()) };
     match &gateway.routes[route.0].action {
-        Action::Upstream(upstream) if upstream.obey.is_some() => obey_stop(gateway, facts, mode, upstream),
+        Action::Upstream(upstream) if upstream.pushback.is_some() => {
+            heed_pause(gateway, facts, mode, upstream)
+        }
         _ => Ok(()),
     }
 }
 
 #[cold]
-fn obey_stop<'r, M: JudgeMode<'r>>(
+fn heed_pause<'r, M: JudgeMode<'r>>(
     gateway: &Gateway,
     facts: &mut RequestFacts<'r>,
     mode: &M,
     upstream: &Upstream,
 ) -> Result<(), Rejection> {
-    let Some(obey) = &upstream.obey else { return Ok(()) };
+    let Some(pushback) = &upstream.pushback else { return Ok(()) };
     let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
-    let key = match obey.hash_key(&gateway.keys, &caller.subject) {
-        KeyOutcome::Key(key) => key,
-        KeyOutcome::Duplicate => return Err(Fault::RepeatedKey.into()),
-        KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
-    };
-    let stopped = obey.gate().find_stop(&key, facts.head.received);
-    facts.stop = Some(Box::new(StopCheck { key, stopped }));
+    let key =
+        pushback.hash_key(&gateway.keys, &caller.subject).key_or_repeated().ok_or(Fault::RepeatedKey)?;
+    let paused = pushback.pauses().find_pause(&key, facts.head.received);
+    facts.pause = Some(Box::new(PauseCheck { key, paused }));
     // Nothing holds a request that no limit judges.
     let is_judged = facts.access != Some(AccessDecision::Bypassed);
-    let max_hold_ns = if is_judged { gateway.chain_for(facts.route()).max_hold_ns } else { 0 };
-    match stopped {
-        Some(stopped) if stopped.wait_ns > max_hold_ns => {
-            Err(Rejection::Stopped(StopRejection::new(upstream.id, stopped)))
+    let max_pause_ns = if is_judged { gateway.chain_for(facts.route()).max_pause_ns } else { 0 };
+    match paused {
+        Some(pause) if pause.wait_ns > max_pause_ns => {
+            Err(Rejection::Paused(PauseRejection::new(upstream.id, pause)))
         }
         _ => Ok(()),
     }
@@ -304,7 +299,7 @@ pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
     }
     let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
     let waiting_size = || facts.waiting_bytes();
-    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_pause(facts.hold_ns());
+    let waiter = WaitingRequest::new(&gateway.load.waiting, &waiting_size).with_pause(facts.pause_ns());
     let waiter = waiter.with_max_wait(mode.max_wait_ns());
     let takes_slots = mode.takes_slots(facts.route());
     let mut fault: Option<ChargeFault> = None;

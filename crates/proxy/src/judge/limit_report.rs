@@ -4,8 +4,8 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 
 use crate::gateway::{Gateway, LimitChain};
-use crate::judge::judged_chain::chain_of;
 use crate::judge::request_state::RequestState;
+use crate::judge::request_state::chain_of;
 use sluicegate_admission::chain;
 use sluicegate_admission::chain::{ChainPermit, ChainRejection, QueueStay, RateDecision};
 use sluicegate_base::clock::Now;
@@ -23,7 +23,7 @@ pub fn count_accepted(state: &RequestState) {
 /// shadow of the limit that rejected. The rest was refunded or only peeked at.
 #[inline]
 pub fn count_dry_run_rejections(state: &RequestState, rejected_by: Option<LimitId>) {
-    if state.decisions.iter().any(|judged| judged.dry_run) {
+    if state.judgement.decisions.iter().any(|judged| judged.dry_run) {
         count_kinds(state, |kind, limit| {
             kind.is_dry_rejection() || rejected_by.is_some() && limit.config.shadow_of == rejected_by
         });
@@ -32,15 +32,20 @@ pub fn count_dry_run_rejections(state: &RequestState, rejected_by: Option<LimitI
 
 fn count_kinds(state: &RequestState, counts: impl Fn(DecisionKind, &Limit) -> bool) {
     let limits = state.chain().chain.limits();
-    for judged in chain::strictest_by_limit(&state.decisions) {
+    for judged in chain::strictest_by_limit(&state.judgement.decisions) {
         let limit = &limits[usize::from(judged.limit_index)];
         let kind = decision_kind(&judged, limit);
         if counts(kind, limit) {
-            state.worker.gateway.metrics.count_decision(state.worker.id, limit.id, kind);
-            if kind.is_dry_rejection() {
-                state.count_refused(limit.id);
-            }
+            count_decision(state, limit.id, kind);
         }
+    }
+}
+
+#[inline]
+fn count_decision(state: &RequestState, limit: LimitId, kind: DecisionKind) {
+    state.worker.gateway.metrics.count_decision(state.worker.id, limit, kind);
+    if kind.is_dry_rejection() {
+        state.count_refused(limit);
     }
 }
 
@@ -49,19 +54,14 @@ fn count_kinds(state: &RequestState, counts: impl Fn(DecisionKind, &Limit) -> bo
 #[inline]
 pub fn count_slots(state: &mut RequestState) {
     let has_waited = |judged: &RateDecision| !judged.dry_run && judged.decision.outcome == LimitOutcome::Wait;
-    let slots = state.chain_permit.iter().flat_map(ChainPermit::slot_decisions);
+    let slots = state.permits.chain.iter().flat_map(ChainPermit::slot_decisions);
     let slots = slots.filter(|judged| !has_waited(judged));
     let slots: SmallVec<[RateDecision; 4]> = slots.collect();
-    let gateway = &state.worker.gateway;
     for judged in slots {
         let limit = &state.chain().chain.limits()[usize::from(judged.limit_index)];
-        let kind = decision_kind(&judged, limit);
-        gateway.metrics.count_decision(state.worker.id, limit.id, kind);
-        if kind.is_dry_rejection() {
-            state.count_refused(limit.id);
-        }
+        count_decision(state, limit.id, decision_kind(&judged, limit));
         if judged.dry_run {
-            state.decisions.push(judged);
+            state.judgement.decisions.push(judged);
         }
     }
 }
@@ -69,7 +69,7 @@ pub fn count_slots(state: &mut RequestState) {
 /// Records the waits of a request that has left its queues at `now`, each with the limit that made it wait. The limit
 /// of the longest one is the request's.
 pub fn record_stays(state: &mut RequestState, stays: &[QueueStay], now: Now) {
-    state.wait_ns = now.ns_since(state.judged);
+    state.judgement.wait_ns = now.ns_since(state.judged);
     count_slot_waits(state, stays);
     let limits = state.chain().chain.limits();
     let mut longest = None;
@@ -81,7 +81,7 @@ pub fn record_stays(state: &mut RequestState, stays: &[QueueStay], now: Now) {
         state.worker.gateway.metrics.observe_wait(state.worker.id, limit, wait_ns);
         longest = longest.max(Some((wait_ns, limit)));
     }
-    state.limit = longest.map(|(_, limit)| limit).or(state.limit);
+    state.judgement.limit = longest.map(|(_, limit)| limit).or(state.judgement.limit);
 }
 
 /// Counts the waits for slots; those by rates are counted when they begin.
@@ -89,7 +89,7 @@ pub fn count_slot_waits(state: &RequestState, stays: &[QueueStay]) {
     let limits = state.chain().chain.limits();
     for stay in stays.iter().filter(|stay| stay.for_slots) {
         let limit = limits[usize::from(stay.limit_index)].id;
-        state.worker.gateway.metrics.count_decision(state.worker.id, limit, DecisionKind::Wait);
+        count_decision(state, limit, DecisionKind::Wait);
     }
 }
 
@@ -99,7 +99,7 @@ pub fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
     let RequestState { worker, call_chain, route, .. } = state;
     let limits = chain_of(worker, call_chain.as_ref(), *route).chain.limits();
     let retry_ns = rejection.retry_after_ns.unwrap_or_default();
-    for judged in &mut state.decisions {
+    for judged in &mut state.judgement.decisions {
         // Compare indices: a local share that judges instead of the store is another object than the limit.
         if limits[usize::from(judged.limit_index)].id == limit.id
             && usize::from(judged.rate) == rejection.rate
@@ -183,10 +183,11 @@ fn dry_run_decisions<'a>(
 /// Stores the decisions of dry-run limits for the access log.
 #[inline]
 pub fn log_dry_runs(state: &mut RequestState) {
-    let RequestState { worker, route, call_chain, decisions, limit, log_fields, .. } = state;
+    let RequestState { worker, route, call_chain, judgement, log_fields, .. } = state;
     let rejecter = worker.gateway.rejecters.for_location(*route);
     if let Some(fields) = log_fields.as_mut().filter(|_| rejecter.has_dry_runs()) {
         let chain = chain_of(worker, call_chain.as_ref(), *route);
-        fields.dry_run = rejecter.dry_run_summary(dry_run_decisions(chain, decisions), *limit);
+        let decisions = dry_run_decisions(chain, &judgement.decisions);
+        fields.dry_run = rejecter.dry_run_summary(decisions, judgement.limit);
     }
 }

@@ -10,35 +10,33 @@
 //! 4. `phases` holds the phases of a request, from [`Received`] to [`Admitted`].
 //!    Concurrency comes last: a request that waits for its turn holds no slot. A request that no location serves is
 //!    rejected after its wait, so that it is charged.
-//! 5. `gate` is the last phase before slots and forwarding, where the upstream is obeyed: a stop that has begun holds
-//!    the request in the order of its arrival, or rejects it.
+//! 5. `pushback` is the last phase before slots and forwarding: while requests to the upstream pause, it holds the
+//!    request in the order of its arrival, or rejects it.
 //! 6. `call` judges the calls of the rate-limit service, which go through the same later phases; nothing is forwarded.
 //! 7. `descriptors` judges the calls of Envoy's rate limit service: several descriptors as one transaction.
-//! 8. `rejected` is the only place where a rejection is final: it is counted, may be a strike, and is rendered or
+//! 8. `conclusion` is the only place where a rejection is final: it is counted, may be a strike, and is rendered or
 //!    degraded.
 
 mod body_reading;
 mod call;
+pub mod conclusion;
 mod demand;
 mod descriptors;
 mod facts;
-mod gate;
 mod head;
 pub mod inbound;
-mod judged_chain;
 pub mod limit_report;
 mod mode;
 mod phases;
-mod rejected;
-pub mod rejection_response;
+mod pushback;
 pub mod request_state;
 
 pub use body_reading::read_call_body;
 pub use call::{CallMode, CallTerms, StatedFacts, judge_named};
+pub use conclusion::translate_rejection;
 pub use demand::{Caller, ChargeFault, Exemption};
 pub use descriptors::{DescriptorTerms, JudgedDescriptor, MergedPlaces, give_back_hits};
 pub use facts::{BodyView, RequestFacts, RequestHead};
 pub use head::{Judgement, judge};
 pub use mode::JudgeMode;
 pub use phases::{Admitted, Judged, LookedAt, Received, Rejected, look_at_descriptors};
-pub use rejected::translate_rejection;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
-use crate::gateway::in_flight::RequestInFlight;
+use crate::gateway::worker::RequestInFlight;
 use crate::gateway::worker::{ClientConnection, Worker};
 use crate::gateway::{Gateway, LimitChain};
 use sluicegate_admission::chain;
@@ -19,8 +19,8 @@ use sluicegate_model::LocationId;
 pub trait JudgeMode<'r> {
     /// The mode of the chain: charging or looking.
     type Chain: ChainMode;
-    /// A stop of the location's upstream holds or rejects the request.
-    const OBEYS_STOPS: bool = true;
+    /// A pause of the location's upstream holds or rejects the request.
+    const HEEDS_PAUSES: bool = true;
     /// `cors` of the location answers a preflight; otherwise it is judged as any request.
     const ANSWERS_PREFLIGHTS: bool = true;
 
@@ -104,12 +104,12 @@ impl<'r> JudgeMode<'r> for ChargeRequest<'_> {
 
     #[inline]
     fn try_count_in_flight(&mut self, gateway: &Gateway) -> bool {
-        let Some(max) = gateway.server.max_in_flight else { return true };
+        let Some(max) = gateway.config.server.max_in_flight else { return true };
         // It is judged again once its body is read.
         if self.in_flight.is_some() {
             return true;
         }
-        *self.in_flight = RequestInFlight::try_count(&gateway.in_flight, max);
+        *self.in_flight = RequestInFlight::try_count(&gateway.load.in_flight, max);
         self.in_flight.is_some()
     }
 

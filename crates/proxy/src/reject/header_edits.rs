@@ -20,8 +20,9 @@ enum CompiledEdit {
     Remove(HeaderName),
 }
 
+/// A value; each request fills in the variables of a template.
 #[derive(Debug)]
-enum EditValue {
+pub(super) enum EditValue {
     Fixed(HeaderValue),
     Template(CompiledTemplate),
 }
@@ -95,9 +96,17 @@ impl CompiledEdits {
 impl CompiledEdit {
     fn template(&self) -> Option<&CompiledTemplate> {
         match self {
-            CompiledEdit::Set(_, EditValue::Template(template))
-            | CompiledEdit::Add(_, EditValue::Template(template)) => Some(template),
-            _ => None,
+            CompiledEdit::Set(_, value) | CompiledEdit::Add(_, value) => value.template(),
+            CompiledEdit::Remove(_) => None,
+        }
+    }
+}
+
+impl EditValue {
+    pub(super) fn template(&self) -> Option<&CompiledTemplate> {
+        match self {
+            EditValue::Fixed(_) => None,
+            EditValue::Template(template) => Some(template),
         }
     }
 }

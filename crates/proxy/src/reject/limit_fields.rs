@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use super::prepared_response::rate_text;
-use super::{interned_headers, quote_name};
+use super::prepared_response::{intern_value, number_value, rate_text};
+use super::quote_name;
 use sluicegate_limit::{Decision, LimitOutcome};
 use sluicegate_model::{Config, LimitId, Rate};
 
@@ -70,9 +70,8 @@ impl RateLimitFields {
         let written: Vec<&PolicyItem> =
             items.iter().filter(|item| item.applies_to_all_tiers()).take(ITEMS_MAX).collect();
         RateLimitFields {
-            full_policy: (!written.is_empty()).then(|| {
-                interned_headers::intern_value(&join_policies(written.iter().map(|item| &item.policy)))
-            }),
+            full_policy: (!written.is_empty())
+                .then(|| intern_value(&join_policies(written.iter().map(|item| &item.policy)))),
             standard: items.iter().any(|item| item.standard),
             legacy: items.iter().any(|item| item.legacy),
             items: items.into_boxed_slice(),
@@ -140,9 +139,9 @@ impl RateLimitFields {
             headers.insert(LIMIT_HEADER, line);
         }
         if let Some((_, remaining, reset, quota)) = tightest {
-            headers.insert(LEGACY_LIMIT, interned_headers::number_value(quota));
-            headers.insert(LEGACY_REMAINING, interned_headers::number_value(remaining));
-            headers.insert(LEGACY_RESET, interned_headers::number_value(reset));
+            headers.insert(LEGACY_LIMIT, number_value(quota));
+            headers.insert(LEGACY_REMAINING, number_value(remaining));
+            headers.insert(LEGACY_RESET, number_value(reset));
         }
     }
 
@@ -267,8 +266,7 @@ fn build_items(config: &Config, id: LimitId, standard: bool, legacy: bool) -> Ve
     let item = |(rate_index, (variant, several, rate, quota)): (usize, (usize, bool, Rate, u64))| {
         let mut name = limit.name.clone();
         if several {
-            name =
-                format!("{name};{}", rate_text(&limit.show_units(rate.units.get()), rate.period.as_nanos()));
+            name = format!("{name};{}", rate_text(limit, &rate));
         }
         let mut head = quote_name(&name);
         let mut policy = head.clone();
@@ -278,13 +276,12 @@ fn build_items(config: &Config, id: LimitId, standard: bool, legacy: bool) -> Ve
         let policy = HeaderValue::from_bytes(&policy).expect("a structured field is visible ASCII");
         let granted = limit.variant_grant(variant).is_some();
         // Interned texts stay for ever, and operators may grant any number of numbers.
-        let policy = if granted { policy } else { interned_headers::intern_value(&policy) };
+        let policy = if granted { policy } else { intern_value(&policy) };
         let (remaining_max, exhausted_max) =
             if granted { (0, 0) } else { (REMAINING_PREPARED, EXHAUSTED_PREPARED) };
         // An inline limit is named after its path, which may be too long for a field.
         let standard = standard && head.len() <= HEAD_MAX;
-        let prepared =
-            |remaining, reset| interned_headers::intern_value(&render_item(&head, remaining, reset));
+        let prepared = |remaining, reset| intern_value(&render_item(&head, remaining, reset));
         PolicyItem {
             limit: id,
             rate: rate_index,

@@ -1,20 +1,24 @@
-//! Prepares the responses of one location: one for each fault, and one for each rate of a limit and each cause.
+//! Prepares the responses of one location: one for each fault, one for each rate of a limit and each cause, and those
+//! in the place of upstreams that want no requests now, each when it is needed first.
 
-use std::sync::OnceLock;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::response::Parts;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
+use parking_lot::RwLock;
 
+use super::cause::{Fault, LimitCause, PauseRejection};
 use super::prepared_response::{
-    self, NO_KIND, PreparedResponse, QUOTA_EXCEEDED, ResponseContent, RetryHint, SectionStyle,
+    PreparedResponse, QUOTA_EXCEEDED, ResponseContent, RetryHint, SectionStyle, intern_value, rate_text,
 };
-use super::rejection::{Fault, LimitCause};
-use super::template::{TemplatePart, TemplateSlot};
-use super::{DegradedTo, interned_headers, quote_name};
+use super::{DegradedTo, RejectContext, quote_name};
 use sluicegate_config::describe;
 use sluicegate_model::{
-    Algorithm, BansConfig, Config, Degrade, KeyPart, LimitConfig, LimitId, OnReject, Rate, ValueSource,
+    Algorithm, BansConfig, Config, Degrade, KeyPart, LimitConfig, LimitId, OnReject, OnRejectPatch,
+    UpstreamId, ValueSource,
 };
 
 /// Seconds until a retry for which a head is kept.
@@ -77,21 +81,8 @@ impl FaultResponses {
 }
 
 fn prepare_banned(on_reject: &OnReject, style: &SectionStyle<'_>, detail: &str) -> PreparedResponse {
-    let mut message = vec![TemplatePart::Text(capitalize_first(detail))];
-    message.extend(try_again_text());
-    PreparedResponse::new(
-        style,
-        &ResponseContent {
-            status: on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
-            kind: NO_KIND,
-            detail: detail.to_owned(),
-            message,
-            limit: None,
-            retry_hint: RetryHint::Exact,
-            grpc_status: "8",
-            challenge: None,
-        },
-    )
+    let status = on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+    PreparedResponse::new(style, &ResponseContent::new(status, detail.to_owned(), RetryHint::Exact, "8"))
 }
 
 fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[PreparedResponse]> {
@@ -102,23 +93,7 @@ fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[Prepar
         };
         let status = on_reject.status.filter(|_| fault.is_overload()).unwrap_or(fault.status());
         let detail = fault.detail().to_owned();
-        let mut message = vec![TemplatePart::Text(capitalize_first(fault.detail()))];
-        if retry_hint == RetryHint::Soon {
-            message.extend(try_again_text());
-        }
-        PreparedResponse::new(
-            style,
-            &ResponseContent {
-                status,
-                kind: NO_KIND,
-                detail,
-                message,
-                limit: None,
-                retry_hint,
-                grpc_status: fault.grpc_status(),
-                challenge: None,
-            },
-        )
+        PreparedResponse::new(style, &ResponseContent::new(status, detail, retry_hint, fault.grpc_status()))
     };
     Fault::ALL.iter().map(response).collect()
 }
@@ -142,20 +117,16 @@ pub(super) fn prepare_limit(config: &Config, id: LimitId, on_reject: &OnReject) 
     let quoted = quote_name(&limit.name);
     // Cannot fail: a structured string is visible ASCII.
     let degraded_value = HeaderValue::from_bytes(&quoted).expect("a structured string is visible ASCII");
-    let degraded_value = interned_headers::intern_value(&degraded_value);
+    let degraded_value = intern_value(&degraded_value);
     let responses = |(rate_index, rate): (usize, &String)| {
         let detail = describe::describe_rejection(limit, rate_index);
         let prepare = |status, grpc_status, retry_hint, detail: String, message: &str| {
-            let mut message = vec![TemplatePart::Text(message.to_owned())];
-            if retry_hint != RetryHint::Never {
-                message.extend(try_again_text());
-            }
+            let content = ResponseContent::new(status, detail, retry_hint, grpc_status);
             let limit = Some((limit.name.clone(), rate.clone()));
-            let kind = QUOTA_EXCEEDED;
-            let challenge = None;
+            let message = retry_hint.complete_message(message.to_owned());
             PreparedResponse::new(
                 &style,
-                &ResponseContent { status, kind, detail, message, limit, retry_hint, grpc_status, challenge },
+                &ResponseContent { kind: QUOTA_EXCEEDED, message, limit, ..content },
             )
         };
         let retry_hint = if concurrency { RetryHint::Soon } else { RetryHint::Exact };
@@ -196,20 +167,16 @@ fn prepare_missing_key(
     rate: &str,
 ) -> PreparedResponse {
     let missing = describe::describe_optional_key(limit).unwrap_or_else(|| "key".to_owned());
-    let is_unauthorized = limit.missing_key_status == StatusCode::UNAUTHORIZED;
-    PreparedResponse::new(
-        style,
-        &ResponseContent {
-            status: limit.missing_key_status,
-            kind: NO_KIND,
-            detail: format!("limit {}: the request has no {missing}", limit.name),
-            message: vec![TemplatePart::Text(format!("The request has no {missing}"))],
-            limit: Some((limit.name.clone(), rate.to_owned())),
-            retry_hint: RetryHint::Never,
-            grpc_status: if is_unauthorized { "16" } else { "7" },
-            challenge: is_unauthorized.then(|| challenge_for(config, limit)),
-        },
-    )
+    let (status, hint) = (limit.missing_key_status, RetryHint::Never);
+    let is_unauthorized = status == StatusCode::UNAUTHORIZED;
+    let detail = format!("limit {}: the request has no {missing}", limit.name);
+    let content = ResponseContent {
+        message: hint.complete_message(format!("The request has no {missing}")),
+        limit: Some((limit.name.clone(), rate.to_owned())),
+        challenge: is_unauthorized.then(|| challenge_for(config, limit)),
+        ..ResponseContent::new(status, detail, hint, if is_unauthorized { "16" } else { "7" })
+    };
+    PreparedResponse::new(style, &content)
 }
 
 /// The challenge that a 401 must carry (RFC 9110, section 15.5.2). No registered scheme describes a key in another
@@ -242,20 +209,46 @@ fn rate_texts(limit: &LimitConfig, numbers: &Algorithm) -> Vec<String> {
     }
 }
 
-fn rate_text(limit: &LimitConfig, rate: &Rate) -> String {
-    prepared_response::rate_text(&limit.show_units(rate.units.get()), rate.period.as_nanos())
+/// The responses of one location; at most one for each upstream and each status from 400 to 599.
+pub(super) struct PauseResponses {
+    on_reject: OnReject,
+    /// The names of all upstreams.
+    upstreams: Box<[String]>,
+    prepared: RwLock<HashMap<(UpstreamId, StatusCode), Arc<PreparedResponse>>>,
 }
 
-/// ", try again in 1 s"
-pub(super) fn try_again_text() -> [TemplatePart; 3] {
-    [
-        TemplatePart::Text(", try again in ".to_owned()),
-        TemplatePart::Slot(TemplateSlot::RetryAfter),
-        TemplatePart::Text(" s".to_owned()),
-    ]
-}
+impl PauseResponses {
+    /// `None` if no upstream may push back.
+    pub(super) fn new(config: &Config, patch: &OnRejectPatch) -> Option<PauseResponses> {
+        config.upstreams.iter().any(|upstream| upstream.obey.is_some()).then(|| PauseResponses {
+            on_reject: config.on_reject.merge_patch(patch),
+            upstreams: config.upstreams.iter().map(|upstream| upstream.name.clone()).collect(),
+            prepared: RwLock::default(),
+        })
+    }
 
-fn capitalize_first(detail: &str) -> String {
-    let mut letters = detail.chars();
-    letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
+    pub(super) fn render_response(
+        &self,
+        pause: &PauseRejection,
+        context: &RejectContext<'_>,
+        grpc: bool,
+    ) -> Response<Bytes> {
+        let key = (pause.upstream, pause.status);
+        let known = self.prepared.read().get(&key).cloned();
+        let response = known.unwrap_or_else(|| {
+            let response = Arc::new(self.prepare_response(pause));
+            self.prepared.write().insert(key, response.clone());
+            response
+        });
+        response.render_response(context, Some(pause.retry_after_ns), grpc)
+    }
+
+    fn prepare_response(&self, pause: &PauseRejection) -> PreparedResponse {
+        let name = self.upstreams.get(pause.upstream.0).map_or("", String::as_str);
+        let detail = format!("upstream {name} takes no requests now");
+        let status = self.on_reject.status.unwrap_or(pause.status);
+        let grpc_status = if pause.status == StatusCode::TOO_MANY_REQUESTS { "8" } else { "14" };
+        let content = ResponseContent::new(status, detail, RetryHint::Exact, grpc_status);
+        PreparedResponse::new(&SectionStyle::new(&self.on_reject), &content)
+    }
 }

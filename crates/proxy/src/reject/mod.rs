@@ -3,16 +3,12 @@
 //! A [`Rejecter`] is prepared for each location when the configuration is read. Under attack a gateway mostly rejects,
 //! so rendering a response is a few copies.
 
+mod cause;
 mod dry_run;
 pub mod header_edits;
-mod interned_headers;
 mod limit_fields;
 mod location_responses;
-mod plain_http;
 mod prepared_response;
-mod rejection;
-pub mod status;
-mod stop_responses;
 mod template;
 
 use std::collections::HashMap;
@@ -26,16 +22,16 @@ use http::{HeaderMap, HeaderName, Response};
 
 use dry_run::DryRuns;
 use limit_fields::RateLimitFields;
-use location_responses::{FaultResponses, LimitResponses, prepare_limit};
+use location_responses::{FaultResponses, LimitResponses, PauseResponses, prepare_limit};
 use prepared_response::PreparedResponse;
 use sluicegate_base::escape;
 use sluicegate_limit::Decision;
 use sluicegate_model::{Config, LimitId, LocationId, OnRejectPatch, UpstreamId};
-use stop_responses::StopResponses;
 use template::RetryTimes;
 
-pub use plain_http::PLAIN_HTTP_ON_TLS;
-pub use rejection::{Fault, LimitCause, LimitRejection, Rejection, StopRejection};
+pub use cause::{
+    CLIENT_GONE, Fault, LimitCause, LimitRejection, PANICKED, PLAIN_HTTP_ON_TLS, PauseRejection, Rejection,
+};
 pub use template::CompiledTemplate;
 
 /// The facts of a request that a response may contain; empty if unknown.
@@ -71,8 +67,8 @@ pub struct Rejecter {
     fault_responses: Arc<FaultResponses>,
     rate_limit_fields: RateLimitFields,
     dry_runs: DryRuns,
-    /// `None` if no upstream is obeyed.
-    stops: Option<StopResponses>,
+    /// `None` if no upstream may push back.
+    pauses: Option<PauseResponses>,
     uses_target: bool,
 }
 
@@ -163,7 +159,7 @@ impl Rejecter {
             fault_responses,
             rate_limit_fields: RateLimitFields::new(config, &chain, style),
             dry_runs: DryRuns::new(config, &chain),
-            stops: StopResponses::new(config, patch),
+            pauses: PauseResponses::new(config, patch),
         }
     }
 
@@ -195,8 +191,8 @@ impl Rejecter {
         grpc: bool,
     ) -> Response<Bytes> {
         let faults = &self.fault_responses.faults;
-        if let (Rejection::Stopped(stop), Some(stops)) = (rejection, &self.stops) {
-            return stops.render_response(stop, context, grpc);
+        if let (Rejection::Paused(pause), Some(pauses)) = (rejection, &self.pauses) {
+            return pauses.render_response(pause, context, grpc);
         }
         let (response, retry_after_ns) = match rejection {
             Rejection::Limit(limit_rejection) => match self.limit_responses(limit_rejection) {
@@ -207,13 +203,11 @@ impl Rejecter {
                 None => (&faults[Fault::Internal.index()], None),
             },
             Rejection::Fault(fault) => (&faults[fault.index()], None),
-            // A stop of a gateway in which no upstream is obeyed is a bug, so it is an internal fault.
-            Rejection::Stopped(_) => (&faults[Fault::Internal.index()], None),
-            Rejection::Banned { by_operator: false, left_ns } => {
-                (&self.fault_responses.banned, Some(*left_ns))
-            }
-            Rejection::Banned { by_operator: true, left_ns } => {
-                (&self.fault_responses.banned_by_operator, Some(*left_ns))
+            // A pause of a gateway in which no upstream pushes back is a bug, so it is an internal fault.
+            Rejection::Paused(_) => (&faults[Fault::Internal.index()], None),
+            Rejection::Banned { by_operator, left_ns } => {
+                let FaultResponses { banned, banned_by_operator, .. } = &*self.fault_responses;
+                (if *by_operator { banned_by_operator } else { banned }, Some(*left_ns))
             }
             Rejection::MethodNotAllowed { .. } => (&faults[Fault::BadMethod.index()], None),
         };

@@ -1,28 +1,25 @@
 //! A prepared response: everything that does not depend on a request, compiled when the configuration is read.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::response::Parts;
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use parking_lot::Mutex;
 
 use super::RejectContext;
-use super::interned_headers;
-use super::template::{
-    CompiledTemplate, Escape, FixedValues, RetryTimes, TemplateBuilder, TemplatePart, TemplateSlot,
-};
+use super::header_edits::EditValue;
+use super::template::{CompiledTemplate, Escape, FixedValues, RetryTimes, TemplateBuilder, TemplatePart};
 use sluicegate_base::escape;
-use sluicegate_model::{CannedResponse, Degrade, HeaderText, OnReject, RejectBody, TemplateConfig};
+use sluicegate_http::upstream::fnv1a;
+use sluicegate_model::{
+    CannedResponse, Degrade, HeaderText, LimitConfig, OnReject, Rate, RejectBody, TemplateConfig, TemplateVar,
+};
 
 /// The headers of `on_reject`.
-type ExtraHeaders = Arc<[(HeaderName, ExtraValue)]>;
-
-enum ExtraValue {
-    Fixed(HeaderValue),
-    /// Each request fills in the variables.
-    Template(CompiledTemplate),
-}
+type ExtraHeaders = Arc<[(HeaderName, EditValue)]>;
 
 /// The parts of an `on_reject` section that its responses share, prepared once.
 pub(super) struct SectionStyle<'a> {
@@ -77,7 +74,7 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// The problem types.
 pub(super) const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-pub(super) const NO_KIND: &str = "about:blank";
+const NO_KIND: &str = "about:blank";
 
 // === impl SectionStyle ===
 
@@ -85,12 +82,10 @@ impl<'a> SectionStyle<'a> {
     pub(super) fn new(on_reject: &'a OnReject) -> SectionStyle<'a> {
         let entry = |(name, text): &(HeaderName, HeaderText)| {
             let value = match text {
-                HeaderText::Fixed(value) => ExtraValue::Fixed(interned_headers::intern_value(value)),
-                HeaderText::Template(template) => {
-                    ExtraValue::Template(CompiledTemplate::for_header(template))
-                }
+                HeaderText::Fixed(value) => EditValue::Fixed(intern_value(value)),
+                HeaderText::Template(_) => text.into(),
             };
-            (interned_headers::intern_name(name), value)
+            (intern_name(name), value)
         };
         SectionStyle { on_reject, extra_headers: on_reject.headers.iter().map(entry).collect() }
     }
@@ -104,9 +99,38 @@ impl<'a> SectionStyle<'a> {
     }
 }
 
+// === impl RetryHint ===
+
+impl RetryHint {
+    /// A line for people, which ends with the time of a retry that may succeed: ", try again in 1 s".
+    pub(super) fn complete_message(self, text: String) -> Vec<TemplatePart> {
+        let mut message = vec![TemplatePart::Text(text)];
+        if self != RetryHint::Never {
+            message.push(TemplatePart::Text(", try again in ".to_owned()));
+            message.push(TemplatePart::Slot(TemplateVar::RetryAfter));
+            message.push(TemplatePart::Text(" s".to_owned()));
+        }
+        message
+    }
+}
+
 // === impl ResponseContent ===
 
 impl ResponseContent {
+    /// The content of a response that concerns no limit; `detail` begins with a small letter.
+    pub(super) fn new(
+        status: StatusCode,
+        detail: String,
+        retry_hint: RetryHint,
+        grpc_status: &'static str,
+    ) -> ResponseContent {
+        let mut sentence = detail.clone();
+        sentence.get_mut(..1).into_iter().for_each(str::make_ascii_uppercase);
+        let message = retry_hint.complete_message(sentence);
+        let (kind, limit, challenge) = (NO_KIND, None, None);
+        ResponseContent { status, kind, detail, message, limit, retry_hint, grpc_status, challenge }
+    }
+
     /// The template values that do not depend on a request, for this status.
     fn fixed_values(&self, status: StatusCode) -> FixedValues {
         let (limit, rate) = self.limit.clone().unwrap_or_default();
@@ -127,7 +151,7 @@ impl ResponseContent {
         out.push_verbatim("\",");
         if self.retry_hint == RetryHint::Exact {
             out.push_verbatim("\"retry_after_ms\":");
-            out.push_slot(TemplateSlot::RetryAfterMs);
+            out.push_slot(TemplateVar::RetryAfterMs);
             out.push_verbatim(",");
         }
         if let Some((limit, _)) = self.limit.as_ref().filter(|_| kind == QUOTA_EXCEEDED) {
@@ -136,7 +160,7 @@ impl ResponseContent {
             out.push_verbatim("\"],");
         }
         out.push_verbatim("\"request_id\":\"");
-        out.push_slot(TemplateSlot::RequestId);
+        out.push_slot(TemplateVar::RequestId);
         out.push_verbatim("\"}");
         out.finish()
     }
@@ -165,7 +189,7 @@ impl PreparedResponse {
                 Escape::for_content_type(content_type),
                 &content.fixed_values(status),
             );
-            (template_body, Some(interned_headers::intern_value(content_type)))
+            (template_body, Some(intern_value(content_type)))
         };
         let canned = style.canned_response().filter(|_| content.limit.is_some());
         let status = canned.map_or(content.status, |canned| canned.status);
@@ -211,10 +235,7 @@ impl PreparedResponse {
     }
 
     fn header_templates(&self) -> impl Iterator<Item = &CompiledTemplate> {
-        self.extra_headers.iter().filter_map(|(_, value)| match value {
-            ExtraValue::Fixed(_) => None,
-            ExtraValue::Template(template) => Some(template),
-        })
+        self.extra_headers.iter().filter_map(|(_, value)| value.template())
     }
 
     pub(super) fn render_response(
@@ -253,7 +274,7 @@ impl PreparedResponse {
         }
         // A canned response may be a success, which needs no retry.
         if let Some(seconds) = retry.seconds.filter(|_| self.status.as_u16() >= 400) {
-            headers.insert(RETRY_AFTER, interned_headers::number_value(seconds));
+            headers.insert(RETRY_AFTER, number_value(seconds));
         }
         if let Some(challenge) = &self.challenge {
             headers.insert(WWW_AUTHENTICATE, challenge.clone());
@@ -278,7 +299,7 @@ impl PreparedResponse {
             headers.insert(GRPC_MESSAGE, message);
         }
         if let Some(seconds) = retry.seconds {
-            headers.insert(RETRY_AFTER, interned_headers::number_value(seconds));
+            headers.insert(RETRY_AFTER, number_value(seconds));
         }
         response
     }
@@ -287,8 +308,8 @@ impl PreparedResponse {
     fn add_extra_headers(&self, context: &RejectContext<'_>, headers: &mut HeaderMap) {
         for (name, value) in self.extra_headers.iter() {
             let value = match value {
-                ExtraValue::Fixed(value) => Some(value.clone()),
-                ExtraValue::Template(template) => template.render_header_value(context),
+                EditValue::Fixed(value) => Some(value.clone()),
+                EditValue::Template(template) => template.render_header_value(context),
             };
             match value {
                 Some(value) => drop(headers.insert(name.clone(), value)),
@@ -310,27 +331,81 @@ impl PreparedResponse {
         RetryTimes { seconds: Some(seconds), ms: Some(ms) }
     }
 
-    /// Whole seconds to add, from 0 to the configured percentage, with a hash of the request id as the random number
-    /// (FNV-1a).
+    /// Whole seconds to add, from 0 to the configured percentage, with a hash of the request id as the random number.
     fn jitter_seconds(&self, seconds: u64, request_id: &[u8]) -> u64 {
         if self.jitter == 0 {
             return 0;
         }
         let max_seconds = seconds.saturating_mul(u64::from(self.jitter)).div_ceil(100);
-        let hash = request_id.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
+        let hash = fnv1a(request_id);
         (hash ^ hash >> 32) % max_seconds.saturating_add(1)
     }
 }
 
 /// A rate as short text, e.g. `10/s` or `300/60s`.
-pub(super) fn rate_text(units: &str, period_ns: u128) -> String {
+pub(super) fn rate_text(limit: &LimitConfig, rate: &Rate) -> String {
+    let (units, period_ns) = (limit.show_units(rate.units.get()), rate.period.as_nanos());
     const UNITS: [(u128, &str); 4] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
     let unit = UNITS.iter().find(|(unit, _)| period_ns.is_multiple_of(*unit));
     let (unit, name) = unit.copied().unwrap_or((1, "ns"));
     match period_ns / unit {
         1 => format!("{units}/{name}"),
         count => format!("{units}/{count}{name}"),
+    }
+}
+
+/// Every interned text. It grows only with distinct configurations, never with requests.
+static INTERNED: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
+
+/// `value`, interned; a value that is not plain ASCII is only cloned.
+pub(super) fn intern_value(value: &HeaderValue) -> HeaderValue {
+    match value.to_str() {
+        Ok(text) => HeaderValue::from_static(intern_text(text)),
+        Err(_) => value.clone(),
+    }
+}
+
+/// `name`, interned.
+pub(super) fn intern_name(name: &HeaderName) -> HeaderName {
+    HeaderName::from_static(intern_text(name.as_str()))
+}
+
+fn intern_text(text: &str) -> &'static str {
+    let mut known = INTERNED.lock();
+    if let Some(kept) = known.get(text) {
+        return kept;
+    }
+    let kept: &'static str = Box::leak(text.into());
+    known.insert(kept);
+    kept
+}
+
+/// A number as a header value; small ones are prepared.
+#[inline]
+pub(super) fn number_value(number: u64) -> HeaderValue {
+    const PREPARED_NUMBERS: u64 = 121;
+    static VALUES: LazyLock<Vec<HeaderValue>> =
+        LazyLock::new(|| (0..PREPARED_NUMBERS).map(|n| intern_value(&HeaderValue::from(n))).collect());
+    match usize::try_from(number).ok().and_then(|index| VALUES.get(index)) {
+        Some(value) => value.clone(),
+        None => HeaderValue::from(number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_texts_are_kept_once() {
+        let one = intern_text("equal-texts-are-kept-once");
+        assert!(std::ptr::eq(one, intern_text("equal-texts-are-kept-once")));
+    }
+
+    #[test]
+    fn numbers_are_exact_on_both_sides_of_the_ready_ones() {
+        for n in [0, 1, 120, 121, u64::MAX] {
+            assert_eq!(number_value(n).to_str().unwrap(), n.to_string());
+        }
     }
 }

@@ -28,25 +28,8 @@ pub struct CompiledTemplate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TemplatePart {
     Text(String),
-    Slot(TemplateSlot),
-}
-
-/// A value that each request fills in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TemplateSlot {
-    RetryAfter,
-    RetryAfterMs,
-    RequestId,
-    ClientIp,
-    Account,
-    Tier,
-    Host,
-    Uri,
-    Path,
-    RequestUri,
-    Scheme,
-    Location,
-    Upstream,
+    /// A value that each request fills in.
+    Slot(TemplateVar),
 }
 
 /// The escaping of values for the content type they are written into.
@@ -92,7 +75,7 @@ impl CompiledTemplate {
     pub fn for_url(template: &TemplateConfig) -> CompiledTemplate {
         let mut compiled = CompiledTemplate::compile_with(template, Escape::Url, &FixedValues::default());
         compiled.begins_with_path = match compiled.parts.first() {
-            Some(TemplatePart::Slot(slot)) => *slot != TemplateSlot::Scheme,
+            Some(TemplatePart::Slot(slot)) => *slot != TemplateVar::Scheme,
             Some(TemplatePart::Text(text)) => text == "/",
             None => false,
         };
@@ -135,17 +118,17 @@ impl CompiledTemplate {
 
     /// True if a value is the host of the request or a part of its target.
     pub fn uses_target(&self) -> bool {
-        let is_of_target = |slot: &TemplateSlot| {
-            let (host, request_uri) = (TemplateSlot::Host, TemplateSlot::RequestUri);
-            [host, request_uri, TemplateSlot::Uri, TemplateSlot::Path].contains(slot)
+        let is_of_target = |slot: &TemplateVar| {
+            let (host, request_uri) = (TemplateVar::Host, TemplateVar::RequestUri);
+            [host, request_uri, TemplateVar::Uri, TemplateVar::Path].contains(slot)
         };
         self.parts.iter().any(|part| matches!(part, TemplatePart::Slot(slot) if is_of_target(slot)))
     }
 
     /// True if a value is more than an id or a time.
     pub(super) fn uses_context(&self) -> bool {
-        let is_of_response = |slot: &TemplateSlot| {
-            matches!(slot, TemplateSlot::RequestId | TemplateSlot::RetryAfter | TemplateSlot::RetryAfterMs)
+        let is_of_response = |slot: &TemplateVar| {
+            matches!(slot, TemplateVar::RequestId | TemplateVar::RetryAfter | TemplateVar::RetryAfterMs)
         };
         self.parts.iter().any(|part| matches!(part, TemplatePart::Slot(slot) if !is_of_response(slot)))
     }
@@ -160,23 +143,29 @@ impl CompiledTemplate {
         let unknown = if self.escape == Escape::Json { "0" } else { "" };
         let seconds = retry.seconds.filter(|_| self.uses_seconds).map_or(unknown, |n| seconds.format(n));
         let ms = retry.ms.map_or(unknown, |n| ms.format(n));
-        let text = |slot: TemplateSlot| match slot {
-            TemplateSlot::RetryAfter => seconds.as_bytes(),
-            TemplateSlot::RetryAfterMs => ms.as_bytes(),
-            TemplateSlot::RequestId => context.request_id,
-            TemplateSlot::ClientIp => b"",
-            TemplateSlot::Account => context.account.as_bytes(),
-            TemplateSlot::Tier => context.tier.as_bytes(),
-            TemplateSlot::Host => context.host.as_bytes(),
+        let text = |slot: TemplateVar| match slot {
+            TemplateVar::RetryAfter => seconds.as_bytes(),
+            TemplateVar::RetryAfterMs => ms.as_bytes(),
+            TemplateVar::RequestId => context.request_id,
+            TemplateVar::Account => context.account.as_bytes(),
+            TemplateVar::Tier => context.tier.as_bytes(),
+            TemplateVar::Host => context.host.as_bytes(),
             // A header or URL gets the bytes of the path, whatever they are.
-            TemplateSlot::Uri if !matches!(self.escape, Escape::Header | Escape::Url) => {
+            TemplateVar::Uri if !matches!(self.escape, Escape::Header | Escape::Url) => {
                 context.uri.as_bytes()
             }
-            TemplateSlot::Uri | TemplateSlot::Path => context.path,
-            TemplateSlot::RequestUri => context.request_uri.as_bytes(),
-            TemplateSlot::Scheme => context.scheme.as_bytes(),
-            TemplateSlot::Location => context.location.as_bytes(),
-            TemplateSlot::Upstream => context.upstream.as_bytes(),
+            TemplateVar::Uri | TemplateVar::Path => context.path,
+            TemplateVar::RequestUri => context.request_uri.as_bytes(),
+            TemplateVar::Scheme => context.scheme.as_bytes(),
+            TemplateVar::Location => context.location.as_bytes(),
+            TemplateVar::Upstream => context.upstream.as_bytes(),
+            TemplateVar::ClientIp => b"",
+            // No slots, see [`TemplateBuilder::push_variable`].
+            TemplateVar::Status
+            | TemplateVar::Title
+            | TemplateVar::Message
+            | TemplateVar::Limit
+            | TemplateVar::Rate => b"",
         };
         // Exact unless a value is escaped, so the body needs no second allocation.
         let values = self.parts.iter().map(|part| match part {
@@ -187,7 +176,7 @@ impl CompiledTemplate {
         for part in &self.parts {
             match part {
                 TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
-                TemplatePart::Slot(TemplateSlot::ClientIp) => {
+                TemplatePart::Slot(TemplateVar::ClientIp) => {
                     if let Some(ip) = context.client_ip {
                         // Writing into a Vec cannot fail.
                         let _ = write!(out, "{ip}");
@@ -195,7 +184,7 @@ impl CompiledTemplate {
                 }
                 // No content type needs to escape ids and numbers.
                 TemplatePart::Slot(
-                    slot @ (TemplateSlot::RequestId | TemplateSlot::RetryAfter | TemplateSlot::RetryAfterMs),
+                    slot @ (TemplateVar::RequestId | TemplateVar::RetryAfter | TemplateVar::RetryAfterMs),
                 ) => {
                     out.extend_from_slice(text(*slot));
                 }
@@ -245,14 +234,14 @@ impl Escape {
     }
 
     #[inline]
-    fn write_slot(self, out: &mut Vec<u8>, slot: TemplateSlot, text: &[u8]) {
+    fn write_slot(self, out: &mut Vec<u8>, slot: TemplateVar, text: &[u8]) {
         match (self, slot) {
-            (Escape::Header | Escape::Url, TemplateSlot::Uri | TemplateSlot::Path) => {
+            (Escape::Header | Escape::Url, TemplateVar::Uri | TemplateVar::Path) => {
                 out.extend_from_slice(location::encode_path(text).as_bytes());
             }
             // A target has its own escapes, a host needs none.
-            (Escape::Header | Escape::Url, TemplateSlot::RequestUri | TemplateSlot::Host)
-            | (Escape::Header, TemplateSlot::Location | TemplateSlot::Upstream) => {
+            (Escape::Header | Escape::Url, TemplateVar::RequestUri | TemplateVar::Host)
+            | (Escape::Header, TemplateVar::Location | TemplateVar::Upstream) => {
                 escape::escape_header_controls(out, text);
             }
             _ => self.write_escaped(out, text),
@@ -289,7 +278,7 @@ impl TemplateBuilder {
         self.push_verbatim(&String::from_utf8_lossy(&out));
     }
 
-    pub(super) fn push_slot(&mut self, slot: TemplateSlot) {
+    pub(super) fn push_slot(&mut self, slot: TemplateVar) {
         self.parts.push(TemplatePart::Slot(slot));
     }
 
@@ -310,19 +299,7 @@ impl TemplateBuilder {
             TemplateVar::Message => self.push_parts(&fixed.message),
             TemplateVar::Limit => self.push_escaped(&fixed.limit),
             TemplateVar::Rate => self.push_escaped(&fixed.rate),
-            TemplateVar::Tier => self.push_slot(TemplateSlot::Tier),
-            TemplateVar::RetryAfter => self.push_slot(TemplateSlot::RetryAfter),
-            TemplateVar::RetryAfterMs => self.push_slot(TemplateSlot::RetryAfterMs),
-            TemplateVar::RequestId => self.push_slot(TemplateSlot::RequestId),
-            TemplateVar::ClientIp => self.push_slot(TemplateSlot::ClientIp),
-            TemplateVar::Account => self.push_slot(TemplateSlot::Account),
-            TemplateVar::Host => self.push_slot(TemplateSlot::Host),
-            TemplateVar::Uri => self.push_slot(TemplateSlot::Uri),
-            TemplateVar::Path => self.push_slot(TemplateSlot::Path),
-            TemplateVar::RequestUri => self.push_slot(TemplateSlot::RequestUri),
-            TemplateVar::Scheme => self.push_slot(TemplateSlot::Scheme),
-            TemplateVar::Location => self.push_slot(TemplateSlot::Location),
-            TemplateVar::Upstream => self.push_slot(TemplateSlot::Upstream),
+            slot => self.push_slot(slot),
         }
     }
 
@@ -333,7 +310,7 @@ impl TemplateBuilder {
         });
         CompiledTemplate {
             text_bytes: text_bytes.sum(),
-            uses_seconds: self.parts.contains(&TemplatePart::Slot(TemplateSlot::RetryAfter)),
+            uses_seconds: self.parts.contains(&TemplatePart::Slot(TemplateVar::RetryAfter)),
             parts: self.parts.into_boxed_slice(),
             escape: self.escape,
             begins_with_path: false,

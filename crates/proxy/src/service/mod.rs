@@ -24,14 +24,14 @@ use tower::Service;
 use crate::forward;
 use crate::forward::{ForwardFault, ForwardOutcome, ResponseBody};
 use crate::gateway::worker::{ClientConnection, Worker, WorkerThread};
+use crate::judge::conclusion;
+use crate::judge::conclusion::RequestTexts;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report;
-use crate::judge::rejection_response;
-use crate::judge::rejection_response::RequestTexts;
 use crate::judge::request_state::RequestState;
 use crate::judge::{Admitted, Judged, Received, Rejected};
 use crate::reject::Fault;
-use crate::service::calls::Door;
+use crate::service::calls::CallProtocol;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock;
 use sluicegate_http::net::deadline::RequestWatch;
@@ -159,7 +159,10 @@ where
             if let Some(watch) = &stream_watch {
                 watch.adopt_current_task().await;
             }
-            run_phases(judged, forward, completion).await
+            match judged.conclude().await {
+                Ok(admitted) => forward_request(admitted, forward, completion, None).await,
+                Err(rejected) => respond_rejected(rejected, completion),
+            }
         })),
     }
 }
@@ -178,10 +181,12 @@ pub fn serve_call(
     let mut state = RequestState::start_request(worker, connection, watch, client, Now::read_clock());
     state.read_head(&inbound);
     let call = StartedCall { inbound, state, stream_watch, completion };
-    match Door::find(&call.inbound) {
-        Door::Check => call.answer_by(calls::answer_check),
-        Door::Auth => call.answer_by(calls::answer_auth),
-        Door::Rls(kind) => call.answer_by(move |inbound, state| calls::answer_rls(kind, inbound, state)),
+    match CallProtocol::find(&call.inbound) {
+        CallProtocol::Check => call.answer_by(calls::answer_check),
+        CallProtocol::Auth => call.answer_by(calls::answer_auth),
+        CallProtocol::Rls(kind) => {
+            call.answer_by(move |inbound, state| calls::answer_rls(kind, inbound, state))
+        }
     }
 }
 
@@ -194,7 +199,7 @@ struct StartedCall {
 }
 
 impl StartedCall {
-    /// Each door has a future of its own, so that a waiting call takes no more memory than its door needs.
+    /// Each protocol has a future of its own, so that a waiting call takes no more memory than its protocol needs.
     fn answer_by<F: Future<Output = Response<ResponseBody>>>(
         self,
         answer: impl FnOnce(Box<InboundRequest>, Box<RequestState>) -> F + 'static,
@@ -208,23 +213,6 @@ impl StartedCall {
             completion.complete_response(&mut response);
             response
         }))
-    }
-}
-
-/// Runs the phases of a request that may wait until it has a response.
-async fn run_phases<F>(mut judged: Judged, forward: F, completion: Completion) -> Response<ResponseBody>
-where
-    F: Service<Admitted, Response = ForwardOutcome, Error = Infallible>,
-{
-    loop {
-        judged = match judged {
-            Judged::Admit(admitted) => return forward_request(admitted, forward, completion, None).await,
-            Judged::Reject(rejected) => return respond_rejected(rejected, completion),
-            Judged::ReadBody(reading) => reading.read_body().await,
-            Judged::AskStore(asking) => asking.ask_store().await,
-            Judged::Wait(waiting) => waiting.wait_for_turn().await,
-            Judged::Hold(held) => held.wait_at_gate().await,
-        };
     }
 }
 
@@ -263,7 +251,7 @@ where
         worker: state.worker.clone(),
         route: state.route,
         target_copy,
-        degraded_by: state.limit.filter(|_| state.degraded.is_some()),
+        degraded_by: state.judgement.limit.filter(|_| state.judgement.degraded.is_some()),
         marks_fallback: state.marks_fallback(),
         stream_watch,
     });
@@ -354,7 +342,8 @@ impl TargetCopy {
     fn copy_target(admitted: &Admitted) -> Option<Box<TargetCopy>> {
         let (state, inbound) = (admitted.state(), admitted.inbound());
         let gateway = &state.worker.gateway;
-        if !gateway.rejecters.for_location(state.route).uses_target() && !gateway.response_edits.uses_target()
+        if !gateway.rejecters.for_location(state.route).uses_target()
+            && !gateway.headers.response_edits.uses_target()
         {
             return None;
         }
@@ -371,7 +360,7 @@ fn render_forward_fault(
     state: &mut RequestState,
     fault: ForwardFault,
 ) -> Response<Bytes> {
-    state.error = fault.log_reason();
+    state.outcome.error = fault.log_reason();
     let no_target = TargetCopy::default();
     let TargetCopy { uri, host } = target.unwrap_or(&no_target);
     let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -380,7 +369,7 @@ fn render_forward_fault(
         path: location::normalise_path(uri.path()).unwrap_or_default(),
         uri,
     };
-    let mut response = rejection_response::render_rejection(state, &texts, &Fault::from(fault).into());
+    let mut response = conclusion::render_rejection(state, &texts, &Fault::from(fault).into());
     if let ForwardFault::Client(_) = fault {
         hop_by_hop::set_connection_close(response.headers_mut());
     }

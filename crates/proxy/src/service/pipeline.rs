@@ -56,7 +56,7 @@ pub struct ArrivingConnection {
 }
 
 /// A request with a judged head.
-pub struct BegunRequest {
+pub struct JudgedRequest {
     served: ResponseFuture,
     connection: Rc<ClientConnection>,
 }
@@ -134,7 +134,7 @@ impl Pipeline {
         arrival: ArrivingConnection,
         hold: Duration,
         respond: impl Fn() -> Response<Bytes> + Clone + 'static,
-    ) -> BegunRequest {
+    ) -> JudgedRequest {
         let connection = self.connect(arrival);
         let request_watch = connection.open_request_watch(&self.thread);
         let worker = self.thread.current_worker();
@@ -144,16 +144,16 @@ impl Pipeline {
         });
         let inbound = InboundRequest::new(request);
         let served = service::serve_request(&worker, &connection, request_watch, inbound, upstream);
-        BegunRequest { served, connection }
+        JudgedRequest { served, connection }
     }
 
     /// Answers a call of the rate-limit service that arrives as the only one of its connection.
-    pub fn begin_call(&self, call: Request<RequestBody>, arrival: ArrivingConnection) -> BegunRequest {
+    pub fn begin_call(&self, call: Request<RequestBody>, arrival: ArrivingConnection) -> JudgedRequest {
         let connection = self.connect(arrival);
         let watch = connection.open_request_watch(&self.thread);
         let inbound = InboundRequest::new(call);
         let served = service::serve_call(&self.thread.current_worker(), &connection, watch, inbound);
-        BegunRequest { served, connection }
+        JudgedRequest { served, connection }
     }
 
     fn connect(&self, arrival: ArrivingConnection) -> Rc<ClientConnection> {
@@ -194,7 +194,7 @@ impl Pipeline {
     }
 }
 
-impl BegunRequest {
+impl JudgedRequest {
     /// The outcome, if it does not depend on time any more.
     pub fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<PipelineOutcome> {
         self.connection.watch.set_waker(cx.waker());
@@ -236,12 +236,12 @@ fn end_response(mut response: Response<ResponseBody>) -> PipelineOutcome {
     // Cannot fail: only a tunnel takes the state out of a response, and the scripted upstream opens none.
     let state = response.body().state().expect("a response without a tunnel holds its state");
     PipelineOutcome {
-        verdict: state.verdict,
+        verdict: state.outcome.verdict,
         status: response.status(),
-        limit: state.limit,
-        retry_after_ns: state.retry_after_ns,
-        wait_ns: state.wait_ns,
-        is_forwarded: state.upstream_ns.is_some(),
+        limit: state.judgement.limit,
+        retry_after_ns: state.judgement.retry_after_ns,
+        wait_ns: state.judgement.wait_ns,
+        is_forwarded: state.outcome.upstream_ns.is_some(),
     }
 }
 

@@ -57,7 +57,7 @@ pub struct BodyRoom {
 }
 
 /// Bytes with their room. They are dropped first, so that room is never counted free while it is used.
-struct HeldBody {
+struct ReservedBytes {
     data: Bytes,
     _permits: Permits,
 }
@@ -173,11 +173,11 @@ impl BodyRoom {
         let mut permits = self.permits.take();
         let excess = self.taken.replace(0).saturating_sub(data.len() as u64);
         permits.iter_mut().for_each(|permit| drop(permit.split(excess as usize)));
-        Bytes::from_owner(HeldBody { data, _permits: permits })
+        Bytes::from_owner(ReservedBytes { data, _permits: permits })
     }
 }
 
-impl AsRef<[u8]> for HeldBody {
+impl AsRef<[u8]> for ReservedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.data
     }

@@ -224,6 +224,20 @@ impl KeyHasher {
     }
 }
 
+// === impl KeyOutcome ===
+
+impl KeyOutcome {
+    /// The key of a [`KeySpec`] whose missing parts fall back to the ip; `None` = a part occurs twice.
+    #[inline]
+    pub fn key_or_repeated(self) -> Option<CounterKey> {
+        match self {
+            KeyOutcome::Key(key) => Some(key),
+            KeyOutcome::Duplicate => None,
+            KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
+        }
+    }
+}
+
 // === impl LimitKeys ===
 
 impl LimitKeys {

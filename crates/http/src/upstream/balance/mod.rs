@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::HeaderName;
 use parking_lot::Mutex;
 
-use super::hash::fnv1a;
+use super::fnv1a;
 use super::server::{Availability, Server};
 use sluicegate_model::{self as model, ServerId};
 

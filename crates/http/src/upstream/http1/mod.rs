@@ -2,9 +2,8 @@
 //!
 //! It has no task of its own. The task of the request writes head and body and reads the head of the response; the
 //! consumer of the response body reads that. Only a request body that is still being sent when the response begins gets
-//! a task. An idle connection is not polled: its end is noticed when it is leased or swept.
+//! a task. An idle connection is not polled: its end is noticed when it is borrowed or swept.
 
-mod field;
 mod framing;
 mod head;
 mod upload;
@@ -42,7 +41,7 @@ const SPARE_MIN: usize = 16 * 1024;
 /// The time that a request body may continue after its response; the connection is kept if it ends in time.
 const UPLOAD_GRACE: Duration = Duration::from_secs(5);
 
-/// A connection. During an exchange its lease, the response body and the upload task share it.
+/// A connection. During an exchange its borrower, the response body and the upload task share it.
 pub(super) struct Http1Connection {
     state: RefCell<Http1State>,
 }

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::field::MalformedResponse;
+use super::framing::MalformedResponse;
 use super::*;
 
 /// The final head in `text`, and the rest; read at once and byte by byte.

@@ -43,7 +43,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Http2Connection {
     sender: SendRequest<RequestBody>,
     scheme: Scheme,
-    /// The [`address_tag`](super::hash::address_tag) of the peer.
+    /// The [`address_tag`](super::address_tag) of the peer.
     pub address: u32,
     /// The server's current limit.
     streams_max: Rc<Cell<usize>>,

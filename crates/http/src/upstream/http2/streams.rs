@@ -47,7 +47,7 @@ pub(crate) struct Http2Stream {
 }
 
 /// The connection that a request is sent on.
-pub(crate) enum LeasedConnection {
+pub(crate) enum ConnectionUse {
     /// An HTTP/1 connection, for this request alone.
     Exclusive(Rc<Http1Connection>),
     Shared(Http2Stream),
@@ -55,8 +55,8 @@ pub(crate) enum LeasedConnection {
 
 /// A connection for one request.
 pub(crate) struct AcquiredConnection {
-    pub connection: LeasedConnection,
-    /// The [`address_tag`](crate::upstream::hash::address_tag) of the peer, for HTTP/1.
+    pub connection: ConnectionUse,
+    /// The [`address_tag`](crate::upstream::address_tag) of the peer, for HTTP/1.
     pub address: u32,
     /// An HTTP/1 connection that has served before, or an HTTP/2 connection that was idle for a while.
     pub may_be_closing: bool,
@@ -65,7 +65,7 @@ pub(crate) struct AcquiredConnection {
 impl AcquiredConnection {
     pub(crate) fn from_http1(connection: Rc<Http1Connection>, address: u32) -> AcquiredConnection {
         AcquiredConnection {
-            connection: LeasedConnection::Exclusive(connection),
+            connection: ConnectionUse::Exclusive(connection),
             address,
             may_be_closing: false,
         }
@@ -92,7 +92,7 @@ impl Http2Connections {
         let may_be_closing = connection.is_idle() && now > connection.idle_since.get() + 1;
         connection.add_stream();
         let stream = Http2Stream { connection, connections: self.clone() };
-        Some(AcquiredConnection { connection: LeasedConnection::Shared(stream), address: 0, may_be_closing })
+        Some(AcquiredConnection { connection: ConnectionUse::Shared(stream), address: 0, may_be_closing })
     }
 
     /// Waits for a free stream or a new connection; if the protocol is negotiated, an idle HTTP/1 connection from

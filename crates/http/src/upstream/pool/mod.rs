@@ -11,7 +11,7 @@ use http::Request;
 
 use super::connect::{ConnectFault, NewConnection, open_connection};
 use super::http1::{Http1Connection, UploadTask};
-use super::http2::streams::{AcquiredConnection, Http2Connections, LeasedConnection};
+use super::http2::streams::{AcquiredConnection, ConnectionUse, Http2Connections};
 use super::response::ResponseSlot;
 use super::send_outcome::SendOutcome;
 use super::server::{Server, ServerInFlight, ServerProtocol};
@@ -45,10 +45,10 @@ struct IdleConnection {
     since: u64,
 }
 
-/// A connection, or one stream of it, for one exchange. Dropped without [`Lease::finish`], it closes an HTTP/1
-/// connection and leaves an HTTP/2 connection open for the other requests.
-pub struct Lease {
-    connection: LeasedConnection,
+/// A connection, or one stream of it, for one exchange. Dropped without [`PooledConnection::finish`], it closes an
+/// HTTP/1 connection and leaves an HTTP/2 connection open for the other requests.
+pub struct PooledConnection {
+    connection: ConnectionUse,
     /// A request body that continues during the response.
     upload_task: Option<UploadTask>,
     in_flight: ServerInFlight,
@@ -77,61 +77,76 @@ impl Pools {
         }
     }
 
-    /// Leases an idle HTTP/1 connection for a request that is counted in. Most requests get one, and need no future for
-    /// it.
+    /// Borrows an idle HTTP/1 connection for a request that is counted in. Most requests get one, and need no future
+    /// for it.
     ///
     /// # Errors
     /// There is none: the same place again.
     #[inline]
-    pub fn lease_idle(self: &Rc<Self>, in_flight: ServerInFlight) -> Result<Lease, ServerInFlight> {
+    pub fn borrow_idle(
+        self: &Rc<Self>,
+        in_flight: ServerInFlight,
+    ) -> Result<PooledConnection, ServerInFlight> {
         let server = in_flight.server();
         if server.protocol == ServerProtocol::Http2 {
             return Err(in_flight);
         }
         match self.take_idle(server) {
-            Some(idle) => Ok(self.build_lease(idle, in_flight)),
+            Some(idle) => Ok(self.lend(idle, in_flight)),
             None => Err(in_flight),
         }
     }
 
-    /// Leases a connection for a request that is counted in: an idle or shared one if possible, else a new one.
+    /// Borrows a connection for a request that is counted in: an idle or shared one if possible, else a new one.
     ///
     /// # Errors
     /// The server cannot be resolved or reached, or does not accept within its connect timeout.
-    pub async fn lease(self: &Rc<Self>, in_flight: ServerInFlight) -> Result<Lease, ConnectFault> {
-        match self.lease_idle(in_flight) {
-            Ok(lease) => Ok(lease),
-            Err(in_flight) => self.lease_non_idle(in_flight).await,
+    pub async fn borrow_connection(
+        self: &Rc<Self>,
+        in_flight: ServerInFlight,
+    ) -> Result<PooledConnection, ConnectFault> {
+        match self.borrow_idle(in_flight) {
+            Ok(pooled) => Ok(pooled),
+            Err(in_flight) => self.borrow_busy(in_flight).await,
         }
     }
 
-    /// Leases a new HTTP/1 connection, for a request that may switch protocols.
+    /// Borrows a new HTTP/1 connection, for a request that may switch protocols.
     ///
     /// # Errors
-    /// The errors of [`Pools::lease`]; and if the server accepts only HTTP/2.
-    pub async fn lease_exclusive(self: &Rc<Self>, in_flight: ServerInFlight) -> Result<Lease, ConnectFault> {
+    /// The errors of [`Pools::borrow_connection`]; and if the server accepts only HTTP/2.
+    pub async fn borrow_exclusive(
+        self: &Rc<Self>,
+        in_flight: ServerInFlight,
+    ) -> Result<PooledConnection, ConnectFault> {
         match Box::pin(open_connection(in_flight.server(), ServerProtocol::Http1)).await? {
             NewConnection::Http1(connection, address) => {
-                Ok(self.build_lease(AcquiredConnection::from_http1(connection, address), in_flight))
+                Ok(self.lend(AcquiredConnection::from_http1(connection, address), in_flight))
             }
             NewConnection::Http2(_) => Err(ConnectFault::Full),
         }
     }
 
-    /// Leases without the idle HTTP/1 connections of [`Pools::lease`]. A dead HTTP/2 connection is known as such
-    /// already.
+    /// Borrows without the idle HTTP/1 connections of [`Pools::borrow_connection`]. A dead HTTP/2 connection is known
+    /// as such already.
     ///
     /// # Errors
-    /// The errors of [`Pools::lease`].
-    pub async fn lease_fresh(self: &Rc<Self>, in_flight: ServerInFlight) -> Result<Lease, ConnectFault> {
+    /// The errors of [`Pools::borrow_connection`].
+    pub async fn borrow_fresh(
+        self: &Rc<Self>,
+        in_flight: ServerInFlight,
+    ) -> Result<PooledConnection, ConnectFault> {
         let server = in_flight.server();
         if server.protocol == ServerProtocol::Negotiated {
             self.forget_idle(server);
         }
-        self.lease_non_idle(in_flight).await
+        self.borrow_busy(in_flight).await
     }
 
-    async fn lease_non_idle(self: &Rc<Self>, in_flight: ServerInFlight) -> Result<Lease, ConnectFault> {
+    async fn borrow_busy(
+        self: &Rc<Self>,
+        in_flight: ServerInFlight,
+    ) -> Result<PooledConnection, ConnectFault> {
         let server = in_flight.server();
         let acquired = match server.protocol {
             // Boxed: connecting is rare, and would make the future of every request large.
@@ -149,12 +164,19 @@ impl Pools {
                 }
             }
         };
-        Ok(self.build_lease(acquired, in_flight))
+        Ok(self.lend(acquired, in_flight))
     }
 
-    fn build_lease(self: &Rc<Self>, acquired: AcquiredConnection, in_flight: ServerInFlight) -> Lease {
+    fn lend(self: &Rc<Self>, acquired: AcquiredConnection, in_flight: ServerInFlight) -> PooledConnection {
         let AcquiredConnection { connection, address, may_be_closing } = acquired;
-        Lease { connection, upload_task: None, in_flight, pools: self.clone(), address, may_be_closing }
+        PooledConnection {
+            connection,
+            upload_task: None,
+            in_flight,
+            pools: self.clone(),
+            address,
+            may_be_closing,
+        }
     }
 
     async fn wait_for_stream(
@@ -184,7 +206,7 @@ impl Pools {
         while let Some(IdleConnection { connection, address, since: _ }) = pool.idle.pop() {
             if is_reusable(server, &connection) {
                 return Some(AcquiredConnection {
-                    connection: LeasedConnection::Exclusive(connection),
+                    connection: ConnectionUse::Exclusive(connection),
                     address,
                     may_be_closing: true,
                 });
@@ -286,7 +308,7 @@ fn has_lost_address(server: &Server, seen: &mut u32) -> bool {
     std::mem::replace(seen, lost) != lost
 }
 
-impl Lease {
+impl PooledConnection {
     pub fn server(&self) -> &Arc<Server> {
         self.in_flight.server()
     }
@@ -305,9 +327,9 @@ impl Lease {
         response: &mut ResponseSlot,
     ) -> SendOutcome {
         let connection = match &self.connection {
-            LeasedConnection::Exclusive(connection) => connection,
+            ConnectionUse::Exclusive(connection) => connection,
             // Boxed, so that the future of an HTTP/1 request has no room for it.
-            LeasedConnection::Shared(stream) => {
+            ConnectionUse::Shared(stream) => {
                 return Box::pin(stream.send_request(request, added, response)).await;
             }
         };
@@ -319,8 +341,8 @@ impl Lease {
 
     /// Ends a complete exchange, so that the connection can serve another one.
     pub fn finish(self) {
-        let Lease { connection, upload_task, in_flight, pools, address, may_be_closing: _ } = self;
-        let LeasedConnection::Exclusive(connection) = connection else { return };
+        let PooledConnection { connection, upload_task, in_flight, pools, address, may_be_closing: _ } = self;
+        let ConnectionUse::Exclusive(connection) = connection else { return };
         if connection.is_free() {
             pools.put_back(in_flight.server(), connection, address);
         } else if connection.has_stray_data() {
@@ -346,7 +368,7 @@ impl Lease {
     /// Turns the connection into a raw socket for another protocol, with the bytes already read and the in-flight
     /// count. `None` if other exchanges share the connection.
     pub fn into_tunnel(self) -> Option<(ServerSocket, Bytes, ServerInFlight)> {
-        let LeasedConnection::Exclusive(connection) = self.connection else { return None };
+        let ConnectionUse::Exclusive(connection) = self.connection else { return None };
         let (socket, read_ahead) = Rc::into_inner(connection)?.into_parts();
         Some((socket, read_ahead, self.in_flight))
     }

@@ -26,14 +26,18 @@ fn place(server: &Arc<Server>) -> ServerInFlight {
 }
 
 /// A connection to a server, and the server's end of it.
-async fn connected(pools: &Rc<Pools>, server: &Arc<Server>, listener: &TcpListener) -> (Lease, TcpStream) {
-    let lease = pools.lease(place(server)).await.unwrap();
-    (lease, listener.accept().await.unwrap().0)
+async fn connected(
+    pools: &Rc<Pools>,
+    server: &Arc<Server>,
+    listener: &TcpListener,
+) -> (PooledConnection, TcpStream) {
+    let pooled = pools.borrow_connection(place(server)).await.unwrap();
+    (pooled, listener.accept().await.unwrap().0)
 }
 
 /// Whether a request now gets a connection that has served before.
 async fn reuses(pools: &Rc<Pools>, server: &Arc<Server>) -> bool {
-    pools.lease(place(server)).await.unwrap().may_be_closing()
+    pools.borrow_connection(place(server)).await.unwrap().may_be_closing()
 }
 
 #[tokio::test(flavor = "local")]
@@ -41,10 +45,10 @@ async fn idle_connections_go_on_and_those_to_removed_servers_close() {
     let ((stays, a), (goes, b)) = (listening().await, listening().await);
     let old = upstream(&format!("servers: [\"{a}\", \"{b}\"]"));
     let pools = pools(&old);
-    let (lease, mut kept) = connected(&pools, &old.servers[0], &stays).await;
-    lease.finish();
-    let (lease, mut closed) = connected(&pools, &old.servers[1], &goes).await;
-    lease.finish();
+    let (pooled, mut kept) = connected(&pools, &old.servers[0], &stays).await;
+    pooled.finish();
+    let (pooled, mut closed) = connected(&pools, &old.servers[1], &goes).await;
+    pooled.finish();
     let new = reloaded(&old, &format!("servers: [c:1, \"{a}\"], keepalive: 1"));
     pools.update_servers(&new.servers);
     assert!(!is_open(&mut closed).await && is_open(&mut kept).await);
@@ -52,8 +56,8 @@ async fn idle_connections_go_on_and_those_to_removed_servers_close() {
     assert!(is_open(&mut kept).await);
     assert!(reuses(&pools, &new.servers[1]).await);
     let none = reloaded(&new, &format!("servers: [\"{a}\"], keepalive: 0"));
-    let (lease, mut last) = connected(&pools, &new.servers[1], &stays).await;
-    lease.finish();
+    let (pooled, mut last) = connected(&pools, &new.servers[1], &stays).await;
+    pooled.finish();
     pools.update_servers(&none.servers);
     assert!(!is_open(&mut last).await, "no more are kept than the current gateway allows");
 }
@@ -96,10 +100,10 @@ async fn shared_connections_go_on_and_those_to_removed_servers_close_after_their
     let old = upstream(&format!("servers: [\"a.test:1\", \"{b}\"], protocol: http2"));
     old.servers[0].state.dns_name.as_ref().unwrap().record_addresses(vec![a]);
     let pools = pools(&old);
-    let (lease, mut kept) = tokio::join!(pools.lease(place(&old.servers[0])), accepted(&stays));
-    lease.unwrap().finish();
-    let (lease, mut closed) = tokio::join!(pools.lease(place(&old.servers[1])), accepted(&goes));
-    let busy = lease.unwrap();
+    let (pooled, mut kept) = tokio::join!(pools.borrow_connection(place(&old.servers[0])), accepted(&stays));
+    pooled.unwrap().finish();
+    let (pooled, mut closed) = tokio::join!(pools.borrow_connection(place(&old.servers[1])), accepted(&goes));
+    let busy = pooled.unwrap();
     let new = reloaded(&old, "servers: [c:1, \"a.test:1\"], protocol: http2");
     pools.update_servers(&new.servers);
     assert!(!has_ended(&mut kept).await && !has_ended(&mut closed).await, "a request is on it");
@@ -108,8 +112,8 @@ async fn shared_connections_go_on_and_those_to_removed_servers_close_after_their
     // No new connection is accepted here: both gateways share the existing one.
     let limit = Duration::from_secs(1);
     for server in [&new.servers[1], &old.servers[0]] {
-        let lease = tokio::time::timeout(limit, pools.lease(place(server))).await;
-        lease.expect("no other connection").unwrap().finish();
+        let pooled = tokio::time::timeout(limit, pools.borrow_connection(place(server))).await;
+        pooled.expect("no other connection").unwrap().finish();
     }
     // The sweep still reaches it.
     pools.sweep_idle();
@@ -131,7 +135,7 @@ async fn stray_data_answers_no_request_and_pauses_reuse() {
     let (listener, address) = listening().await;
     let upstream = upstream(&format!("servers: [\"{address}\"]"));
     let (pools, server) = (pools(&upstream), &upstream.servers[0]);
-    let has_idle = || pools.lease_idle(place(server)).is_ok();
+    let has_idle = || pools.borrow_idle(place(server)).is_ok();
     hold_at(1_000);
     let (silent, mut silent_end) = connected(&pools, server, &listener).await;
     let (stray, stray_end) = connected(&pools, server, &listener).await;
@@ -142,8 +146,8 @@ async fn stray_data_answers_no_request_and_pauses_reuse() {
     assert!(!is_open(&mut silent_end).await, "the other one may be stray, too");
     for (ms, is_kept) in [(1_000, false), (10_999, false), (11_000, true)] {
         hold_at(ms);
-        let (lease, _end) = connected(&pools, server, &listener).await;
-        lease.finish();
+        let (pooled, _end) = connected(&pools, server, &listener).await;
+        pooled.finish();
         assert_eq!(has_idle(), is_kept, "{ms}");
     }
     assert_eq!(server.stray_data_count(), 1);
@@ -154,13 +158,13 @@ async fn a_sweep_finds_stray_data_and_an_end_is_none() {
     let (listener, address) = listening().await;
     let upstream = upstream(&format!("servers: [\"{address}\"]"));
     let (pools, server) = (pools(&upstream), &upstream.servers[0]);
-    let (lease, end) = connected(&pools, server, &listener).await;
-    lease.finish();
+    let (pooled, end) = connected(&pools, server, &listener).await;
+    pooled.finish();
     drop(end);
-    assert!(pools.lease_idle(place(server)).is_err());
+    assert!(pools.borrow_idle(place(server)).is_err());
     assert_eq!(server.stray_data_count(), 0);
-    let (lease, end) = connected(&pools, server, &listener).await;
-    lease.finish();
+    let (pooled, end) = connected(&pools, server, &listener).await;
+    pooled.finish();
     end.try_write(b"x").unwrap();
     pools.sweep_idle();
     assert_eq!(server.stray_data_count(), 1);

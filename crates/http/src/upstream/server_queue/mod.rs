@@ -5,7 +5,7 @@
 //! places to the first waiters. A place is counted as taken when it is handed over, so no newcomer gets it in between,
 //! and a waiter that has left meanwhile hands it on by dropping it.
 //!
-//! A request that ends (`queue_signal`) reads `waiting` without the lock after it has counted itself out; a newcomer
+//! A request that ends (`QueueSignal`) reads `waiting` without the lock after it has counted itself out; a newcomer
 //! raises `waiting` before it looks for a place. Both sides are sequentially consistent, so at least one of them sees
 //! the other.
 
@@ -19,8 +19,8 @@ use smallvec::SmallVec;
 
 use super::Upstream;
 use super::balance::ServerChoice;
-use super::queue_signal::QueueSignal;
 use super::server::{Server, ServerInFlight};
+use super::server_state::QueueSignal;
 use sluicegate_base::clock::Now;
 use sluicegate_model::{ServerId, ServerQueueConfig};
 

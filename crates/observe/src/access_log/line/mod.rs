@@ -22,8 +22,8 @@ pub struct AccessRecord<'a> {
     /// `None` for a client on a unix socket.
     pub ip: Option<IpAddr>,
     pub method: &'a str,
-    /// The door of the rate-limit service that a call came through; `None` = a request.
-    pub door: Option<&'a str>,
+    /// The protocol of a call of the rate-limit service; `None` = a request.
+    pub protocol: Option<&'a str>,
     pub host: &'a str,
     /// The target as sent; the part after a `?` is not written.
     pub path: &'a str,
@@ -73,7 +73,7 @@ pub struct CallRecord<'a> {
     pub unix_us: u64,
     /// `None` for a client on a unix socket.
     pub ip: Option<IpAddr>,
-    pub door: &'static str,
+    pub protocol: &'static str,
     pub call: &'static str,
     /// `admit`, `reject`, or the name of a fault.
     pub verdict: &'static str,
@@ -143,7 +143,7 @@ impl LineFormat {
         write_milliseconds(out, b",\"wait_ms\":", record.wait_ns);
         write_text(out, b",\"verdict\":\"", record.verdict, VALUE_MAX);
         out.push(b'"');
-        write_optional(out, b",\"door\":\"", record.door);
+        write_optional(out, b",\"protocol\":\"", record.protocol);
         write_optional(out, b",\"location\":\"", record.location);
         write_optional(out, b",\"upstream\":\"", record.upstream);
         write_optional(out, b",\"error\":\"", record.error);
@@ -175,7 +175,7 @@ impl LineFormat {
             write_address(out, ip);
         }
         write_text(out, b"\",\"verdict\":\"", record.verdict, VALUE_MAX);
-        write_text(out, b"\",\"door\":\"", record.door, VALUE_MAX);
+        write_text(out, b"\",\"protocol\":\"", record.protocol, VALUE_MAX);
         write_text(out, b"\",\"call\":\"", record.call, VALUE_MAX);
         out.extend_from_slice(b"\",\"key\":\"");
         self.write_hashed(out, record.key);

@@ -10,7 +10,7 @@ fn record<'a>() -> AccessRecord<'a> {
         id: "01JD3Z0V7Q",
         ip: Some(IpAddr::from([192, 0, 2, 17])),
         method: "GET",
-        door: None,
+        protocol: None,
         host: "example.com",
         path: "/a/b?token=secret",
         status: 429,
@@ -223,7 +223,7 @@ fn a_call_has_a_line_of_its_own() {
     let call = CallRecord {
         unix_us: 1_763_670_131_045_007,
         ip: None,
-        door: "resp",
+        protocol: "resp",
         call: "throttle",
         verdict: "reject",
         key: b"a\"\n\xff",
@@ -235,7 +235,7 @@ fn a_call_has_a_line_of_its_own() {
     assert_eq!(
         line,
         serde_json::json!({
-            "ts": "2025-11-20T20:22:11.045007Z", "verdict": "reject", "door": "resp", "call": "throttle",
+            "ts": "2025-11-20T20:22:11.045007Z", "verdict": "reject", "protocol": "resp", "call": "throttle",
             "key": "a\"\n\u{fffd}", "retry_after": 1.501
         })
     );

@@ -31,7 +31,7 @@ pub struct WorkerHeavyKeys {
     /// One for each limit.
     limits: Box<[Rc<LimitHeavyKeys>]>,
     /// The units of the request that is being judged, so far.
-    asked_now: RefCell<Vec<AskedUnits>>,
+    current: RefCell<Vec<DemandedUnits>>,
     refusals: Rc<RefusalLog>,
     hasher: Option<ValueHasher>,
 }
@@ -71,7 +71,7 @@ pub struct KeyLabel {
 }
 
 /// Units that the request being judged asks of one limit.
-struct AskedUnits {
+struct DemandedUnits {
     limit: LimitId,
     /// The position of the key's counter, until the next request is judged.
     position: usize,
@@ -105,7 +105,7 @@ impl WorkerHeavyKeys {
         let refusals = before.filter(|before| before.hasher == hasher).map(|before| before.refusals.clone());
         WorkerHeavyKeys {
             limits: (0..gateway.limits.len()).map(build).collect(),
-            asked_now: RefCell::default(),
+            current: RefCell::default(),
             refusals: refusals.unwrap_or_default(),
             hasher,
         }
@@ -114,7 +114,7 @@ impl WorkerHeavyKeys {
     /// Forgets the units of the last request.
     #[inline]
     pub fn begin_request(&self) {
-        self.asked_now.borrow_mut().clear();
+        self.current.borrow_mut().clear();
     }
 
     /// Counts the units that the request being judged asks of a limit.
@@ -133,19 +133,19 @@ impl WorkerHeavyKeys {
             KeyLabel { prefix: units.key.prefix, shared, name }
         };
         let position = summaries.borrow_mut().asked.count_units(units.key.id, cost, now, label);
-        self.asked_now.borrow_mut().push(AskedUnits { limit, position, cost });
+        self.current.borrow_mut().push(DemandedUnits { limit, position, cost });
     }
 
     /// The units of the request that was just judged, to be kept while it waits.
     #[cold]
-    pub fn keep_asked(&self) -> Box<[KeptUnits]> {
-        let asked_now = self.asked_now.borrow();
-        let keep = |asked: &AskedUnits| {
+    pub fn keep_units(&self) -> Box<[KeptUnits]> {
+        let current = self.current.borrow();
+        let keep = |asked: &DemandedUnits| {
             let summaries = self.limits[asked.limit.0].summaries.as_ref()?.borrow();
             let (id, &label) = summaries.asked.item_at(asked.position)?;
             Some(KeptUnits { limit: asked.limit, id, cost: asked.cost, label })
         };
-        asked_now.iter().filter_map(keep).collect()
+        current.iter().filter_map(keep).collect()
     }
 
     /// The name of the key that a request asked `limit` under, from its kept units.
@@ -173,8 +173,8 @@ impl WorkerHeavyKeys {
                     refused.count_units(own.id, own.cost, now, || own.label)
                 }
                 None => {
-                    let asked_now = self.asked_now.borrow();
-                    let own = asked_now.iter().find(|own| own.limit == limit)?;
+                    let current = self.current.borrow();
+                    let own = current.iter().find(|own| own.limit == limit)?;
                     let (id, label) = asked.item_at(own.position)?;
                     refused.count_units(id, own.cost, now, || *label)
                 }

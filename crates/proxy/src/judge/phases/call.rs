@@ -7,9 +7,9 @@ use http_body::SizeHint;
 use super::{Admitted, Judged, Received, Rejected};
 use crate::judge::call;
 use crate::judge::call::{CallTerms, ChargeCall};
+use crate::judge::conclusion;
 use crate::judge::facts::{BodyView, RequestFacts, RequestHead};
 use crate::judge::mode::ChargeRequest;
-use crate::judge::rejected;
 use crate::judge::request_state::RequestState;
 use crate::reject::Rejection;
 use sluicegate_admission::chain::ChainVerdict;
@@ -27,25 +27,25 @@ impl Received {
             None => worker.read_token(headers, state.judged),
         };
         let places = terms.limits.as_ref().map(|limits| worker.gateway.calls.places_of(limits));
-        let head = RequestHead::of_inbound(&inbound, state.client, terms.scheme, None, state.judged);
+        let head = RequestHead::of_inbound(&inbound, state.identity.client, terms.scheme, None, state.judged);
         let mut facts = RequestFacts::new(head, SizeHint::with_exact(0), token.as_ref());
         facts.body_view = terms.stated.body.as_ref().map_or(BodyView::Absent, BodyView::Read);
         let mut verdict = None;
         worker.heavy_keys.begin_request();
         let judged = {
-            let RequestState { connection, in_flight, decisions, .. } = &mut *state;
-            let request = ChargeRequest { worker: &worker, connection, in_flight };
+            let RequestState { connection, permits, judgement, .. } = &mut *state;
+            let request = ChargeRequest { worker: &worker, connection, in_flight: &mut permits.in_flight };
             let mut mode = ChargeCall { request, terms, places: places.as_deref() };
-            call::judge_call(&worker.gateway, &mut facts, &mut mode, decisions, &mut verdict)
+            call::judge_call(&worker.gateway, &mut facts, &mut mode, &mut judgement.decisions, &mut verdict)
         };
         facts.record_in(&mut state);
         let named = terms.limits.as_ref().map(|_| worker.gateway.call_route());
         let route = named.map_or_else(|| facts.route_or_rejection(), Ok);
         state.route = route.as_ref().ok().copied();
         // No body is sent, and no upstream is asked.
-        (state.bandwidth, state.cors) = (None, None);
+        (state.permits.bandwidth, state.response.cors) = (None, None);
         // A rejection in the form of gRPC has the status 200, which callers take for an admission.
-        state.is_grpc = false;
+        state.identity.is_grpc = false;
         match terms.max_wait_ns {
             0 => {}
             u64::MAX => state.start_timeout(),
@@ -53,13 +53,15 @@ impl Received {
         }
         let rejection = match (judged, &verdict) {
             (Err(rejection), _) => rejection,
-            (Ok(()), Some(ChainVerdict::Reject(rejection))) => rejected::translate_counted(&state, rejection),
+            (Ok(()), Some(ChainVerdict::Reject(rejection))) => {
+                conclusion::translate_counted(&state, rejection)
+            }
             (Ok(()), _) => {
                 let received = Received { inbound, state };
                 return received.follow_call(verdict, route, terms.max_wait_ns);
             }
         };
-        let conclusion = rejected::conclude_rejection(&mut state, &facts.texts(), &rejection);
+        let conclusion = conclusion::conclude_rejection(&mut state, &facts.texts(), &rejection);
         Received { inbound, state }.apply_conclusion(conclusion)
     }
 
@@ -79,20 +81,24 @@ impl Received {
 }
 
 impl Judged {
-    /// Runs the phases of a call until it is admitted or rejected. If the caller hangs up, the future never ends.
+    /// [`Judged::conclude`] for a call: boxed where it waits, because the future of each call is copied and most do
+    /// not.
     ///
     /// # Errors
-    /// The rejection, with its response.
+    /// As [`Judged::conclude`].
     pub async fn conclude_call(self) -> Result<Admitted, Rejected> {
         match self {
             Judged::Admit(admitted) => Ok(admitted),
             Judged::Reject(rejected) => Err(rejected),
-            // Boxed, because the future of each call is copied and most do not wait.
-            waits => Box::pin(waits.conclude_waits()).await,
+            waits => Box::pin(waits.conclude()).await,
         }
     }
 
-    async fn conclude_waits(mut self) -> Result<Admitted, Rejected> {
+    /// Runs the phases until the request is admitted or rejected. If the client hangs up, the future never ends.
+    ///
+    /// # Errors
+    /// The rejection, with its response.
+    pub async fn conclude(mut self) -> Result<Admitted, Rejected> {
         loop {
             self = match self {
                 Judged::Admit(admitted) => return Ok(admitted),
@@ -100,7 +106,7 @@ impl Judged {
                 Judged::ReadBody(reading) => reading.read_body().await,
                 Judged::AskStore(asking) => asking.ask_store().await,
                 Judged::Wait(waiting) => waiting.wait_for_turn().await,
-                Judged::Hold(held) => held.wait_at_gate().await,
+                Judged::Pause(paused) => paused.wait_out_pause().await,
             };
         }
     }

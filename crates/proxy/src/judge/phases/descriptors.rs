@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::{Judged, Received};
+use crate::judge::conclusion;
 use crate::judge::descriptors::{
     CallFindings, ChargeDescriptors, DescriptorTerms, MergedPlaces, judge_descriptors,
 };
-use crate::judge::rejected;
 use crate::judge::request_state::RequestState;
 use crate::reject::Rejection;
 use sluicegate_admission::chain::{ChainVerdict, Decisions, Look, WaitingRequest};
@@ -33,12 +33,12 @@ pub async fn look_at_descriptors(
     let (worker, now) = (state.worker.clone(), state.judged);
     let (mut verdict, mut findings) = (None, CallFindings::default());
     let mut decisions = Decisions::new();
-    let in_flight = &mut state.in_flight;
+    let in_flight = &mut state.permits.in_flight;
     judge_descriptors::<Look>(&worker, now, terms, in_flight, &mut findings, &mut decisions, &mut verdict)?;
     let verdict = match (verdict, &worker.session) {
         (Some(ChainVerdict::AskStore(pending)), Some(session)) => {
             let waiting_size = || 0;
-            let waiter = WaitingRequest::new(&worker.gateway.waiting, &waiting_size);
+            let waiter = WaitingRequest::new(&worker.gateway.load.waiting, &waiting_size);
             let waiter = waiter.with_max_wait(terms.max_wait_ns);
             match pending.ask(session, waiter, &mut decisions, &mut Vec::new()).await {
                 ChainVerdict::Reject(rejection) => Some(rejection),
@@ -63,21 +63,22 @@ impl Received {
         state.route = Some(route);
         let (mut verdict, mut findings) = (None, CallFindings::default());
         let now = state.judged;
-        let RequestState { in_flight, decisions, .. } = &mut *state;
+        let RequestState { permits, judgement, .. } = &mut *state;
         let judged = judge_descriptors::<ChargeDescriptors>(
             &worker,
             now,
             terms,
-            in_flight,
+            &mut permits.in_flight,
             &mut findings,
-            decisions,
+            &mut judgement.decisions,
             &mut verdict,
         );
         let received = |state| Received { inbound, state };
         let CallFindings { merged, strike_target, client, account, tier } = findings;
-        (state.strike_target, state.account, state.tier) = (strike_target, account, tier);
+        (state.identity.strike_target, state.identity.account, state.identity.tier) =
+            (strike_target, account, tier);
         if let Some(client) = client {
-            state.client = client;
+            state.identity.client = client;
             if let Some(fields) = &mut state.log_fields {
                 fields.ip = (client.ip != UNIX_CLIENT).then_some(client.ip);
             }
@@ -91,7 +92,7 @@ impl Received {
         let judged = match verdict {
             None => received(state).admit(Ok(route)),
             Some(ChainVerdict::Reject(rejection)) => {
-                let rejection = rejected::translate_counted(&state, &rejection);
+                let rejection = conclusion::translate_counted(&state, &rejection);
                 received(state).reject(&rejection)
             }
             Some(verdict) => {

@@ -1,5 +1,5 @@
 //! The phases of a request until it is admitted or rejected, as types: received, its body being read, asking the store,
-//! waiting for its turn, held by a stop of its upstream, admitted.
+//! waiting for its turn, pausing with its upstream, admitted.
 //!
 //! Each phase owns the request and its state, and yields the next one. Dropping a phase gives back everything that it
 //! holds: the client hung up, or the future was dropped. Only this module makes an [`Admitted`].
@@ -17,18 +17,17 @@ use http::Response;
 use http_body::Body;
 
 use super::body_reading;
+use super::conclusion;
+use super::conclusion::Conclusion;
 use super::facts::{BodyView, RequestFacts, RequestHead};
-use super::gate;
-use super::gate::HeldPlace;
 use super::head;
 use super::head::Judgement;
 use super::mode::ChargeRequest;
-use super::rejected;
-use super::rejected::Conclusion;
-use crate::gateway::Action;
+use super::pushback;
+use super::pushback::PausePlace;
+use crate::judge::conclusion::RequestTexts;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report;
-use crate::judge::rejection_response::RequestTexts;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::reject::{Fault, Rejection};
 use sluicegate_admission::chain::{
@@ -52,7 +51,7 @@ pub enum Judged {
     ReadBody(Box<ReadingBody>),
     AskStore(Box<AskingStore>),
     Wait(Box<Waiting>),
-    Hold(Box<Held>),
+    Pause(Box<Paused>),
     Reject(Rejected),
 }
 
@@ -93,10 +92,10 @@ pub struct Waiting {
     route: Result<LocationId, Rejection>,
 }
 
-/// A request that its limits admitted, just before its upstream stopped it.
-pub struct Held {
+/// A request that its limits admitted while its upstream pauses.
+pub struct Paused {
     received: Received,
-    gate: HeldPlace,
+    pause: PausePlace,
     /// Counted out when it no longer waits.
     _place: WaitingPlace,
     route: LocationId,
@@ -128,16 +127,16 @@ impl Received {
         let listener = if selects_listeners { state.connection.listener_name() } else { None };
         let listener = listener.as_ref().map(|name| name.as_str());
         let scheme = state.connection.scheme;
-        let head = RequestHead::of_inbound(&inbound, state.client, scheme, listener, state.judged);
+        let head = RequestHead::of_inbound(&inbound, state.identity.client, scheme, listener, state.judged);
         let body = inbound.request.body().size_hint();
         let mut facts = RequestFacts::new(head, body, token.as_ref());
         facts.body_view = values.map_or(BodyView::Unread, BodyView::Read);
         let mut verdict = None;
         worker.heavy_keys.begin_request();
         let judged = {
-            let RequestState { connection, in_flight, decisions, .. } = &mut *state;
-            let mut mode = ChargeRequest { worker: &worker, connection, in_flight };
-            head::judge(&worker.gateway, &mut facts, &mut mode, decisions, &mut verdict)
+            let RequestState { connection, permits, judgement, .. } = &mut *state;
+            let mut mode = ChargeRequest { worker: &worker, connection, in_flight: &mut permits.in_flight };
+            head::judge(&worker.gateway, &mut facts, &mut mode, &mut judgement.decisions, &mut verdict)
         };
         facts.record_in(&mut state);
         let (summary, target) = (facts.summary, facts.target.take());
@@ -153,7 +152,7 @@ impl Received {
                 if rejection.late && starts_timeout {
                     state.start_timeout();
                 }
-                rejected::translate_counted(&state, rejection)
+                conclusion::translate_counted(&state, rejection)
             }
             (Ok(Judgement::Complete), _) => {
                 let route = facts.route_or_rejection();
@@ -173,7 +172,7 @@ impl Received {
                 };
             }
         };
-        let conclusion = rejected::conclude_rejection(&mut state, &facts.texts(), &rejection);
+        let conclusion = conclusion::conclude_rejection(&mut state, &facts.texts(), &rejection);
         (inbound.summary, inbound.target) = (summary, target);
         Received { inbound, state }.apply_conclusion(conclusion)
     }
@@ -210,12 +209,12 @@ impl Received {
             ChainVerdict::Wait(queued) => {
                 limit_report::count_accepted(&self.state);
                 self.state.keep_units();
-                self.state.verdict = Verdict::Wait;
-                self.state.limit = Some(queued.limit().id);
+                self.state.outcome.verdict = Verdict::Wait;
+                self.state.judgement.limit = Some(queued.limit().id);
                 Judged::Wait(Box::new(Waiting { received: self, queued, route }))
             }
             ChainVerdict::Reject(rejection) => {
-                let rejection = rejected::translate_counted(&self.state, &rejection);
+                let rejection = conclusion::translate_counted(&self.state, &rejection);
                 self.reject(&rejection)
             }
         }
@@ -233,11 +232,11 @@ impl Received {
     #[inline]
     fn admit(mut self, route: Result<LocationId, Rejection>) -> Judged {
         match route {
-            Ok(route) if self.state.stop.is_some() => self.pass_gate(route),
+            Ok(route) if self.state.permits.pause.is_some() => self.try_pass(route),
             Ok(route) => Judged::Admit(Admitted { inbound: self.inbound, state: self.state, route }),
             Err(rejection) => {
                 // The charges stay: probing for locations costs as much as using one.
-                if let Some(permit) = &mut self.state.chain_permit {
+                if let Some(permit) = &mut self.state.permits.chain {
                     permit.keep_charges();
                 }
                 self.reject(&rejection)
@@ -245,19 +244,19 @@ impl Received {
         }
     }
 
-    /// Lets the request pass to an upstream that is obeyed, unless that stops it.
+    /// Lets the request pass to an upstream that may push back, unless it pauses.
     #[cold]
-    fn pass_gate(self, route: LocationId) -> Judged {
+    fn try_pass(self, route: LocationId) -> Judged {
         let Received { inbound, state } = self;
-        match gate::enter_gate(&state, route) {
+        match pushback::try_pass(&state, route) {
             Ok(None) => Judged::Admit(Admitted { inbound, state, route }),
-            Ok(Some(gate)) => {
+            Ok(Some(pause)) => {
                 let gateway = &state.worker.gateway;
                 let waiting_size = || inbound.waiting_bytes();
-                match WaitingRequest::new(&gateway.waiting, &waiting_size).try_wait() {
+                match WaitingRequest::new(&gateway.load.waiting, &waiting_size).try_wait() {
                     Some(place) => {
                         let received = Received { inbound, state };
-                        Judged::Hold(Box::new(Held { received, gate, _place: place, route }))
+                        Judged::Pause(Box::new(Paused { received, pause, _place: place, route }))
                     }
                     None => Received { inbound, state }.reject(&Fault::TooManyWaiting.into()),
                 }
@@ -271,7 +270,7 @@ impl Received {
     fn reject(mut self, rejection: &Rejection) -> Judged {
         let conclusion = {
             let texts = RequestTexts::read_again(&self.inbound);
-            rejected::conclude_rejection(&mut self.state, &texts, rejection)
+            conclusion::conclude_rejection(&mut self.state, &texts, rejection)
         };
         self.apply_conclusion(conclusion)
     }
@@ -283,7 +282,7 @@ impl Received {
             Conclusion::Respond(response) => Judged::Reject(Rejected { response, inbound, state }),
             Conclusion::Degrade(route) => {
                 let mut received = Received { inbound, state };
-                gate::redirect_to_degraded(&mut received.state);
+                pushback::redirect_to_degraded(&mut received.state);
                 received.admit(Ok(route))
             }
         }
@@ -307,11 +306,8 @@ impl Admitted {
 
     /// True if an upstream answers the request; otherwise its location does.
     pub fn targets_upstream(&self) -> bool {
-        if self.state.is_preflight() {
-            return false;
-        }
-        let action = &self.state.worker.gateway.routes[self.route.0].action;
-        self.state.degraded.is_some() || matches!(action, Action::Upstream(_))
+        let gateway = &self.state.worker.gateway;
+        !self.state.is_preflight() && self.state.upstream(gateway, self.route).is_some()
     }
 
     #[inline]
@@ -355,10 +351,11 @@ impl AskingStore {
         let verdict = match &worker.session {
             Some(session) => {
                 let waiting_size = || received.inbound.waiting_bytes();
-                let hold_ns = route.as_ref().map_or(0, |route| gate::hold_ns(&received.state, *route));
-                let waiter = WaitingRequest::new(&worker.gateway.waiting, &waiting_size).with_pause(hold_ns);
+                let pause_ns = route.as_ref().map_or(0, |route| pushback::pause_ns(&received.state, *route));
+                let waiter =
+                    WaitingRequest::new(&worker.gateway.load.waiting, &waiting_size).with_pause(pause_ns);
                 let waiter = waiter.with_max_wait(max_wait_ns);
-                pending.ask(session, waiter, &mut received.state.decisions, &mut undecided).await
+                pending.ask(session, waiter, &mut received.state.judgement.decisions, &mut undecided).await
             }
             // Cannot fail: a gateway with shared limits has a store, and its workers a session with it.
             None => unreachable!("shared limits have a session"),
@@ -370,5 +367,5 @@ impl AskingStore {
 
 /// Remembers that a fallback judged in the store's place.
 fn note_fallbacks(state: &mut RequestState, undecided: &[UndecidedLimit]) {
-    state.used_fallback |= undecided.iter().any(|one| one.fallback.is_some());
+    state.outcome.used_fallback |= undecided.iter().any(|one| one.fallback.is_some());
 }

@@ -1,10 +1,10 @@
 //! The phases of a request that waits: for its turn, for its upstream, and for its slots.
 
-use super::{Admitted, Held, Judged, Received, Waiting, note_fallbacks};
-use crate::judge::gate;
-use crate::judge::gate::Waited;
+use super::{Admitted, Judged, Paused, Received, Waiting, note_fallbacks};
+use crate::judge::conclusion;
 use crate::judge::limit_report;
-use crate::judge::rejected;
+use crate::judge::pushback;
+use crate::judge::pushback::Waited;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::reject::{LimitCause, LimitRejection, Rejection};
 use sluicegate_admission::chain::{ChainRejection, Queued, UndecidedLimit};
@@ -19,8 +19,8 @@ enum WaitEnd {
     Turn,
     /// A queue rejected it, or too few slots are free.
     Rejected(ChainRejection),
-    /// The upstream stops the request, and no queue may hold it for so long.
-    Stopped(Rejection),
+    /// Its upstream pauses, and no queue may hold it for so long.
+    Paused(Rejection),
     TimedOut,
 }
 
@@ -51,14 +51,14 @@ impl Waiting {
                 queued.keep_charges();
                 received.reject(&rejection)
             }
-            (WaitEnd::Stopped(rejection), _) => {
+            (WaitEnd::Paused(rejection), _) => {
                 drop(queued);
                 received.reject(&rejection)
             }
             (WaitEnd::Rejected(rejection), _) => {
                 drop(queued);
                 limit_report::mark_rejected(state, &rejection);
-                received.reject(&rejected::translate_rejection(&rejection))
+                received.reject(&conclusion::translate_rejection(&rejection))
             }
             (WaitEnd::TimedOut, _) => {
                 let limit = queued.limit().id;
@@ -69,17 +69,17 @@ impl Waiting {
     }
 }
 
-// === impl Held ===
+// === impl Paused ===
 
-impl Held {
+impl Paused {
     /// Waits until the upstream takes the request. If the client hangs up, the future never ends.
-    pub async fn wait_at_gate(self) -> Judged {
-        let Held { mut received, gate, _place, route } = self;
-        let passed = gate::wait_at_gate(&received.state, gate).await;
+    pub async fn wait_out_pause(self) -> Judged {
+        let Paused { mut received, pause, _place, route } = self;
+        let passed = pushback::wait_out_pause(&received.state, pause).await;
         let state = &mut *received.state;
         let Some(passed) = passed else { return hang_up(state).await };
-        state.wait_ns = Now::read_clock().ns_since(state.judged);
-        state.verdict = Verdict::Wait;
+        state.judgement.wait_ns = Now::read_clock().ns_since(state.judged);
+        state.outcome.verdict = Verdict::Wait;
         match passed {
             Ok(()) => {
                 let Received { inbound, state } = received;
@@ -90,7 +90,7 @@ impl Held {
     }
 }
 
-/// Waits for the turn, for the upstream if that has stopped requests, and for the slots; the timeout of the location
+/// Waits for the turn, for the upstream if that pauses, and for the slots; the timeout of the location
 /// ends each wait. `None`: the client hung up.
 async fn wait_in_queues(
     state: &RequestState,
@@ -98,19 +98,19 @@ async fn wait_in_queues(
     route: Option<LocationId>,
     undecided: &mut Vec<UndecidedLimit>,
 ) -> Option<WaitEnd> {
-    match gate::wait_or_leave(state, queued.wait_turn()).await? {
+    match pushback::wait_or_leave(state, queued.wait_turn()).await? {
         Waited::Done(Ok(())) => {}
         Waited::Done(Err(rejection)) => return Some(WaitEnd::Rejected(rejection)),
         Waited::TimedOut => return Some(WaitEnd::TimedOut),
     }
     // It holds no slot yet, so this is the place to wait for its upstream.
     if let Some(route) = route
-        && let Err(rejection) = gate::pass_gate(state, route).await?
+        && let Err(rejection) = pushback::pass_or_wait(state, route).await?
     {
-        return Some(WaitEnd::Stopped(rejection));
+        return Some(WaitEnd::Paused(rejection));
     }
     let session = state.worker.session.as_ref();
-    Some(match gate::wait_or_leave(state, queued.take_slots(session, undecided)).await? {
+    Some(match pushback::wait_or_leave(state, queued.take_slots(session, undecided)).await? {
         Waited::Done(taken) => taken.map_or_else(WaitEnd::Rejected, |()| WaitEnd::Turn),
         Waited::TimedOut => WaitEnd::TimedOut,
     })

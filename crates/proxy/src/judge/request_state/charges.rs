@@ -7,7 +7,7 @@ use http::StatusCode;
 use http_body::Frame;
 
 use crate::judge::request_state::RequestState;
-use crate::reject::status;
+use crate::reject::CLIENT_GONE;
 use sluicegate_admission::chain::{ChainPermit, Extender, Overrun, Settlements};
 use sluicegate_admission::settlement::{ResponseReading, Settlement};
 use sluicegate_base::clock::Now;
@@ -17,7 +17,7 @@ impl RequestState {
     #[inline(always)]
     pub fn hold_permit(&mut self, permit: ChainPermit) {
         // First, because each further move of a permit copies it.
-        self.chain_permit = Some(permit);
+        self.permits.chain = Some(permit);
         if self.chain().reading_plan.is_some() {
             self.start_reading();
         }
@@ -26,23 +26,23 @@ impl RequestState {
     #[cold]
     fn start_reading(&mut self) {
         let plan = self.chain().reading_plan.clone();
-        if let (Some(plan), Some(permit)) = (plan, &self.chain_permit) {
+        if let (Some(plan), Some(permit)) = (plan, &self.permits.chain) {
             permit.count_reservations();
-            self.reading = Some(Box::new(ResponseReading::new(plan, self.is_grpc)));
+            self.response.reading = Some(Box::new(ResponseReading::new(plan, self.identity.is_grpc)));
         }
     }
 
     /// The status of the final response is known: settles the charges that it decides.
     #[inline(always)]
     pub fn read_final_status(&mut self, status: StatusCode) {
-        if self.reading.is_some() {
+        if self.response.reading.is_some() {
             self.settle_by_status(status);
         }
     }
 
     #[cold]
     fn settle_by_status(&mut self, status: StatusCode) {
-        if let (Some(reading), Some(permit)) = (&mut self.reading, &mut self.chain_permit) {
+        if let (Some(reading), Some(permit)) = (&mut self.response.reading, &mut self.permits.chain) {
             reading.set_status(status);
             let settlements = permit.settle_by_head(reading, Now::read_clock());
             self.count_settlements(&settlements);
@@ -51,7 +51,7 @@ impl RequestState {
 
     /// Reads a part of the body that is passed on, and charges the costs in it.
     pub fn read_frame(&mut self, frame: &Frame<Bytes>, is_last: bool, waker: &Waker) -> Overrun {
-        let Some(reading) = &mut self.reading else { return Overrun::None };
+        let Some(reading) = &mut self.response.reading else { return Overrun::None };
         match (frame.data_ref(), frame.trailers_ref()) {
             (Some(data), _) => reading.read_data(data),
             (None, Some(trailers)) => reading.read_trailers(trailers),
@@ -67,14 +67,17 @@ impl RequestState {
     /// Takes the units of the response beyond the reservation, of the limits that cut responses. `waker` is woken when
     /// the store has answered.
     pub fn extend_reservations(&mut self, waker: &Waker) -> Overrun {
-        let (Some(reading), Some(permit)) = (&self.reading, &self.chain_permit) else { return Overrun::None };
+        let (Some(reading), Some(permit)) = (&self.response.reading, &self.permits.chain) else {
+            return Overrun::None;
+        };
         if !reading.may_cut() {
             return Overrun::None;
         }
-        let (bytes, session, now) = (self.bytes_sent, self.worker.session.as_ref(), Now::read_clock());
+        let (bytes, session, now) =
+            (self.response.bytes_sent, self.worker.session.as_ref(), Now::read_clock());
         let overrun = permit.extend_reservations(&Extender { reading, bytes, session, waker, now });
         if let Overrun::UsedUp(limit) = overrun {
-            self.limit = Some(limit);
+            self.judgement.limit = Some(limit);
         }
         overrun
     }
@@ -82,28 +85,28 @@ impl RequestState {
     /// The last piece of the response is about to be passed on: settles all other charges that depend on it.
     #[inline(always)]
     pub fn settle_complete(&mut self) {
-        if self.reading.is_some() {
+        if self.response.reading.is_some() {
             self.settle_whole();
         }
     }
 
     #[cold]
     fn settle_whole(&mut self) {
-        if let (Some(reading), Some(permit)) = (&mut self.reading, &mut self.chain_permit) {
+        if let (Some(reading), Some(permit)) = (&mut self.response.reading, &mut self.permits.chain) {
             reading.mark_complete();
-            let settlements = permit.settle_charges(reading, self.bytes_sent, Now::read_clock());
+            let settlements = permit.settle_charges(reading, self.response.bytes_sent, Now::read_clock());
             self.count_settlements(&settlements);
         }
     }
 
     /// Settles the charges that still depend on the response, and releases the slots.
     pub(super) fn end_permit(&mut self) {
-        let Some(mut permit) = self.chain_permit.take() else { return };
-        let has_response = self.status != status::CLIENT_GONE && !std::thread::panicking();
+        let Some(mut permit) = self.permits.chain.take() else { return };
+        let has_response = self.outcome.status != CLIENT_GONE && !std::thread::panicking();
         permit.end_response(has_response);
-        if let Some(reading) = &mut self.reading {
+        if let Some(reading) = &mut self.response.reading {
             reading.mark_over();
-            let settlements = permit.settle_charges(reading, self.bytes_sent, Now::read_clock());
+            let settlements = permit.settle_charges(reading, self.response.bytes_sent, Now::read_clock());
             self.count_settlements(&settlements);
         }
     }
@@ -116,9 +119,9 @@ impl RequestState {
                 metrics.count_charge(self.worker.id, limit, source as usize, charged, overrun);
             }
             // The head may decide for a later limit of the chain first.
-            let known = self.settlement.as_ref().map_or(u16::MAX, |known| known.limit_index);
+            let known = self.response.settlement.as_ref().map_or(u16::MAX, |known| known.limit_index);
             if let Some(first) = settlements.first().filter(|first| first.limit_index < known) {
-                self.settlement = Some(Box::new(*first));
+                self.response.settlement = Some(Box::new(*first));
             }
         }
     }

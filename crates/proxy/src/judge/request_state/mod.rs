@@ -16,11 +16,10 @@ use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 
 use crate::gateway::heavy_keys::{KeptUnits, RefusalFacts};
-use crate::gateway::in_flight::RequestInFlight;
-use crate::gateway::worker::{ClientConnection, Worker};
-use crate::gateway::{LimitChain, REQUESTS_CLOSED, REQUESTS_OPENED};
+use crate::gateway::worker::{ClientConnection, RequestInFlight, Worker};
+use crate::gateway::{Action, Gateway, LimitChain, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::judge::inbound::InboundRequest;
-use crate::reject::{Fault, LimitRejection, status};
+use crate::reject::{CLIENT_GONE, Fault, LimitRejection, PANICKED};
 use sluicegate_admission::ban::StrikeTarget;
 use sluicegate_admission::chain::{ChainPermit, Decisions};
 use sluicegate_admission::settlement::{ResponseReading, Settlement};
@@ -31,8 +30,9 @@ use sluicegate_http::request::client::{Client, UNIX_CLIENT};
 use sluicegate_http::request::cors::CorsAnswer;
 use sluicegate_http::request::location;
 use sluicegate_http::request::request_id::RequestId;
+use sluicegate_http::upstream::Upstream;
 use sluicegate_limit::bandwidth::BandwidthShare;
-use sluicegate_limit::pushback::StopCheck;
+use sluicegate_limit::pushback::PauseCheck;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{LimitId, LocationId, LogField, Scheme, TierRules, UpstreamId};
 use sluicegate_observe::metrics::VerdictKind;
@@ -53,6 +53,19 @@ pub struct RequestState {
     pub route: Option<LocationId>,
     /// The limits that judge a call for descriptors; `None` = those of its route.
     pub call_chain: Option<Arc<LimitChain>>,
+    pub identity: RequestIdentity,
+    pub judgement: RequestJudgement,
+    pub permits: RequestPermits,
+    pub response: ResponseProgress,
+    pub outcome: RequestOutcome,
+    /// Present only if this request is logged.
+    pub log_fields: Option<Box<LogFields>>,
+    /// Present only if this request is sampled.
+    pub span: Option<Box<RequestSpan>>,
+}
+
+/// The request and its caller, as its head says.
+pub struct RequestIdentity {
     pub request_id: RequestId,
     pub client: Client,
     /// The scheme of the connection, or the one that a trusted proxy tells.
@@ -65,49 +78,61 @@ pub struct RequestState {
     pub strike_target: Option<StrikeTarget>,
     /// `None` before it is found, and where no tiers are configured.
     pub tier: Option<Tier>,
+}
+
+/// The findings of its limits.
+pub struct RequestJudgement {
     /// The decisions of the chain, in chain order.
     pub decisions: Decisions,
-    pub chain_permit: Option<ChainPermit>,
+    /// The units that it asked of each limit; `None` before the store is asked or it waits.
+    pub kept_units: Option<Box<[KeptUnits]>>,
+    /// The index of the limit that rejected the request or made it wait.
+    pub limit: Option<LimitId>,
+    pub retry_after_ns: Option<u64>,
+    /// The time from its judgement to its turn; 0 = it did not wait.
+    pub wait_ns: u64,
+    /// The index of the upstream that responds instead of the location's, because `limit` rejected.
+    pub degraded: Option<UpstreamId>,
+}
+
+/// The permits that it holds, and the terms of its way to the upstream.
+pub struct RequestPermits {
+    pub chain: Option<ChainPermit>,
+    pub in_flight: Option<RequestInFlight>,
+    /// Paces the response body; `None` = unlimited.
+    pub bandwidth: Option<Box<BandwidthShare>>,
+    /// The pause of its key, if its upstream asked for one; `None` if the upstream never pushes back.
+    pub pause: Option<Box<PauseCheck>>,
+}
+
+/// The response, as far as it was passed on.
+pub struct ResponseProgress {
     /// The parts of the response that the limits of the chain need; `None`: none of them charges by it.
     pub reading: Option<Box<ResponseReading>>,
     /// The charge of the first limit that charges by the response, once that is over.
     pub settlement: Option<Box<Settlement>>,
-    /// The units that it asked of each limit; `None` before the store is asked or it waits.
-    pub kept_units: Option<Box<[KeptUnits]>>,
-    /// Paces the response body; `None` = unlimited.
-    pub bandwidth: Option<Box<BandwidthShare>>,
     /// Fields for the head of the response; `None` in a location without `cors`.
     pub cors: Option<CorsAnswer>,
-    /// The stops that its upstream asked for requests of its key; `None` if the upstream is not obeyed.
-    pub stop: Option<Box<StopCheck>>,
-    /// The index of the upstream that responds instead of the location's, because `limit` rejected.
-    pub degraded: Option<UpstreamId>,
+    /// Bytes of the response body that were passed to the connection.
+    pub bytes_sent: u64,
+    /// Bytes received from the client through a tunnel; `None` = no tunnel.
+    pub bytes_received: Option<u64>,
+}
+
+/// The end of the request, as log and metrics show it.
+pub struct RequestOutcome {
+    pub verdict: Verdict,
+    pub status: StatusCode,
+    /// Why the upstream gave no response, or an incomplete one; or that an operator banned the client.
+    pub error: Option<&'static str>,
     /// The store did not reply, and its `on_failure` fallback judged instead.
     pub used_fallback: bool,
-    pub in_flight: Option<RequestInFlight>,
     /// The index of the last server that was tried.
     pub server: Option<usize>,
     /// The number of servers that were tried, repeated ones counted again.
     pub tries: u32,
     /// The time from sending the request to the head of the response, or to the last fault; `None` = neither came.
     pub upstream_ns: Option<u64>,
-    /// Why the upstream gave no response, or an incomplete one; or that an operator banned the client.
-    pub error: Option<&'static str>,
-    pub status: StatusCode,
-    /// Bytes of the response body that were passed to the connection.
-    pub bytes_sent: u64,
-    /// Bytes received from the client through a tunnel; `None` = no tunnel.
-    pub bytes_received: Option<u64>,
-    /// The time from its judgement to its turn; 0 = it did not wait.
-    pub wait_ns: u64,
-    pub verdict: Verdict,
-    /// The index of the limit that rejected the request or made it wait.
-    pub limit: Option<LimitId>,
-    pub retry_after_ns: Option<u64>,
-    /// Present only if this request is logged.
-    pub log_fields: Option<Box<LogFields>>,
-    /// Present only if this request is sampled.
-    pub span: Option<Box<RequestSpan>>,
 }
 
 /// The outcome of a request, in the words of the access log.
@@ -129,13 +154,8 @@ impl Verdict {
     /// The word of the access log; for a fault, its cause.
     pub fn as_str(self) -> &'static str {
         match self {
-            Verdict::Admit => "admit",
-            Verdict::Wait => "wait",
-            Verdict::Reject => "reject",
-            Verdict::MissingKey => "missing_key",
-            Verdict::Degrade => "degrade",
-            Verdict::Ban => "ban",
             Verdict::Fault(fault) => fault.cause(),
+            other => other.kind().name(),
         }
     }
 
@@ -168,8 +188,8 @@ pub struct LogFields {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The decisions of dry-run limits, as one text.
     pub dry_run: Option<String>,
-    /// The door of the rate-limit service that it came through; `None` = it is a request.
-    pub door: Option<&'static str>,
+    /// The protocol of a call of the rate-limit service; `None` = a request.
+    pub protocol: Option<&'static str>,
 }
 
 /// Facts that only the span uses.
@@ -191,7 +211,7 @@ impl RequestState {
         started: Now,
     ) -> Box<RequestState> {
         watch.begin_request();
-        worker.gateway.request_counts.add(worker.id, REQUESTS_OPENED, 1);
+        worker.gateway.load.request_counts.add(worker.id, REQUESTS_OPENED, 1);
         // Reserved first, so that the state is written in place and not copied into its box.
         let place = Box::new_uninit();
         let state = RequestState {
@@ -200,39 +220,44 @@ impl RequestState {
             watch,
             started,
             judged: started,
-            request_id: worker.request_ids.next_id(started),
             route: None,
             call_chain: None,
-            client,
-            scheme: connection.scheme,
-            is_grpc: false,
-            is_websocket_connect: false,
-            account: None,
-            strike_target: None,
-            tier: None,
-            decisions: Decisions::new(),
-            chain_permit: None,
-            reading: None,
-            settlement: None,
-            kept_units: None,
-            bandwidth: None,
-            cors: None,
-            stop: None,
-            degraded: None,
-            used_fallback: false,
-            in_flight: None,
-            server: None,
-            tries: 0,
-            upstream_ns: None,
-            error: None,
-            // Logged if the client leaves before the head of its response is ready.
-            status: status::CLIENT_GONE,
-            bytes_sent: 0,
-            bytes_received: None,
-            wait_ns: 0,
-            verdict: Verdict::Admit,
-            limit: None,
-            retry_after_ns: None,
+            identity: RequestIdentity {
+                request_id: worker.request_ids.next_id(started),
+                client,
+                scheme: connection.scheme,
+                is_grpc: false,
+                is_websocket_connect: false,
+                account: None,
+                strike_target: None,
+                tier: None,
+            },
+            judgement: RequestJudgement {
+                decisions: Decisions::new(),
+                kept_units: None,
+                limit: None,
+                retry_after_ns: None,
+                wait_ns: 0,
+                degraded: None,
+            },
+            permits: RequestPermits { chain: None, in_flight: None, bandwidth: None, pause: None },
+            response: ResponseProgress {
+                reading: None,
+                settlement: None,
+                cors: None,
+                bytes_sent: 0,
+                bytes_received: None,
+            },
+            outcome: RequestOutcome {
+                verdict: Verdict::Admit,
+                // Logged if the client leaves before the head of its response is ready.
+                status: CLIENT_GONE,
+                error: None,
+                used_fallback: false,
+                server: None,
+                tries: 0,
+                upstream_ns: None,
+            },
             log_fields: None,
             span: None,
         };
@@ -242,15 +267,15 @@ impl RequestState {
     /// Copies from the head a trusted proxy's request id, and the fields of the access log.
     pub fn read_head(&mut self, inbound: &InboundRequest) {
         let InboundRequest { request, authority, is_websocket_connect, .. } = inbound;
-        self.is_websocket_connect = *is_websocket_connect;
+        self.identity.is_websocket_connect = *is_websocket_connect;
         let gateway = &self.worker.gateway;
         let headers = request.headers();
-        if self.client.trusted_peer
-            && let Some(id) = headers.get(&gateway.server.request_id)
+        if self.identity.client.trusted_peer
+            && let Some(id) = headers.get(&gateway.config.server.request_id)
             && (1..=REQUEST_ID_MAX).contains(&id.len())
             && id.as_bytes().iter().all(is_request_id_byte)
         {
-            self.request_id = RequestId::Sent(id.clone());
+            self.identity.request_id = RequestId::Sent(id.clone());
         }
         let named_host = || location::named_host(headers, authority.as_ref().or(request.uri().authority()));
         if let Some(context) = self.worker.tracer.as_ref().and_then(|tracer| tracer.begin_span(headers)) {
@@ -270,17 +295,28 @@ impl RequestState {
             gateway.config.access_log.fields.contains(&field).then(|| headers.get(name).cloned()).flatten()
         };
         self.log_fields = Some(Box::new(LogFields {
-            ip: (self.client.ip != UNIX_CLIENT).then_some(self.client.ip),
+            ip: (self.identity.client.ip != UNIX_CLIENT).then_some(self.identity.client.ip),
             method: request.method().clone(),
             host: named_host(),
             target: request.uri().path_and_query().cloned(),
             version: request.version(),
             user_agent: named(LogField::UserAgent, header::USER_AGENT),
             referer: named(LogField::Referer, header::REFERER),
-            headers: gateway.logged_headers.iter().filter_map(logged).collect(),
+            headers: gateway.config.access_log.headers.iter().filter_map(logged).collect(),
             dry_run: None,
-            door: None,
+            protocol: None,
         }));
+    }
+
+    /// The upstream that responds to the request, by its location or in place of its rejection; `None` = it is answered
+    /// here.
+    #[inline]
+    pub fn upstream<'a>(&self, gateway: &'a Gateway, route: LocationId) -> Option<&'a Arc<Upstream>> {
+        match (self.judgement.degraded, &gateway.routes[route.0].action) {
+            (Some(degraded), _) => Some(&gateway.upstreams[degraded.0]),
+            (None, Action::Upstream(upstream)) => Some(upstream),
+            (None, Action::Respond { .. } | Action::Redirect { .. }) => None,
+        }
     }
 
     /// Starts the timeout of the location, which covers its queues and its upstream.
@@ -293,14 +329,19 @@ impl RequestState {
 
     /// Keeps the units that it asked of each limit, before other requests are judged.
     pub fn keep_units(&mut self) {
-        if self.kept_units.is_none() {
-            self.kept_units = Some(self.worker.heavy_keys.keep_asked());
+        if self.judgement.kept_units.is_none() {
+            self.judgement.kept_units = Some(self.worker.heavy_keys.keep_units());
         }
     }
 
     /// Counts the units that a limit refuses finally, or would refuse without its dry run.
     pub fn count_refused(&self, limit: LimitId) {
-        self.worker.heavy_keys.count_refused(limit, self.kept_units.as_deref(), self.judged_until(), None);
+        self.worker.heavy_keys.count_refused(
+            limit,
+            self.judgement.kept_units.as_deref(),
+            self.judged_until(),
+            None,
+        );
     }
 
     /// [`RequestState::count_refused`], which also adds the refusal to the last ones.
@@ -308,45 +349,50 @@ impl RequestState {
         let now = self.judged_until();
         let facts = RefusalFacts {
             unix_ms: self.worker.wall_clock.unix_ms(now),
-            ip: self.client.ip,
+            ip: self.identity.client.ip,
             location: self.worker.gateway.location_name(self.route),
             status,
             retry_after_ns: rejection.exact_retry_ns(),
             cause: rejection.cause,
         };
-        self.worker.heavy_keys.count_refused(rejection.limit, self.kept_units.as_deref(), now, Some(&facts));
+        self.worker.heavy_keys.count_refused(
+            rejection.limit,
+            self.judgement.kept_units.as_deref(),
+            now,
+            Some(&facts),
+        );
         // Log line and span name the key.
         if self.log_fields.is_some() || self.span.is_some() {
             self.keep_units();
         }
     }
 
-    /// The key that stops with it; `None` if its upstream is not obeyed.
+    /// The key that pauses with it; `None` if its upstream never pushes back.
     #[inline]
-    pub fn stop_key(&self) -> Option<&CounterKey> {
-        self.stop.as_ref().map(|stop| &stop.key)
+    pub fn pause_key(&self) -> Option<&CounterKey> {
+        self.permits.pause.as_ref().map(|pause| &pause.key)
     }
 
     /// The end of its wait, or when it was judged.
     pub fn judged_until(&self) -> Now {
-        Now(self.judged.0.saturating_add(self.wait_ns))
+        Now(self.judged.0.saturating_add(self.judgement.wait_ns))
     }
 
     /// True if the response tells a trusted proxy that a fallback judged instead of the store.
     #[inline]
     pub fn marks_fallback(&self) -> bool {
-        self.used_fallback && self.client.trusted_peer
+        self.outcome.used_fallback && self.identity.client.trusted_peer
     }
 
     /// True if the location's `cors` answers the request.
     #[inline]
     pub fn is_preflight(&self) -> bool {
-        self.cors.as_ref().is_some_and(|cors| cors.is_preflight)
+        self.response.cors.as_ref().is_some_and(|cors| cors.is_preflight)
     }
 
     /// The name of the caller's tier, or of the default one.
     pub fn tier_name(&self) -> &str {
-        self.tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str)
+        self.identity.tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str)
     }
 }
 
@@ -358,37 +404,42 @@ fn is_request_id_byte(byte: &u8) -> bool {
 impl Drop for RequestState {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            (self.status, self.verdict) = (status::PANICKED, Verdict::Fault(Fault::Internal));
+            (self.outcome.status, self.outcome.verdict) = (PANICKED, Verdict::Fault(Fault::Internal));
         }
         // A rejection stays a rejection even if its response was not read.
         if let Some(fault) = self.watch.missed_deadline().and_then(Fault::from_broken_deadline)
-            && matches!(self.verdict, Verdict::Admit | Verdict::Wait | Verdict::Degrade)
+            && matches!(self.outcome.verdict, Verdict::Admit | Verdict::Wait | Verdict::Degrade)
         {
-            self.verdict = Verdict::Fault(fault);
+            self.outcome.verdict = Verdict::Fault(fault);
         }
         // Release the slots first, so that the rest does not delay the next request.
-        if self.chain_permit.is_some() {
+        if self.permits.chain.is_some() {
             self.end_permit();
         }
-        self.in_flight = None;
+        self.permits.in_flight = None;
         self.watch.end_request();
-        if self.status == status::CLIENT_GONE && self.connection.watch.is_multiplexed() {
+        if self.outcome.status == CLIENT_GONE && self.connection.watch.is_multiplexed() {
             self.connection.count_cancelled();
         }
-        self.worker.gateway.request_counts.add(self.worker.id, REQUESTS_CLOSED, 1);
+        self.worker.gateway.load.request_counts.add(self.worker.id, REQUESTS_CLOSED, 1);
         let ended = Now::read_clock();
         // A tunnel has none.
-        let duration = self.bytes_received.is_none().then(|| ended.ns_since(self.started));
+        let duration = self.response.bytes_received.is_none().then(|| ended.ns_since(self.started));
         let metrics = &self.worker.gateway.metrics;
-        metrics.count_request(self.worker.id, self.route, (self.status, self.answer_maker()), duration);
-        metrics.count_verdict(self.worker.id, self.verdict.kind());
+        metrics.count_request(
+            self.worker.id,
+            self.route,
+            (self.outcome.status, self.answer_maker()),
+            duration,
+        );
+        metrics.count_verdict(self.worker.id, self.outcome.verdict.kind());
         let (fields, span) = (self.log_fields.take(), self.span.take());
         if fields.is_none() && span.is_none() {
             return;
         }
-        if self.verdict == Verdict::Wait && self.wait_ns == 0 {
+        if self.outcome.verdict == Verdict::Wait && self.judgement.wait_ns == 0 {
             // The client left before the request's turn.
-            self.wait_ns = ended.ns_since(self.judged);
+            self.judgement.wait_ns = ended.ns_since(self.judged);
         }
         if let Some(fields) = fields {
             self.write_log_line(&fields, ended);
@@ -396,5 +447,26 @@ impl Drop for RequestState {
         if let Some(span) = span {
             self.queue_span(&span, ended);
         }
+    }
+}
+
+impl RequestState {
+    /// The limits that judge it.
+    #[inline]
+    pub fn chain(&self) -> &LimitChain {
+        chain_of(&self.worker, self.call_chain.as_ref(), self.route)
+    }
+}
+
+/// The limits of a call for descriptors, or those of a route.
+#[inline]
+pub fn chain_of<'a>(
+    worker: &'a Worker,
+    call_chain: Option<&'a Arc<LimitChain>>,
+    route: Option<LocationId>,
+) -> &'a LimitChain {
+    match call_chain {
+        None => worker.gateway.chain_for(route),
+        Some(chain) => chain,
     }
 }

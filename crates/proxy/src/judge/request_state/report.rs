@@ -4,7 +4,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Version};
 
 use crate::judge::request_state::{LogFields, RequestSpan, RequestState, Verdict};
-use crate::reject::status;
+use crate::reject::CLIENT_GONE;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::account::Tier;
 use sluicegate_http::request::client::UNIX_CLIENT;
@@ -18,18 +18,22 @@ use sluicegate_observe::traces::span::SpanRecord;
 impl RequestState {
     /// The name of its key by the limit that rejected it or made it wait; `None` also where names are not kept.
     fn limit_key(&self) -> Option<String> {
-        self.worker.heavy_keys.name_key(&self.worker.gateway, self.limit?, self.kept_units.as_deref()?)
+        self.worker.heavy_keys.name_key(
+            &self.worker.gateway,
+            self.judgement.limit?,
+            self.judgement.kept_units.as_deref()?,
+        )
     }
 
     pub(super) fn answer_maker(&self) -> AnswerMaker {
-        match self.verdict {
+        match self.outcome.verdict {
             Verdict::Ban | Verdict::MissingKey => AnswerMaker::Limit,
             // Without a limit the upstream asked for a stop.
-            Verdict::Reject if self.limit.is_some() => AnswerMaker::Limit,
-            Verdict::Degrade if self.degraded.is_none() => AnswerMaker::Limit,
+            Verdict::Reject if self.judgement.limit.is_some() => AnswerMaker::Limit,
+            Verdict::Degrade if self.judgement.degraded.is_none() => AnswerMaker::Limit,
             Verdict::Reject | Verdict::Fault(_) => AnswerMaker::Gateway,
-            _ if self.status == status::CLIENT_GONE => AnswerMaker::Gateway,
-            _ if self.tries > 0 => AnswerMaker::Server,
+            _ if self.outcome.status == CLIENT_GONE => AnswerMaker::Gateway,
+            _ if self.outcome.tries > 0 => AnswerMaker::Server,
             _ => AnswerMaker::Location,
         }
     }
@@ -37,31 +41,31 @@ impl RequestState {
     pub(super) fn write_log_line(&self, fields: &LogFields, ended: Now) {
         let gateway = &self.worker.gateway;
         let has = |field| gateway.config.access_log.fields.contains(&field);
-        let was_sent = self.tries > 0;
+        let was_sent = self.outcome.tries > 0;
         let key = self.limit_key();
         self.worker.log.write_record(&AccessRecord {
             unix_us: self.worker.wall_clock.unix_ns(self.started) / 1_000,
-            id: self.request_id.as_str(),
+            id: self.identity.request_id.as_str(),
             ip: fields.ip,
             method: fields.method.as_str(),
-            door: fields.door,
+            protocol: fields.protocol,
             host: fields.host.as_ref().map(HeaderValue::to_str).and_then(Result::ok).unwrap_or_default(),
             path: fields.target.as_ref().map_or("", PathAndQuery::path),
-            status: self.status.as_u16(),
-            bytes: self.bytes_sent,
-            received: self.bytes_received,
+            status: self.outcome.status.as_u16(),
+            bytes: self.response.bytes_sent,
+            received: self.response.bytes_received,
             duration_ns: ended.ns_since(self.started),
-            wait_ns: self.wait_ns,
-            upstream: self.server.map(|server| &*gateway.servers[server].name),
-            error: self.error,
+            wait_ns: self.judgement.wait_ns,
+            upstream: self.outcome.server.map(|server| &*gateway.servers[server].name),
+            error: self.outcome.error,
             location: gateway.location_name(self.route).map(|name| &**name),
-            account: self.account.as_deref(),
-            tier: self.tier.as_ref().map(Tier::as_str),
-            verdict: self.verdict.as_str(),
-            limit: self.limit.map(|limit| &*gateway.limits[limit.0].name),
+            account: self.identity.account.as_deref(),
+            tier: self.identity.tier.as_ref().map(Tier::as_str),
+            verdict: self.outcome.verdict.as_str(),
+            limit: self.judgement.limit.map(|limit| &*gateway.limits[limit.0].name),
             key: key.as_deref(),
-            retry_after_ns: self.retry_after_ns,
-            charge: self.settlement.as_ref().map(|settled| RecordedCharge {
+            retry_after_ns: self.judgement.retry_after_ns,
+            charge: self.response.settlement.as_ref().map(|settled| RecordedCharge {
                 reserved: settled.reserved,
                 charged: settled.charged,
                 source: settled.source.as_str(),
@@ -69,9 +73,9 @@ impl RequestState {
             dry_run: fields.dry_run.as_deref(),
             user_agent: fields.user_agent.as_ref().map(HeaderValue::as_bytes),
             referer: fields.referer.as_ref().map(HeaderValue::as_bytes),
-            tries: (was_sent && has(LogField::Tries)).then_some(self.tries),
-            upstream_ns: self.upstream_ns.filter(|_| was_sent && has(LogField::UpstreamMs)),
-            scheme: has(LogField::Scheme).then(|| self.scheme.as_str()),
+            tries: (was_sent && has(LogField::Tries)).then_some(self.outcome.tries),
+            upstream_ns: self.outcome.upstream_ns.filter(|_| was_sent && has(LogField::UpstreamMs)),
+            scheme: has(LogField::Scheme).then(|| self.identity.scheme.as_str()),
             proto: has(LogField::Proto).then(|| version_name(fields.version)),
             headers: &fields.headers,
         });
@@ -96,27 +100,27 @@ impl RequestState {
             unusual_method,
             path: span::cut_path(traced.target.as_ref().map_or("", PathAndQuery::path)),
             host: host.map(span::cut_host),
-            scheme: self.scheme.as_str(),
+            scheme: self.identity.scheme.as_str(),
             version: match traced.version {
                 Version::HTTP_10 => "1.0",
                 Version::HTTP_2 => "2",
                 _ => "1.1",
             },
-            client: (self.client.ip != UNIX_CLIENT).then_some(self.client.ip),
-            request_id: span::cut_id(self.request_id.as_str()),
+            client: (self.identity.client.ip != UNIX_CLIENT).then_some(self.identity.client.ip),
+            request_id: span::cut_id(self.identity.request_id.as_str()),
             location: gateway.location_name(self.route).cloned(),
-            status: self.status.as_u16(),
-            verdict: self.verdict.as_str(),
-            fault: match self.verdict {
+            status: self.outcome.status.as_u16(),
+            verdict: self.outcome.verdict.as_str(),
+            fault: match self.outcome.verdict {
                 Verdict::Fault(fault) => Some(fault.cause()),
                 _ => None,
             },
-            limit: self.limit.map(|limit| gateway.limits[limit.0].name.clone()),
+            limit: self.judgement.limit.map(|limit| gateway.limits[limit.0].name.clone()),
             key_hash: self.limit_key().map(|name| tracer.hash_key(&name)),
-            wait_ns: self.wait_ns,
-            retry_after_ns: self.retry_after_ns,
-            server: self.server.map(|server| gateway.servers[server].name.clone()),
-            upstream_ns: self.upstream_ns,
+            wait_ns: self.judgement.wait_ns,
+            retry_after_ns: self.judgement.retry_after_ns,
+            server: self.outcome.server.map(|server| gateway.servers[server].name.clone()),
+            upstream_ns: self.outcome.upstream_ns,
         }
     }
 }

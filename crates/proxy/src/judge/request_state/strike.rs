@@ -11,7 +11,9 @@ use sluicegate_observe::metrics::BanEvent;
 
 /// Counts a final rejection by a limit, once: as a rejection, or by the status of its response.
 pub fn record_rejection(state: &RequestState, cause: LimitCause, status: StatusCode) {
-    let (Some(bans), Some(target)) = (&state.worker.gateway.bans, state.strike_target) else { return };
+    let (Some(bans), Some(target)) = (&state.worker.gateway.bans, state.identity.strike_target) else {
+        return;
+    };
     let strikes = bans.strike_rules();
     let is_rejection = matches!(cause, LimitCause::Rate | LimitCause::Queue | LimitCause::QueuedTooLong);
     if strikes.rejections && is_rejection || strikes.statuses.contains(status.as_u16()) {
@@ -23,7 +25,7 @@ pub fn record_rejection(state: &RequestState, cause: LimitCause, status: StatusC
 #[inline]
 pub fn record_response(state: &RequestState) {
     if let Some(bans) = &state.worker.gateway.bans
-        && bans.strike_rules().statuses.contains(state.status.as_u16())
+        && bans.strike_rules().statuses.contains(state.outcome.status.as_u16())
         && let Some(target) = find_target(state)
     {
         record_strike(state, bans, target, Now::read_clock());
@@ -33,21 +35,21 @@ pub fn record_response(state: &RequestState) {
 /// The client that a response counts against; `None` = the response is no strike.
 #[cold]
 fn find_target(state: &RequestState) -> Option<StrikeTarget> {
-    match state.verdict {
-        Verdict::Admit | Verdict::Wait => state.strike_target,
+    match state.outcome.verdict {
+        Verdict::Admit | Verdict::Wait => state.identity.strike_target,
         // Rejections by limits are counted before; degraded answers and refusals by a ban never are.
         Verdict::Reject | Verdict::MissingKey | Verdict::Degrade | Verdict::Ban => None,
         Verdict::Fault(fault) if !fault.is_by_client() => None,
         // Most of these requests were refused before bans were judged.
         Verdict::Fault(_) => {
-            state.strike_target.or_else(|| (!is_bypassed(state)).then_some(StrikeTarget::Deferred))
+            state.identity.strike_target.or_else(|| (!is_bypassed(state)).then_some(StrikeTarget::Deferred))
         }
     }
 }
 
 fn is_bypassed(state: &RequestState) -> bool {
     let access = state.worker.gateway.access_for(state.route);
-    access.is_some_and(|access| access.decide_access(state.client.ip) == AccessDecision::Bypassed)
+    access.is_some_and(|access| access.decide_access(state.identity.client.ip) == AccessDecision::Bypassed)
 }
 
 fn record_strike(state: &RequestState, bans: &Bans, target: StrikeTarget, now: Now) {
@@ -56,15 +58,15 @@ fn record_strike(state: &RequestState, bans: &Bans, target: StrikeTarget, now: N
     let key = match target {
         StrikeTarget::Key(key) => key,
         StrikeTarget::Deferred => {
-            let ip = gateway.clients.mask_address(state.client.ip);
-            bans.deferred_key(&gateway.keys, ip, state.account.as_deref())
+            let ip = gateway.clients.mask_address(state.identity.client.ip);
+            bans.deferred_key(&gateway.keys, ip, state.identity.account.as_deref())
         }
     };
     let count = |event| gateway.metrics.count_ban_event(worker.id, event);
     let identity = || {
-        let account = state.account.as_deref().map(|account| worker.log.shown_account(account));
-        let network = gateway.clients.mask_network(state.client.ip);
-        ClientIdentity { ip: state.client.ip, network, account }
+        let account = state.identity.account.as_deref().map(|account| worker.log.shown_account(account));
+        let network = gateway.clients.mask_network(state.identity.client.ip);
+        ClientIdentity { ip: state.identity.client.ip, network, account }
     };
     match bans.queue_strike(&key, now, identity).unwrap_or_else(|| bans.count_strike(&key, now)) {
         StrikeOutcome::Counted => count(BanEvent::Strike),

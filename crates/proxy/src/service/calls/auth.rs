@@ -49,7 +49,7 @@ pub async fn answer_auth(
     match judged.conclude_call().await {
         Ok(admitted) => {
             let (_, state, _) = admitted.into_parts();
-            match state.degraded {
+            match state.judgement.degraded {
                 None => answer_admitted(state),
                 Some(_) => answer_degraded(state, auth_status),
             }
@@ -73,7 +73,7 @@ fn read_call(inbound: InboundRequest, state: &mut RequestState) -> Result<AuthCa
     let token = original::single(&head.headers, &original::TOKEN).map(|token| token.cloned());
     head.headers.remove(original::TOKEN);
     if let Some(fields) = &mut state.log_fields {
-        fields.door = Some("auth");
+        fields.protocol = Some("auth");
         fields.headers.retain(|(name, _)| *name != original::TOKEN);
     }
     let gateway = &state.worker.clone().gateway;
@@ -82,7 +82,7 @@ fn read_call(inbound: InboundRequest, state: &mut RequestState) -> Result<AuthCa
         count_call(state, CallResult::AuthDenied);
         return Err(Box::new(refuse_proxy(state, fault)));
     }
-    if !state.client.trusted_peer {
+    if !state.identity.client.trusted_peer {
         return Err(refuse_call(state, &untrusted_peer(state)));
     }
     let auth_status = AuthStatus::read(&head.headers).map_err(|fault| refuse_call(state, &fault))?;
@@ -116,7 +116,7 @@ fn untrusted_peer(state: &RequestState) -> HeaderFault {
         field: "server.trusted_proxies".to_owned(),
         message: format!(
             "the proxy at {} is not in `server.trusted_proxies`, so its X-Forwarded headers are not believed",
-            state.client.ip
+            state.identity.client.ip
         ),
         reason: "the peer is no trusted proxy",
     }
@@ -124,7 +124,7 @@ fn untrusted_peer(state: &RequestState) -> HeaderFault {
 
 fn refuse_call(state: &mut RequestState, fault: &HeaderFault) -> Box<Response<Bytes>> {
     count_call(state, CallResult::AuthBad);
-    state.error = Some(fault.reason);
+    state.outcome.error = Some(fault.reason);
     Box::new(refuse_fault(state, Fault::BadCall, &fault.field, &fault.message))
 }
 
@@ -142,15 +142,15 @@ fn refuse_proxy(state: &mut RequestState, fault: CallerFault) -> Response<Bytes>
 fn answer_admitted(mut state: Box<RequestState>) -> Response<ResponseBody> {
     limit_report::log_dry_runs(&mut state);
     // The response to the request passes elsewhere, so the reservations of limits stay charged.
-    state.reading = None;
-    if let Some(permit) = &mut state.chain_permit {
+    state.response.reading = None;
+    if let Some(permit) = &mut state.permits.chain {
         permit.keep_charges();
     }
-    let waited = state.verdict == Verdict::Wait;
+    let waited = state.outcome.verdict == Verdict::Wait;
     count_call(&state, if waited { CallResult::AuthWaited } else { CallResult::AuthAdmitted });
     let mut response = Response::new(Bytes::new());
     let gateway = &state.worker.gateway;
-    limit_report::write_decisions(gateway, state.route, &state.decisions, response.headers_mut());
+    limit_report::write_decisions(gateway, state.route, &state.judgement.decisions, response.headers_mut());
     forward::local_response(response, state)
 }
 
@@ -161,7 +161,7 @@ fn answer_degraded(state: Box<RequestState>, auth_status: AuthStatus) -> Respons
     limit_report::write_decisions(
         &state.worker.gateway,
         state.route,
-        &state.decisions,
+        &state.judgement.decisions,
         response.headers_mut(),
     );
     answer_refused(state, response, auth_status)
@@ -174,7 +174,7 @@ fn answer_refused(
     auth_status: AuthStatus,
 ) -> Response<ResponseBody> {
     limit_report::log_dry_runs(&mut state);
-    let result = match state.verdict {
+    let result = match state.outcome.verdict {
         Verdict::Fault(_) => CallResult::AuthFault,
         Verdict::Ban => CallResult::AuthBanned,
         _ => CallResult::AuthRejected,
@@ -200,7 +200,7 @@ fn answer_refused(
 /// Writes the fields that a proxy needs to make the rejection again from headers alone.
 fn write_refusal(state: &RequestState, status: StatusCode, headers: &mut HeaderMap) {
     headers.insert(LIMIT_STATUS, HeaderValue::from(status.as_u16()));
-    if let Some(limit) = state.limit {
+    if let Some(limit) = state.judgement.limit {
         let name = &state.worker.gateway.limits[limit.0].name;
         if let Ok(name) = HeaderValue::from_str(name) {
             headers.insert(LIMIT_NAME, name);

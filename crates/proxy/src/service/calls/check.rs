@@ -80,7 +80,7 @@ pub(super) fn judge_check(
     let worker = state.worker.clone();
     let gateway = &worker.gateway;
     let inbound = InboundRequest::new(request);
-    state.client = Client { ip, trusted_peer: false };
+    state.identity.client = Client { ip, trusted_peer: false };
     log_described(&mut state, &inbound, is_request);
     let route = match terms.limits {
         Some(_) => Some(gateway.call_route()),
@@ -118,7 +118,7 @@ pub(super) fn judge_check(
 
 /// The access log shows the client and the request that were judged.
 fn log_described(state: &mut RequestState, inbound: &InboundRequest, is_request: bool) {
-    let ip = state.client.ip;
+    let ip = state.identity.client.ip;
     let Some(fields) = &mut state.log_fields else { return };
     if ip != UNIX_CLIENT {
         fields.ip = Some(ip);
@@ -152,15 +152,15 @@ fn answer_admitted(
     lease_for: Duration,
 ) -> Response<ResponseBody> {
     let status = http::StatusCode::TOO_MANY_REQUESTS;
-    if state.degraded.is_some() {
+    if state.judgement.degraded.is_some() {
         return answer_refused(state, status);
     }
     limit_report::log_dry_runs(&mut state);
     let (worker, now) = (state.worker.clone(), Now::read_clock());
     let gateway = &worker.gateway;
-    let mut permit = state.chain_permit.take();
+    let mut permit = state.permits.chain.take();
     // The used units of the caller are told by its settlement, and not by this response.
-    state.reading = None;
+    state.response.reading = None;
     let mut tightest = find_tightest(&state);
     for (limit, free) in permit.iter().flat_map(|permit| permit.free_slots(now)) {
         if tightest.as_ref().is_none_or(|(_, decision)| free < decision.remaining) {
@@ -173,26 +173,26 @@ fn answer_admitted(
     }
     let held = permit.filter(|permit| permit.holds_anything()).zip(place);
     let lease = held.map(|(permit, place)| place.hold(permit, gateway.metrics.clone(), lease_for, now));
-    let waited = state.verdict == Verdict::Wait;
+    let waited = state.outcome.verdict == Verdict::Wait;
     count_call(&state, if waited { CallResult::CheckWaited } else { CallResult::CheckAdmitted });
     let answer = CheckAnswer {
-        verdict: state.verdict.as_str(),
+        verdict: state.outcome.verdict.as_str(),
         limit: tightest.as_ref().map(|(name, _)| &**name),
         decision: tightest.as_ref().map(|(_, decision)| *decision),
         retry_after_ns: Some(0),
-        waited_ns: state.wait_ns,
+        waited_ns: state.judgement.wait_ns,
         lease,
         status: None,
     };
     let mut response = answer.render(http::StatusCode::OK);
-    limit_report::write_decisions(gateway, state.route, &state.decisions, response.headers_mut());
+    limit_report::write_decisions(gateway, state.route, &state.judgement.decisions, response.headers_mut());
     forward::local_response(response, state)
 }
 
 /// The enforced rate with the fewest units left.
 fn find_tightest(state: &RequestState) -> Option<(Arc<str>, Decision)> {
     let limits = state.worker.gateway.chain_for(state.route).chain.limits();
-    let enforced = state.decisions.iter().filter(|judged| !judged.dry_run);
+    let enforced = state.judgement.decisions.iter().filter(|judged| !judged.dry_run);
     let tightest = enforced.min_by_key(|judged| judged.decision.remaining)?;
     Some((limits[usize::from(tightest.limit_index)].name.clone(), tightest.decision))
 }
@@ -201,9 +201,9 @@ fn find_tightest(state: &RequestState) -> Option<(Arc<str>, Decision)> {
 pub(super) fn find_rejecting(state: &RequestState) -> Option<Decision> {
     let limits = state.worker.gateway.chain_for(state.route).chain.limits();
     let is_own = |judged: &RateDecision| {
-        !judged.dry_run && state.limit == Some(limits[usize::from(judged.limit_index)].id)
+        !judged.dry_run && state.judgement.limit == Some(limits[usize::from(judged.limit_index)].id)
     };
-    chain::strictest_by_limit(&state.decisions).find(is_own).map(|judged| judged.decision)
+    chain::strictest_by_limit(&state.judgement.decisions).find(is_own).map(|judged| judged.decision)
 }
 
 /// `status` is the one that a request would have got in this place.
@@ -211,7 +211,7 @@ fn answer_refused(mut state: Box<RequestState>, status: http::StatusCode) -> Res
     limit_report::log_dry_runs(&mut state);
     let worker = state.worker.clone();
     let gateway = &worker.gateway;
-    let result = match state.verdict {
+    let result = match state.outcome.verdict {
         Verdict::Fault(fault) => {
             count_call(&state, CallResult::CheckFault);
             let response = answer::render_fault(status, fault.cause(), "", fault.detail());
@@ -221,18 +221,18 @@ fn answer_refused(mut state: Box<RequestState>, status: http::StatusCode) -> Res
         _ => CallResult::CheckRejected,
     };
     count_call(&state, result);
-    let limit = state.limit.map(|limit| &*gateway.limits[limit.0].name);
+    let limit = state.judgement.limit.map(|limit| &*gateway.limits[limit.0].name);
     let decision = find_rejecting(&state);
     let answer = CheckAnswer {
-        verdict: state.verdict.as_str(),
+        verdict: state.outcome.verdict.as_str(),
         limit,
         decision,
-        retry_after_ns: state.retry_after_ns,
-        waited_ns: state.wait_ns,
+        retry_after_ns: state.judgement.retry_after_ns,
+        waited_ns: state.judgement.wait_ns,
         lease: None,
         status: Some(status),
     };
     let mut response = answer.render(http::StatusCode::TOO_MANY_REQUESTS);
-    limit_report::write_decisions(gateway, state.route, &state.decisions, response.headers_mut());
+    limit_report::write_decisions(gateway, state.route, &state.judgement.decisions, response.headers_mut());
     forward::local_response(response, state)
 }

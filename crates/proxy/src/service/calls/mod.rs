@@ -75,20 +75,20 @@ impl CallKind {
 
 /// The protocols that calls come by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
+pub enum CallProtocol {
     Check,
     Auth,
     Rls(RlsCall),
 }
 
-impl Door {
-    /// The door of a call.
+impl CallProtocol {
+    /// The protocol of a call.
     #[inline]
-    pub fn find(inbound: &InboundRequest) -> Door {
+    pub fn find(inbound: &InboundRequest) -> CallProtocol {
         // The path comes first: `/auth` has the headers of a client, which may say that they are gRPC's.
         match inbound.request.uri().path() {
-            auth::PATH => Door::Auth,
-            _ => RlsCall::find(inbound).map_or(Door::Check, Door::Rls),
+            auth::PATH => CallProtocol::Auth,
+            _ => RlsCall::find(inbound).map_or(CallProtocol::Check, CallProtocol::Rls),
         }
     }
 }
@@ -100,7 +100,7 @@ pub async fn answer_check(
     mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {
     if let Some(fields) = &mut state.log_fields {
-        fields.door = Some("check");
+        fields.protocol = Some("check");
     }
     let kind = match find_call(&inbound, &mut state) {
         Ok(kind) => kind,
@@ -228,7 +228,7 @@ fn answer_settlement(bytes: &[u8], state: &mut RequestState) -> Result<Response<
             let names =
                 settlements.iter().map(|settled| (settled, worker.gateway.limits.get(settled.limit.0)));
             let response = answer::render_settled(names, goes_on);
-            state.settlement = settlements.first().copied().map(Box::new);
+            state.response.settlement = settlements.first().copied().map(Box::new);
             Ok(response)
         }
         Err(SettleFault::Unknown) => Ok(refuse_unknown(state, CallResult::SettleUnknown)),
@@ -248,7 +248,7 @@ fn count_call(state: &RequestState, result: CallResult) {
 
 fn refuse_unknown(state: &mut RequestState, result: CallResult) -> Response<Bytes> {
     count_call(state, result);
-    state.error = Some("no such lease");
+    state.outcome.error = Some("no such lease");
     answer::render_fault(
         StatusCode::NOT_FOUND,
         "no_lease",
@@ -263,7 +263,7 @@ fn refuse_bad(state: &mut RequestState, fault: &CallFault) -> Response<Bytes> {
 
 /// The response to a call that is not judged; stores and counts the fault.
 fn refuse_fault(state: &mut RequestState, fault: Fault, field: &str, message: &str) -> Response<Bytes> {
-    state.verdict = Verdict::Fault(fault);
+    state.outcome.verdict = Verdict::Fault(fault);
     state.worker.gateway.metrics.count_fault(state.worker.id, fault.index());
     answer::render_fault(fault.status(), fault.cause(), field, message)
 }

@@ -243,7 +243,7 @@ fn check_response_framing(
     if summary.has_any(HeaderSummary::TRANSFER_ENCODING) {
         return check_transfer_encoding(headers);
     }
-    let is_clear = !summary.has_any(HeaderSummary::CONTENT_LENGTH) || length.is_some_and(is_length);
+    let is_clear = !summary.has_any(HeaderSummary::CONTENT_LENGTH) || length.is_some_and(is_valid_length);
     if is_clear { Ok(()) } else { Err(FramingError::ContentLength) }
 }
 
@@ -252,13 +252,13 @@ fn check_content_length(headers: &HeaderMap) -> Result<(), FramingError> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     match (lengths.next(), lengths.next()) {
         (None, _) => Ok(()),
-        (Some(length), None) if is_length(length) => Ok(()),
+        (Some(length), None) if is_valid_length(length) => Ok(()),
         _ => Err(FramingError::ContentLength),
     }
 }
 
 #[inline]
-fn is_length(value: &HeaderValue) -> bool {
+fn is_valid_length(value: &HeaderValue) -> bool {
     let digits = value.as_bytes();
     !digits.is_empty()
         && digits.iter().all(u8::is_ascii_digit)

@@ -50,7 +50,7 @@ pub(super) fn answer_throttle(
         worker.log.write_call(&CallRecord {
             unix_us: worker.wall_clock.unix_ns(now) / 1_000,
             ip: peer,
-            door: "resp",
+            protocol: "resp",
             call: "throttle",
             verdict,
             key,

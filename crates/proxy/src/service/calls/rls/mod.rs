@@ -3,7 +3,6 @@
 //! `wire` is gRPC, `messages` are its messages. `plan` finds the rule of each descriptor, `run` judges all descriptors
 //! as one transaction, and `status` is the answer.
 
-mod health;
 mod json;
 mod messages;
 mod plan;
@@ -18,13 +17,13 @@ use http_body::Body;
 
 use super::{BODY_MAX, count_call};
 use crate::forward;
-use crate::forward::ResponseBody;
+use crate::forward::{GrpcBody, ResponseBody};
 use crate::gateway::CallerFault;
 use crate::judge;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::reject::Fault;
-use messages::RateLimitRequest;
+use messages::{HealthCheckRequest, HealthCheckResponse, RateLimitRequest, ServingStatus};
 use run::CallDeadline;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::body;
@@ -75,7 +74,7 @@ pub async fn answer_rls(
     mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {
     if let Some(fields) = &mut state.log_fields {
-        fields.door = Some("rls");
+        fields.protocol = Some("rls");
     }
     if let Err(refusal) = check_call(call, &inbound, &state) {
         body::discard_body(&mut inbound.request);
@@ -102,7 +101,7 @@ pub async fn answer_rls(
         RlsCall::ShouldRateLimit => wire::read_message::<RateLimitRequest>(&bytes),
         RlsCall::Json => json::read_request(&bytes),
         RlsCall::HealthCheck | RlsCall::HealthWatch | RlsCall::Unknown => {
-            return match health::answer_health(call, &bytes, &state) {
+            return match answer_health(call, &bytes, &state) {
                 Ok(response) => {
                     count_call(&state, CallResult::RlsHealthDone);
                     forward::grpc_response(response, state)
@@ -192,7 +191,7 @@ fn authorize(headers: &HeaderMap, state: &RequestState) -> Result<(), CallRefusa
 fn note_refusal(refusal: &CallRefusal, state: &mut RequestState) {
     count_call(state, refusal.result);
     if let Some(fault) = refusal.counted {
-        state.verdict = Verdict::Fault(fault);
+        state.outcome.verdict = Verdict::Fault(fault);
         state.worker.gateway.metrics.count_fault(state.worker.id, fault.index());
     }
 }
@@ -204,4 +203,41 @@ fn refuse_call(call: RlsCall, refusal: CallRefusal, mut state: Box<RequestState>
         _ => refusal.fault.render(),
     };
     forward::local_response(response, state)
+}
+
+/// The services with a told health; the empty name is the whole process. envoyproxy/ratelimit tells its own as
+/// `ratelimit`.
+const SERVICES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
+
+/// The answer to a question about health.
+///
+/// # Errors
+/// The message is malformed, or nothing is known of the service.
+fn answer_health(call: RlsCall, bytes: &[u8], state: &RequestState) -> Result<Response<GrpcBody>, RlsFault> {
+    let HealthCheckRequest { service } = wire::read_message(bytes)?;
+    let is_known = SERVICES.contains(&service.as_str());
+    let mut serving = state.worker.gateway.calls.serving.subscribe();
+    let is_serving = *serving.borrow_and_update();
+    let status = match (is_known, is_serving) {
+        (true, true) => ServingStatus::Serving,
+        (true, false) => ServingStatus::NotServing,
+        (false, _) => ServingStatus::ServiceUnknown,
+    };
+    if call == RlsCall::HealthCheck {
+        if !is_known {
+            return Err(RlsFault::not_found("nothing is known of the health of this service"));
+        }
+        return Ok(wire::render_unary(&report_status(status)));
+    }
+    // The stream lasts until the process stops; its sender is gone only then, too.
+    let last = async move {
+        let _ = serving.wait_for(|serving| !serving).await;
+        let status = if is_known { ServingStatus::NotServing } else { ServingStatus::ServiceUnknown };
+        (wire::frame_message(&report_status(status)), wire::stopping_trailers())
+    };
+    Ok(wire::render_body(GrpcBody::stream(wire::frame_message(&report_status(status)), last)))
+}
+
+fn report_status(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse { status: status as i32 }
 }

@@ -69,11 +69,11 @@ pub(super) async fn run_call(
     };
     let mut answer = AnswerParts::new(request.descriptors.len());
     // A call that is refused by a mere look takes nothing either.
-    let looked = match add_looks(&mut answer, &mut state, parts.peeked.as_deref().into_iter()).await {
-        Ok(looked) => looked,
+    let is_refused = match add_looks(&mut answer, &mut state, parts.peeked.as_deref().into_iter()).await {
+        Ok(is_refused) => is_refused,
         Err(refusal) => return (state, Err(refusal)),
     };
-    if looked.is_refused {
+    if is_refused {
         let refused = add_looks(
             &mut answer,
             &mut state,
@@ -92,7 +92,7 @@ pub(super) async fn run_call(
             return (state, Err(refusal));
         }
         let (decisions, refused) =
-            (std::mem::take(&mut state.decisions), (!is_admitted).then_some(state.limit));
+            (std::mem::take(&mut state.judgement.decisions), (!is_admitted).then_some(state.judgement.limit));
         answer.add_judged(&JudgedPart { part, decisions: &decisions, merged: &merged, refused });
         answer.add_headers(&state, &part.terms.chain, &decisions);
         if refused.is_some() {
@@ -122,7 +122,7 @@ fn unpack_outcome(outcome: Result<Admitted, Rejected>) -> (Box<RequestState>, bo
     match outcome {
         Ok(admitted) => {
             let (_, state, _) = admitted.into_parts();
-            let is_admitted = state.degraded.is_none();
+            let is_admitted = state.judgement.degraded.is_none();
             (state, is_admitted)
         }
         Err(rejected) => (rejected.state, false),
@@ -163,24 +163,19 @@ impl<'c> PlannedParts<'c> {
     }
 }
 
-/// The outcome of looking at descriptors.
-struct Looked {
-    is_refused: bool,
-}
-
-/// Adds the statuses of descriptors that are only looked at.
+/// Adds the statuses of descriptors that are only looked at; true if they are refused.
 async fn add_looks<'p, 'c: 'p>(
     answer: &mut AnswerParts,
     state: &mut RequestState,
     parts: impl Iterator<Item = &'p PlannedPart<'c>>,
-) -> Result<Looked, CallRefusal> {
+) -> Result<bool, CallRefusal> {
     let mut is_refused = false;
     for part in parts {
         // Boxed, because most calls look at nothing, and the future of each is copied.
         let looked = match Box::pin(judge::look_at_descriptors(state, &part.terms)).await {
             Ok(looked) => looked,
             Err(Rejection::Banned { left_ns, .. }) => {
-                (state.verdict, state.retry_after_ns) = (Verdict::Ban, Some(left_ns));
+                (state.outcome.verdict, state.judgement.retry_after_ns) = (Verdict::Ban, Some(left_ns));
                 let merged = MergedPlaces::new();
                 LookedAt { decisions: Decisions::new(), merged, refused: Some(None) }
             }
@@ -188,12 +183,12 @@ async fn add_looks<'p, 'c: 'p>(
         };
         let LookedAt { decisions, merged, refused } = looked;
         if let Some(limit) = refused
-            && state.verdict == Verdict::Admit
+            && state.outcome.verdict == Verdict::Admit
         {
-            (state.verdict, state.limit) = (Verdict::Reject, limit);
+            (state.outcome.verdict, state.judgement.limit) = (Verdict::Reject, limit);
             let retries = decisions.iter().filter(|judged| !judged.dry_run);
             let retry_ns = retries.map(|judged| judged.decision.retry_after_ns).max();
-            state.retry_after_ns = retry_ns.filter(|ns| *ns < u64::MAX);
+            state.judgement.retry_after_ns = retry_ns.filter(|ns| *ns < u64::MAX);
         }
         // A part that gives back is never refused.
         let refused = refused.filter(|_| !part.gives_back);
@@ -201,7 +196,7 @@ async fn add_looks<'p, 'c: 'p>(
         answer.add_judged(&JudgedPart { part, decisions: &decisions, merged: &merged, refused });
         answer.add_headers(state, &part.terms.chain, &decisions);
     }
-    Ok(Looked { is_refused })
+    Ok(is_refused)
 }
 
 /// The end of a call that was not judged by limits alone.
@@ -216,18 +211,27 @@ fn refusal_of(rejection: Rejection) -> CallRefusal {
 /// # Errors
 /// Its caller has left meanwhile, or something broke: there is no decision.
 fn conclude(state: &mut RequestState, is_admitted: bool, deadline: CallDeadline) -> Result<(), CallRefusal> {
-    match is_admitted {
-        true if deadline.has_passed(Now::read_clock()) => {
-            // Dropping the permit gives everything back.
-            state.reading = None;
-            state.chain_permit = None;
-            Err(late())
+    match (is_admitted, state.outcome.verdict) {
+        // A fault has no answer of the service, and is counted where it was found.
+        (false, Verdict::Fault(fault)) => {
+            let (fault, result) = (RlsFault::of_gateway(fault), CallResult::RlsFault);
+            Err(CallRefusal { fault, result, counted: None })
         }
-        true => {
-            keep_charges(state);
+        (false, _) => Ok(()),
+        (true, _) => {
+            state.response.reading = None;
+            // Dropping the permit gives everything back.
+            let permit = state.permits.chain.take();
+            if deadline.has_passed(Now::read_clock()) {
+                return Err(late());
+            }
+            // The charges of an admitted call stay as they were taken: no response corrects them.
+            if let Some(mut permit) = permit {
+                permit.keep_charges();
+                permit.settle_reserved(Now::read_clock());
+            }
             Ok(())
         }
-        false => conclude_refusal(state),
     }
 }
 
@@ -236,32 +240,10 @@ fn late() -> CallRefusal {
     CallRefusal { fault: RlsFault::late(), result: CallResult::RlsLate, counted }
 }
 
-/// The charges of an admitted call stay as they were taken: no response corrects them.
-fn keep_charges(state: &mut RequestState) {
-    state.reading = None;
-    if let Some(mut permit) = state.chain_permit.take() {
-        permit.keep_charges();
-        permit.settle_reserved(Now::read_clock());
-    }
-}
-
-/// A fault has no answer of the service.
-fn conclude_refusal(state: &RequestState) -> Result<(), CallRefusal> {
-    match state.verdict {
-        // Counted where it was found.
-        Verdict::Fault(fault) => Err(CallRefusal {
-            fault: RlsFault::of_gateway(fault),
-            result: CallResult::RlsFault,
-            counted: None,
-        }),
-        _ => Ok(()),
-    }
-}
-
 fn count_verdict(state: &RequestState) {
     count_call(
         state,
-        match state.verdict {
+        match state.outcome.verdict {
             Verdict::Admit => CallResult::RlsAdmitted,
             Verdict::Wait => CallResult::RlsWaited,
             Verdict::Ban => CallResult::RlsBanned,

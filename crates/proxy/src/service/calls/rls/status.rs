@@ -94,7 +94,7 @@ impl AnswerParts {
         let gateway = &state.worker.gateway;
         limit_report::write_judged(gateway, Some(gateway.call_route()), chain, decisions, &mut headers);
         if self.0.overall_code == RlsCode::OverLimit as i32
-            && let Some(ns) = state.retry_after_ns
+            && let Some(ns) = state.judgement.retry_after_ns
         {
             headers.insert(RETRY_AFTER, HeaderValue::from(ns.div_ceil(NS_PER_SECOND)));
         }

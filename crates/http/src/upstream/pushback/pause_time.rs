@@ -10,8 +10,8 @@ use http::{HeaderMap, StatusCode};
 use sluicegate_base::http_date::parse_http_date;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// The stop of a refusal that names no time. Clients of many kinds begin with about a second, and the pace after
-/// repeated stops finds the rest.
+/// The pause of a refusal that names no time. Clients of many kinds begin with about a second, and the pace after
+/// repeated pauses finds the rest.
 const UNTIMED_NS: u64 = SECOND_NS;
 
 /// Milliseconds that OpenAI and Azure send beside `Retry-After`, which has no fractions.

@@ -5,7 +5,7 @@ use http::{HeaderValue, StatusCode};
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::MissedDeadline;
 use sluicegate_http::request::body::BodyFault;
-use sluicegate_limit::pushback::Stopped;
+use sluicegate_limit::pushback::Pause;
 use sluicegate_model::{LimitId, UpstreamId};
 
 /// Why the gateway responds itself instead of an upstream.
@@ -17,8 +17,8 @@ pub enum Rejection {
     MethodNotAllowed {
         allow: HeaderValue,
     },
-    /// The upstream stops its requests for a while.
-    Stopped(StopRejection),
+    /// The requests of the upstream pause.
+    Paused(PauseRejection),
     /// The client is banned: by an operator, or because it was rejected too often before.
     Banned {
         by_operator: bool,
@@ -40,12 +40,12 @@ pub struct LimitRejection {
 
 /// A rejection in the place of an upstream that wants no requests now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StopRejection {
+pub struct PauseRejection {
     /// Index in [`sluicegate_model::Config::upstreams`].
     pub upstream: UpstreamId,
     /// The status of the upstream's refusal; 429 if it said only that nothing is left.
     pub status: StatusCode,
-    /// The end of the stop; it has passed while the pace climbs.
+    /// The end of the pause; it has passed while the pace climbs.
     pub until: Now,
     pub retry_after_ns: u64,
 }
@@ -161,7 +161,7 @@ impl Rejection {
     /// The fault to count; `None` if a limit or a ban rejected.
     pub fn counted_fault(&self) -> Option<Fault> {
         match self {
-            Rejection::Limit(_) | Rejection::Stopped(_) | Rejection::Banned { .. } => None,
+            Rejection::Limit(_) | Rejection::Paused(_) | Rejection::Banned { .. } => None,
             Rejection::Fault(fault) => Some(*fault),
             Rejection::MethodNotAllowed { .. } => Some(Fault::BadMethod),
         }
@@ -173,7 +173,7 @@ impl Rejection {
             Rejection::Limit(limit_rejection) => limit_rejection.cause.cause_name(),
             Rejection::Fault(fault) => fault.cause(),
             Rejection::MethodNotAllowed { .. } => Fault::BadMethod.cause(),
-            Rejection::Stopped(_) => "upstream_stop",
+            Rejection::Paused(_) => "upstream_stop",
             Rejection::Banned { .. } => "ban",
         }
     }
@@ -189,13 +189,12 @@ impl Rejection {
     }
 }
 
-// === impl StopRejection ===
+// === impl PauseRejection ===
 
-impl StopRejection {
-    pub fn new(upstream: UpstreamId, stopped: Stopped) -> StopRejection {
-        let status = StatusCode::from_u16(stopped.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-        let Stopped { until, wait_ns, .. } = stopped;
-        StopRejection { upstream, status, until, retry_after_ns: wait_ns }
+impl PauseRejection {
+    pub fn new(upstream: UpstreamId, pause: Pause) -> PauseRejection {
+        let status = StatusCode::from_u16(pause.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+        PauseRejection { upstream, status, until: pause.until, retry_after_ns: pause.wait_ns }
     }
 }
 
@@ -250,30 +249,10 @@ impl Fault {
         )
     }
 
-    /// True if the client caused it; the others are failures of the gateway, its store or an upstream, and overload.
+    /// True if the client caused it; the others are failures of the gateway, its store or an upstream, overload, and
+    /// bad calls of the rate-limit service, which are not the client's.
     pub fn is_by_client(self) -> bool {
-        matches!(
-            self,
-            Fault::BadHost
-                | Fault::BadTarget
-                | Fault::BadFraming
-                | Fault::BadBody
-                | Fault::RepeatedKey
-                | Fault::InvalidCost
-                | Fault::AccessDenied
-                | Fault::NoLocation
-                | Fault::BadMethod
-                | Fault::SlowBody
-                | Fault::BodyTooLarge
-                | Fault::BodyBeyondPeek
-                | Fault::BodyUnreadable
-                | Fault::BadExpectation
-                | Fault::HeadTooLarge
-                | Fault::TargetTooLong
-                | Fault::BadHead
-                | Fault::SlowHead
-                | Fault::SlowRead
-        )
+        self.status().is_client_error() && !matches!(self, Fault::BadCall | Fault::BadToken)
     }
 
     fn closes_connection(self) -> bool {
@@ -289,3 +268,18 @@ impl Fault {
         )
     }
 }
+
+/// The client left before the head of its response was ready: nginx's 499, which IANA does not list. It is logged and
+/// counted, never sent.
+pub const CLIENT_GONE: StatusCode = match StatusCode::from_u16(499) {
+    Ok(status) => status,
+    Err(_) => panic!("499 is within the range of status codes"),
+};
+
+/// A panic ended the request. It is logged and counted; the connection breaks without a response.
+pub const PANICKED: StatusCode = StatusCode::INTERNAL_SERVER_ERROR;
+
+/// The whole answer to a plain HTTP request on a port that speaks TLS.
+pub const PLAIN_HTTP_ON_TLS: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
+    Content-Length: 41\r\n\r\nThis port speaks HTTPS, not plain HTTP.\r\n";

@@ -1,10 +1,10 @@
-//! Obeying the upstream: a response that refuses, or that says that nothing is left, stops the requests behind it.
+//! Pushback: a response that refuses, or that says that nothing is left, pauses the requests behind it.
 //!
-//! [`stop_time`] reads how long; the gate of [`sluicegate_limit::pushback`] holds the requests and paces them
-//! afterwards. The response itself goes to its client as it is. Gateways of one store tell each other their stops; each
-//! of them resumes at a third of its own pace, and so all of them at a third of theirs together.
+//! [`pause_time`] reads how long; [`sluicegate_limit::pushback`] holds the requests and paces them afterwards. The
+//! response itself goes to its client as it is. Gateways of one store tell each other their pauses; each of them
+//! resumes at a third of its own pace, and so all of them at a third of theirs together.
 
-mod stop_time;
+mod pause_time;
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -17,34 +17,34 @@ use super::Upstream;
 use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
-use sluicegate_limit::pushback::PushbackGate;
+use sluicegate_limit::pushback::Pauses;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::table::persistent::SnapshotTable;
 use sluicegate_model::{KeyPart, MissingKey, ObeyConfig, StatusRanges};
 
-/// The shortest time between two warnings of stops, in nanoseconds.
+/// The shortest time between two warnings of pauses, in nanoseconds.
 const WARNING_INTERVAL_NS: u64 = 60_000_000_000;
-/// A stop that grows by less is not told to other gateways again.
+/// A pause that grows by less is not told to other gateways again.
 const TOLD_GAIN_NS: u64 = 100_000_000;
 /// The key of all requests together, and of those that come here in place of a rejection.
 pub const WHOLE_UPSTREAM: CounterKey = CounterKey { id: 0, prefix: 0 };
 
-/// The stops of one upstream, and the responses that begin them.
-pub struct Obey {
+/// The pauses of one upstream, and the responses that begin them.
+pub struct Pushback {
     status: StatusRanges,
     at_most_ns: u64,
-    /// `None` = all requests stop together.
+    /// `None` = all requests pause together.
     key: Option<KeySpec>,
     /// Other gateways know the same keys.
     is_shared: bool,
-    /// Tells whether another process stops the same keys.
+    /// Tells whether another process pauses the same keys.
     fingerprint: u64,
-    state: Arc<ObeyState>,
+    state: Arc<PushbackState>,
 }
 
-/// A stop as gateways tell each other.
+/// A pause as gateways tell each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UpstreamStop {
+pub struct UpstreamPause {
     /// [`CounterKey::id`] of its key.
     pub key_id: u128,
     pub began: Now,
@@ -54,15 +54,15 @@ pub struct UpstreamStop {
 }
 
 /// The part that survives a reload.
-pub(super) struct ObeyState {
-    gate: Arc<PushbackGate>,
+pub(super) struct PushbackState {
+    pauses: Arc<Pauses>,
     warned_at: AtomicU64,
 }
 
 json_object! {
-    /// The stops of an upstream for the operator.
+    /// The pauses of an upstream for the operator.
     #[derive(Debug)]
-    pub struct StopStatus as "UpstreamStops" {
+    pub struct PauseStatus as "UpstreamStops" {
         pub stopped_s: f64 = "Seconds left of the longest stop; 0 = nothing is stopped.",
         pub stops: u64 = "Stops since the start.",
         pub held: u64 = "Requests that waited for the end of a stop.",
@@ -70,25 +70,25 @@ json_object! {
     }
 }
 
-// === impl ObeyState ===
+// === impl PushbackState ===
 
-impl ObeyState {
-    /// The state of an upstream in which at most `keys_max` keys stop apart.
-    pub(super) fn new(keys_max: usize, upstream: &str) -> ObeyState {
+impl PushbackState {
+    /// The state of an upstream in which at most `keys_max` keys pause apart.
+    pub(super) fn new(keys_max: usize, upstream: &str) -> PushbackState {
         let owner = format!("upstreams.{upstream}.obey");
-        ObeyState { gate: Arc::new(PushbackGate::new(keys_max, owner.into())), warned_at: AtomicU64::new(0) }
+        PushbackState { pauses: Arc::new(Pauses::new(keys_max, owner.into())), warned_at: AtomicU64::new(0) }
     }
 }
 
-// === impl Obey ===
+// === impl Pushback ===
 
-impl Obey {
-    /// `is_shared`: other gateways learn the stops.
-    pub(super) fn new(config: &ObeyConfig, is_shared: bool, state: &Arc<ObeyState>) -> Obey {
+impl Pushback {
+    /// `is_shared`: other gateways learn the pauses.
+    pub(super) fn new(config: &ObeyConfig, is_shared: bool, state: &Arc<PushbackState>) -> Pushback {
         let is_whole = config.key == [KeyPart::Global];
         let mut fingerprint = SipHasher13::new();
         fingerprint.write(format!("obey {:?} {}", config.key, is_shared && !is_whole).as_bytes());
-        Obey {
+        Pushback {
             status: config.status.clone(),
             at_most_ns: u64::try_from(config.at_most.as_nanos()).unwrap_or(u64::MAX),
             key: (!is_whole).then(|| KeySpec::new(&config.key, MissingKey::Ip)),
@@ -98,11 +98,11 @@ impl Obey {
         }
     }
 
-    pub fn gate(&self) -> &Arc<PushbackGate> {
-        &self.state.gate
+    pub fn pauses(&self) -> &Arc<Pauses> {
+        &self.state.pauses
     }
 
-    /// The key that a request stops with. A missing part falls back to the ip.
+    /// The key that a request pauses with. A missing part falls back to the ip.
     pub fn hash_key(&self, keys: &KeyHasher, subject: &KeyInput<'_>) -> KeyOutcome {
         match &self.key {
             None => KeyOutcome::Key(WHOLE_UPSTREAM),
@@ -111,7 +111,7 @@ impl Obey {
         }
     }
 
-    /// True if a warning of a stop that begins now is due.
+    /// True if a warning of a pause that begins now is due.
     fn is_warning_due(&self, now: Now) -> bool {
         let warned_at = self.state.warned_at.load(Relaxed);
         let is_due = warned_at == 0 || now.ns_since(Now(warned_at)) >= WARNING_INTERVAL_NS;
@@ -121,53 +121,55 @@ impl Obey {
         is_due
     }
 
-    pub fn status_at(&self, now: Now) -> StopStatus {
-        let counts = self.state.gate.counts();
-        let left_ms = self.state.gate.stop_left_ns(now) / 1_000_000;
-        StopStatus {
+    pub fn status_at(&self, now: Now) -> PauseStatus {
+        let counts = self.state.pauses.counts();
+        let left_ms = self.state.pauses.pause_left_ns(now) / 1_000_000;
+        PauseStatus {
             stopped_s: left_ms as f64 / 1_000.0,
-            stops: counts.stops,
-            held: counts.held,
+            stops: counts.pauses,
+            held: counts.waits,
             rejected: counts.refused,
         }
     }
 }
 
 impl Upstream {
-    /// The stops that another process takes over.
-    pub fn saved_stops(&self) -> Option<SnapshotTable<'_>> {
-        self.obey.as_ref().map(|obey| obey.state.gate.saved_table(&self.name, obey.fingerprint))
+    /// The pauses that another process takes over.
+    pub fn saved_pauses(&self) -> Option<SnapshotTable<'_>> {
+        self.pushback
+            .as_ref()
+            .map(|pushback| pushback.state.pauses.saved_table(&self.name, pushback.fingerprint))
     }
 
-    /// True if a response with this status stops the requests behind it.
+    /// True if a response with this status pauses the requests behind it.
     #[cold]
-    pub fn obeys(&self, status: StatusCode) -> bool {
-        self.obey.as_ref().is_some_and(|obey| obey.status.contains(status.as_u16()))
+    pub fn pushes_back(&self, status: StatusCode) -> bool {
+        self.pushback.as_ref().is_some_and(|pushback| pushback.status.contains(status.as_u16()))
     }
 
-    /// Stops the requests of `key` if a response to a request of the moment `sent` asks for it. `unix_s` is the time of
-    /// day. Returns a stop that other gateways have to know.
-    pub fn obey_response(
+    /// Pauses the requests of `key` if a response to a request of the moment `sent` asks for it. `unix_s` is the time
+    /// of day. Returns a pause that other gateways have to know.
+    pub fn hear_pushback(
         &self,
         key: &CounterKey,
         sent: Now,
         (status, headers): (StatusCode, &HeaderMap),
         unix_s: impl FnOnce() -> u64,
-    ) -> Option<UpstreamStop> {
-        let obey = self.obey.as_ref()?;
-        let refuses = obey.status.contains(status.as_u16());
+    ) -> Option<UpstreamPause> {
+        let pushback = self.pushback.as_ref()?;
+        let refuses = pushback.status.contains(status.as_u16());
         let span_ns = match refuses {
-            true => Some(stop_time::read_refusal(headers, unix_s())),
-            false if stop_time::mentions_rates(status, headers) => {
-                stop_time::read_exhausted(headers, unix_s())
+            true => Some(pause_time::read_refusal(headers, unix_s())),
+            false if pause_time::mentions_rates(status, headers) => {
+                pause_time::read_exhausted(headers, unix_s())
             }
             false => None,
         };
-        let span_ns = span_ns?.min(obey.at_most_ns);
+        let span_ns = span_ns?.min(pushback.at_most_ns);
         let now = Now::read_clock();
         let code = if refuses { status.as_u16() } else { 0 };
-        let change = obey.state.gate.record_stop(key, sent, now, span_ns, code);
-        if change.began && obey.is_warning_due(now) {
+        let change = pushback.state.pauses.record_pause(key, sent, now, span_ns, code);
+        if change.began && pushback.is_warning_due(now) {
             let (upstream, seconds) = (&*self.name, span_ns as f64 / 1e9);
             match refuses {
                 true => tracing::warn!(
@@ -180,21 +182,21 @@ impl Upstream {
             }
         }
         let until = Now(now.0.saturating_add(span_ns));
-        let stop = UpstreamStop { key_id: key.id, began: now, until, status: code };
-        (obey.is_shared && (change.began || change.gained_ns >= TOLD_GAIN_NS)).then_some(stop)
+        let pause = UpstreamPause { key_id: key.id, began: now, until, status: code };
+        (pushback.is_shared && (change.began || change.gained_ns >= TOLD_GAIN_NS)).then_some(pause)
     }
 
-    /// Stops the requests of a key because another gateway says so; it may be told again and again.
-    pub fn adopt_stop(&self, stop: &UpstreamStop, now: Now) {
-        let Some(obey) = &self.obey else { return };
-        let until = stop.until.min(Now(stop.began.0.saturating_add(obey.at_most_ns)));
+    /// Pauses the requests of a key because another gateway says so; it may be told again and again.
+    pub fn adopt_pause(&self, pause: &UpstreamPause, now: Now) {
+        let Some(pushback) = &self.pushback else { return };
+        let until = pause.until.min(Now(pause.began.0.saturating_add(pushback.at_most_ns)));
         if until <= now {
             return;
         }
         // The prefix of a told key is unknown, and only keys without an entry of their own have a use for it.
-        let key = CounterKey { id: stop.key_id, prefix: stop.key_id as u64 };
-        let change = obey.state.gate.adopt_stop(&key, stop.began, now, until, stop.status);
-        if change.began && obey.is_warning_due(now) {
+        let key = CounterKey { id: pause.key_id, prefix: pause.key_id as u64 };
+        let change = pushback.state.pauses.adopt_pause(&key, pause.began, now, until, pause.status);
+        if change.began && pushback.is_warning_due(now) {
             let (upstream, seconds) = (&*self.name, until.ns_since(now) as f64 / 1e9);
             tracing::warn!(
                 upstream,
