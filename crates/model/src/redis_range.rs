@@ -60,16 +60,10 @@ fn check_algorithm_range(algorithm: &Algorithm, log_max: u64) -> Result<(), Stri
             let size = u128::from(one.burst) + u128::from(one.queue);
             check_bucket_range(one.rate, size, "burst and queue")
         }),
-        Algorithm::FixedWindow { rates, .. } => {
-            rates.iter().try_for_each(|rate| check_window_range(*rate, COUNT_MAX))
-        }
-        Algorithm::SlidingWindow { rates, .. } => {
-            rates.iter().try_for_each(|rate| check_window_range(*rate, u32::MAX.into()))
-        }
-        Algorithm::SlidingLog { rates } => rates.iter().try_for_each(|rate| {
-            check_window_range(*rate, log_max)
-                .map_err(|message| format!("{message}; sliding_window counts more in less memory"))
-        }),
+        Algorithm::FixedWindow { rates, .. } => check_windows(rates, COUNT_MAX),
+        Algorithm::SlidingWindow { rates, .. } => check_windows(rates, u32::MAX.into()),
+        Algorithm::SlidingLog { rates } => check_windows(rates, log_max)
+            .map_err(|message| format!("{message}; sliding_window counts more in less memory")),
         Algorithm::Concurrency { min: Some(_), .. } => {
             Err("an adaptive max_concurrent works with local counters only: write a number, or state: local"
                 .into())
@@ -94,6 +88,10 @@ fn check_bucket_range(rate: Rate, size: u128, fields: &str) -> Result<(), String
         ));
     }
     Ok(())
+}
+
+fn check_windows(rates: &[Rate], units_max: u64) -> Result<(), String> {
+    rates.iter().try_for_each(|rate| check_window_range(*rate, units_max))
 }
 
 fn check_window_range(rate: Rate, units_max: u64) -> Result<(), String> {

@@ -121,12 +121,11 @@ fn parse_key_set(text: &str) -> Result<Vec<TokenKey>, String> {
         }
         let mut algorithms = match &jwk.algorithm {
             AlgorithmParameters::RSA(_) => RSA.to_vec(),
-            AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => {
-                vec![Algorithm::ES256]
-            }
-            AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P384 => {
-                vec![Algorithm::ES384]
-            }
+            AlgorithmParameters::EllipticCurve(key) => match key.curve {
+                EllipticCurve::P256 => vec![Algorithm::ES256],
+                EllipticCurve::P384 => vec![Algorithm::ES384],
+                _ => continue,
+            },
             AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
                 vec![Algorithm::EdDSA]
             }
