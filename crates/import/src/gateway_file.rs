@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::ImportedLine;
+use super::yaml_text::flow_map;
 
 /// A whole gateway.yaml. Values are written already, as YAML in flow style, unless a field says otherwise.
 #[derive(Debug, Default)]
@@ -29,6 +30,16 @@ pub(super) struct PlannedField {
 impl PlannedField {
     pub fn new(name: &str, value: impl Into<String>, note: impl Into<String>) -> PlannedField {
         PlannedField { name: name.to_owned(), value: value.into(), note: note.into() }
+    }
+
+    /// A field without a note.
+    pub fn plain(name: &str, value: impl Into<String>) -> PlannedField {
+        PlannedField::new(name, value, "")
+    }
+
+    /// A mapping; `None` if it has no fields.
+    pub fn map(name: &str, fields: &[(impl AsRef<str>, impl AsRef<str>)]) -> Option<PlannedField> {
+        (!fields.is_empty()).then(|| PlannedField::plain(name, flow_map(fields)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::gateway_file::{DomainRulePlan, GatewayFile, ListenPlan, LocationPlan, PlannedField, ServicePlan};
 use super::report::clean;
-use super::yaml_text::{as_value, flow_map, one_or_list, quote};
+use super::yaml_text::{as_value, flow_map, quote, quoted_list};
 use super::{ImportFinding, ImportReport, ImportedLine, gateway_file};
 
 /// The losses, by the source of the part where they are noted.
@@ -105,7 +105,7 @@ fn write_service(out: &mut String, service: &ServicePlan) {
 fn write_domain_rule(out: &mut String, rule: &DomainRulePlan) {
     let list = |texts: &[String]| texts.iter().map(|text| quote(text)).collect::<Vec<_>>();
     let entries: Vec<(String, String)> =
-        rule.entries.iter().map(|(key, values)| (quote(key), one_or_list(&list(values)))).collect();
+        rule.entries.iter().map(|(key, values)| (quote(key), quoted_list(values))).collect();
     let note = if rule.note.is_empty() { String::new() } else { format!(", {}", clean(&rule.note)) };
     let source = comment(rule.source.as_ref());
     let _ = writeln!(out, "      - match: {}  {source}{note}\n        exact: true", flow_map(&entries));
@@ -123,8 +123,7 @@ fn write_location(out: &mut String, location: &LocationPlan) {
     let _ = writeln!(out, "  - path: {}  {}", quote(path), comment(source.as_ref()));
     for (name, values) in [("host", hosts), ("methods", methods), ("listener", listeners)] {
         if !values.is_empty() {
-            let values: Vec<String> = values.iter().map(|value| quote(value)).collect();
-            let _ = writeln!(out, "    {name}: {}", one_or_list(&values));
+            let _ = writeln!(out, "    {name}: {}", quoted_list(values));
         }
     }
     write_fields(out, "    ", fields);

@@ -44,6 +44,13 @@ pub struct ImportedLine {
     pub line: usize,
 }
 
+impl ImportedLine {
+    /// The first line of a file.
+    fn start_of(file: impl fmt::Display) -> ImportedLine {
+        ImportedLine { file: file.to_string(), line: 1 }
+    }
+}
+
 impl fmt::Display for ImportedLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)
@@ -197,7 +204,7 @@ fn check_yaml(
     report: &mut ImportReport,
 ) -> Result<Vec<(ImportedLine, Problem)>, ImportFault> {
     if yaml.len() as u64 > config::FILE_MAX {
-        let at = ImportedLine { file: path.display().to_string(), line: 1 };
+        let at = ImportedLine::start_of(path.display());
         let message =
             format!("the gateway.yaml has {} bytes, more than the 1 MiB that the gateway reads", yaml.len());
         return Err(ImportFault::new(&at, message));
@@ -212,12 +219,8 @@ fn check_yaml(
     }
     for problem in missing {
         let at = find_source(&lines, problem.line, path);
-        report.differs(
-            &at,
-            &problem.field,
-            "",
-            format!("{}; the gateway needs it at its start", problem.message),
-        );
+        let says = format!("{}; the gateway needs it at its start", problem.message);
+        report.differs(&at, &problem.field, says);
     }
     Ok(Vec::new())
 }
@@ -228,5 +231,5 @@ fn find_source(lines: &[&str], line: usize, path: &Path) -> ImportedLine {
         let (file, number) = line.rsplit_once("# ")?.1.split(',').next()?.rsplit_once(':')?;
         Some(ImportedLine { file: file.to_owned(), line: number.trim().parse().ok()? })
     });
-    named.unwrap_or_else(|| ImportedLine { file: path.display().to_string(), line: 1 })
+    named.unwrap_or_else(|| ImportedLine::start_of(path.display()))
 }

@@ -1,8 +1,9 @@
 //! Ordered rules of networks as sets: the first rule, or the longest prefix, decides about an address.
 
+use std::net::IpAddr::{self, V4, V6};
 use std::net::Ipv6Addr;
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv4Subnets, Ipv6Net, Ipv6Subnets};
 
 /// More networks than this are not written.
 const NETWORKS_MAX: usize = 20_000;
@@ -74,6 +75,15 @@ pub(super) fn longest_match(rules: &[(IpNet, bool)], wanted: bool) -> Result<Vec
 /// Addresses of IPv4 as those of IPv6: nginx finds none of its clients in such networks.
 const MAPPED: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96);
 
+/// An address or a network.
+///
+/// # Errors
+/// The text is neither.
+pub(super) fn parse_networks(text: &str) -> Result<Vec<IpNet>, String> {
+    let found = parse_range(text).filter(|_| !text.contains('-'));
+    found.ok_or_else(|| format!("`{text}` is not an address or network"))
+}
+
 /// An address, a network, or `FIRST-LAST`.
 pub(super) fn parse_range(text: &str) -> Option<Vec<IpNet>> {
     let mut nets = split_range(text)?;
@@ -85,16 +95,16 @@ fn split_range(text: &str) -> Option<Vec<IpNet>> {
     if let Ok(net) = text.parse::<IpNet>() {
         return Some(vec![net.trunc()]);
     }
-    if let Ok(address) = text.parse::<std::net::IpAddr>() {
+    if let Ok(address) = text.parse::<IpAddr>() {
         return Some(vec![IpNet::from(address)]);
     }
     let (first, last) = text.split_once('-')?;
     match (first.parse().ok()?, last.parse().ok()?) {
-        (std::net::IpAddr::V4(first), std::net::IpAddr::V4(last)) if first <= last => {
-            Some(ipnet::Ipv4Subnets::new(first, last, 0).map(IpNet::V4).collect())
+        (V4(first), V4(last)) if first <= last => {
+            Some(Ipv4Subnets::new(first, last, 0).map(IpNet::V4).collect())
         }
-        (std::net::IpAddr::V6(first), std::net::IpAddr::V6(last)) if first <= last => {
-            Some(ipnet::Ipv6Subnets::new(first, last, 0).map(IpNet::V6).collect())
+        (V6(first), V6(last)) if first <= last => {
+            Some(Ipv6Subnets::new(first, last, 0).map(IpNet::V6).collect())
         }
         _ => None,
     }

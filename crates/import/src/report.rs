@@ -75,16 +75,8 @@ impl ImportReport {
         self.add(FindingKind::Exact, at, directive, says.into());
     }
 
-    pub(super) fn differs(
-        &mut self,
-        at: &ImportedLine,
-        directive: &str,
-        becomes: &str,
-        says: impl Into<String>,
-    ) {
-        let says = says.into();
-        let says = if becomes.is_empty() { says } else { format!("{becomes}: {says}") };
-        self.add(FindingKind::Difference, at, directive, says);
+    pub(super) fn differs(&mut self, at: &ImportedLine, directive: &str, says: impl Into<String>) {
+        self.add(FindingKind::Difference, at, directive, says.into());
     }
 
     pub(super) fn skips(&mut self, at: &ImportedLine, directive: &str, says: impl Into<String>) {

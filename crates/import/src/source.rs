@@ -24,7 +24,7 @@ impl SourceText {
     /// Reads a regular file of at most 8 MiB, or stdin if the path is `-`.
     pub fn read(path: &Path) -> Result<SourceText, ImportFault> {
         let name = if path == Path::new(STDIN) { "stdin".to_owned() } else { path.display().to_string() };
-        let start = ImportedLine { file: name.clone(), line: 1 };
+        let start = ImportedLine::start_of(&name);
         let bytes = match path == Path::new(STDIN) {
             true => read_capped(std::io::stdin().lock()),
             false => file::read_capped(path, FILE_BYTES_MAX),
@@ -35,7 +35,7 @@ impl SourceText {
     }
 
     pub fn start(&self) -> ImportedLine {
-        ImportedLine { file: self.name.clone(), line: 1 }
+        ImportedLine::start_of(&self.name)
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn list_files(path: &Path) -> Result<Vec<PathBuf>, ImportFault> {
     if !path.is_dir() {
         return Ok(vec![path.to_path_buf()]);
     }
-    let start = ImportedLine { file: path.display().to_string(), line: 1 };
+    let start = ImportedLine::start_of(path.display());
     let unreadable = |error: std::io::Error| ImportFault::new(&start, format!("it cannot be read: {error}"));
     let mut files = Vec::new();
     for entry in std::fs::read_dir(path).map_err(unreadable)? {

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use sluicegate_model::value::fraction::reduce_fraction;
+
 /// A scalar in double quotes, or as it is where no quotes are needed. `${` is written as `$${`.
 pub(super) fn quote(text: &str) -> String {
     quote_template(&text.replace("${", "$${"))
@@ -69,21 +71,34 @@ pub(super) fn one_or_list(items: &[String]) -> String {
     }
 }
 
-/// `{ a: b, c: d }` of names and values.
-pub(super) fn flow_map(fields: &[(String, String)]) -> String {
-    let write = |(name, value): &(String, String)| format!("{}: {}", as_value(name), as_value(value));
-    format!("{{ {} }}", fields.iter().map(write).collect::<Vec<_>>().join(", "))
+/// Texts in quotes: one as it is, several as a list.
+pub(super) fn quoted_list<T: ToString>(texts: impl IntoIterator<Item = T>) -> String {
+    one_or_list(&texts.into_iter().map(|text| quote(&text.to_string())).collect::<Vec<_>>())
 }
 
-/// A rate of gateway.yaml for thousandths per second.
+/// `{ a: b, c: d }` of names and values.
+pub(super) fn flow_map(fields: &[(impl AsRef<str>, impl AsRef<str>)]) -> String {
+    let entries = fields.iter().map(|(name, value)| (as_value(name.as_ref()), as_value(value.as_ref())));
+    let entries: Vec<String> = entries.map(|(name, value)| format!("{name}: {value}")).collect();
+    format!("{{ {} }}", entries.join(", "))
+}
+
+/// `base`, then `base-2` and so on.
+pub(super) fn numbered_names(base: &str) -> impl Iterator<Item = String> {
+    std::iter::once(base.to_owned()).chain((2..).map(move |number: usize| format!("{base}-{number}")))
+}
+
+/// The text with a dash for each character that a name may not have.
+pub(super) fn clean_name(text: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    text.chars().map(|c| if fits(c) { c } else { '-' }).collect()
+}
+
+/// A rate of gateway.yaml for thousandths per second, at least one.
 pub(super) fn write_rate(thousandths: u64) -> String {
-    let (mut a, mut b) = (thousandths.max(1), 1000_u64);
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    match 1000 / a {
-        1 => format!("{}/s", thousandths / a),
-        seconds => format!("{}/{seconds}s", thousandths / a),
+    match reduce_fraction(thousandths, 1000) {
+        (units, 1) => format!("{units}/s"),
+        (units, seconds) => format!("{units}/{seconds}s"),
     }
 }
 

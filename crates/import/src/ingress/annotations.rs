@@ -2,9 +2,9 @@
 
 use super::object::{IngressObject, IngressPath, PathKindOfIngress};
 use crate::gateway_file::{NamedLimitPlan, PlannedField};
-use crate::networks::parse_range;
-use crate::nginx::regex_check::translate_pattern;
-use crate::yaml_text::{flow_map, one_or_list, quote, write_rate};
+use crate::networks::parse_networks;
+use crate::nginx::regex::translate_pattern;
+use crate::yaml_text::{one_or_list, quote, write_rate};
 use crate::{FindingKind, ImportFault, ImportReport, ImportedLine};
 
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
@@ -92,15 +92,13 @@ pub(super) fn read_rules(
             "limit-rate-after" => numbers.rate_after_kib = number()?,
             "limit-whitelist" | "limit-allowlist" => numbers.exempt = read_networks(at, value)?,
             "whitelist-source-range" | "allowlist-source-range" => {
-                access.push(("allow".to_owned(), one_or_list(&read_networks(at, value)?)));
+                access.push(("allow", one_or_list(&read_networks(at, value)?)));
             }
-            "denylist-source-range" => {
-                access.push(("deny".to_owned(), one_or_list(&read_networks(at, value)?)))
-            }
-            "proxy-connect-timeout" => times.push(("connect".to_owned(), format!("{}s", number()?.max(1)))),
+            "denylist-source-range" => access.push(("deny", one_or_list(&read_networks(at, value)?))),
+            "proxy-connect-timeout" => times.push(("connect", format!("{}s", number()?.max(1)))),
             "proxy-read-timeout" => {
                 let seconds = number()?.max(1);
-                times.extend(["response", "body"].map(|field| (field.to_owned(), format!("{seconds}s"))));
+                times.extend(["response", "body"].map(|field| (field, format!("{seconds}s"))));
             }
             "rewrite-target" if object.paths.iter().all(|path| path.path == *value) => {}
             "use-regex" => rules.use_regex = value == "true",
@@ -114,17 +112,13 @@ pub(super) fn read_rules(
             report.exact(at, &format!("{key}: {value}"), "");
         }
     }
-    if !access.is_empty() {
-        rules.location_fields.push(PlannedField::new("access", flow_map(&access), ""));
-    }
-    if !times.is_empty() {
-        rules.upstream_fields.push(PlannedField::new("timeouts", flow_map(&times), ""));
-    }
+    rules.location_fields.extend(PlannedField::map("access", &access));
+    rules.upstream_fields.extend(PlannedField::map("timeouts", &times));
     build_limits(object, &numbers, &mut rules, report);
     if !access.is_empty() && !rules.limits.is_empty() {
         let says =
             "the gateway judges addresses before limits: who is denied gets 403 at once and is not counted";
-        report.differs(&object.at, &format!("Ingress {}", object.name), "", says);
+        report.differs(&object.at, &format!("Ingress {}", object.name), says);
     }
     Ok(rules)
 }
@@ -138,32 +132,29 @@ fn skip_annotation(
     report: &mut ImportReport,
 ) {
     let text = format!("{key}: {value}");
-    if matches!(name, "auth-type" | "auth-url" | "auth-tls-secret") && !value.is_empty() {
-        let says = "its paths answer 403: the gateway makes no such check; let the services make it, or tokens \
-                    (account.jwt)";
-        report.add(FindingKind::Closed, at, &text, says.to_owned());
-        rules.is_closed = true;
-        return;
-    }
-    if name == "rewrite-target" {
-        rules.rewrite_target = Some(value.to_owned());
-    }
-    if matches!(name, "permanent-redirect" | "temporal-redirect") {
-        let says = "its paths answer 403: write the redirect into the field `redirect`";
-        report.add(FindingKind::Closed, at, &text, says.to_owned());
-        rules.is_closed = true;
+    let says = if matches!(name, "auth-type" | "auth-url" | "auth-tls-secret") && !value.is_empty() {
+        "its paths answer 403: the gateway makes no such check; let the services make it, or tokens (account.jwt)"
+    } else if matches!(name, "permanent-redirect" | "temporal-redirect") {
+        "its paths answer 403: write the redirect into the field `redirect`"
     } else if HARMLESS.split(' ').any(|known| known == name)
         || FAMILIES.iter().any(|family| name.starts_with(family))
     {
-        report.skips(at, &text, "it neither limits nor denies; write its field by hand if you need it");
+        return report.skips(
+            at,
+            &text,
+            "it neither limits nor denies; write its field by hand if you need it",
+        );
     } else if OPEN.split(' ').any(|known| known == name) || name.starts_with("canary") || value == "false" {
-        report.loses(at, &text, "it is not translated: the services get their requests as they are");
+        if name == "rewrite-target" {
+            rules.rewrite_target = Some(value.to_owned());
+        }
+        return report.loses(at, &text, "it is not translated: the services get their requests as they are");
     } else {
-        let says = "its paths answer 403: it is not translated, and may limit or deny";
-        report.add(FindingKind::Closed, at, &text, says.to_owned());
-        rules.is_closed = true;
         rules.closes_hosts |= name == "server-snippet";
-    }
+        "its paths answer 403: it is not translated, and may limit or deny"
+    };
+    report.add(FindingKind::Closed, at, &text, says.to_owned());
+    rules.is_closed = true;
 }
 
 fn read_protocol(
@@ -173,17 +164,17 @@ fn read_protocol(
     rules: &mut IngressRules,
     report: &mut ImportReport,
 ) {
-    match value.to_ascii_uppercase().as_str() {
-        "HTTP" => {}
+    let protocol = value.to_ascii_uppercase();
+    match protocol.as_str() {
+        "HTTP" | "GRPC" => {}
         "HTTPS" | "GRPCS" => {
             rules.scheme = "https";
             rules.upstream_fields.push(PlannedField::new("tls", "{ verify: false }", "as in ingress-nginx"));
         }
-        "GRPC" => {}
         _ => return report.skips(at, &format!("{key}: {value}"), "the gateway speaks HTTP to servers"),
     }
-    if value.to_ascii_uppercase().starts_with("GRPC") {
-        rules.upstream_fields.push(PlannedField::new("protocol", "http2", ""));
+    if protocol.starts_with("GRPC") {
+        rules.upstream_fields.push(PlannedField::plain("protocol", "http2"));
     }
     report.exact(at, &format!("{key}: {value}"), "");
 }
@@ -191,9 +182,7 @@ fn read_protocol(
 fn read_networks(at: &ImportedLine, value: &str) -> Result<Vec<String>, ImportFault> {
     let mut nets = Vec::new();
     for text in value.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-        let found = parse_range(text).filter(|_| !text.contains('-'));
-        let found =
-            found.ok_or_else(|| ImportFault::new(at, format!("`{text}` is not an address or network")))?;
+        let found = parse_networks(text).map_err(|why| ImportFault::new(at, why))?;
         nets.extend(found.iter().map(|net| quote(&net.to_string())));
     }
     if nets.is_empty() {
@@ -212,56 +201,47 @@ fn build_limits(
     let base: String = format!("{}-{}", object.namespace, object.name).chars().take(48).collect();
     let finish = |name: &str, at: &ImportedLine, mut fields: Vec<PlannedField>| {
         if !numbers.exempt.is_empty() {
-            fields.push(PlannedField::new("bypass", one_or_list(&numbers.exempt), ""));
+            fields.push(PlannedField::plain("bypass", one_or_list(&numbers.exempt)));
         }
         NamedLimitPlan { name: format!("{base}-{name}"), fields, source: at.clone() }
     };
-    let rates = [(&numbers.per_second, "rps", 1000), (&numbers.per_minute, "rpm", 60_000)];
-    for (number, name, divisor) in rates {
+    let rates =
+        [(&numbers.per_second, "rps", 1000, "second"), (&numbers.per_minute, "rpm", 60_000, "minute")];
+    for (number, name, divisor, unit) in rates {
         let Some((at, number)) = number else { continue };
         // ingress-nginx hands the number to nginx, which counts in thousandths of a request per second.
         let thousandths = number.saturating_mul(1_000_000) / divisor;
-        let burst = number.saturating_mul(numbers.multiplier).saturating_add(1);
+        let burst = number.saturating_mul(numbers.multiplier).saturating_add(1).to_string();
+        let burst_note = format!("{number} times {}, and the first request", numbers.multiplier);
+        let status_note = "limit-req-status-code of the ConfigMap, by default 503";
         let fields = vec![
-            PlannedField::new("key", "ip", ""),
-            PlannedField::new("algorithm", "token_bucket", ""),
-            PlannedField::new(
-                "rate",
-                write_rate(thousandths),
-                format!("{number} per {}", if divisor == 1000 { "second" } else { "minute" }),
-            ),
-            PlannedField::new(
-                "burst",
-                burst.to_string(),
-                format!("{number} times {}, and the first request", numbers.multiplier),
-            ),
-            PlannedField::new(
-                "on_reject",
-                "{ status: 503 }",
-                "limit-req-status-code of the ConfigMap, by default 503",
-            ),
+            PlannedField::plain("key", "ip"),
+            PlannedField::plain("algorithm", "token_bucket"),
+            PlannedField::new("rate", write_rate(thousandths), format!("{number} per {unit}")),
+            PlannedField::new("burst", burst, burst_note),
+            PlannedField::new("on_reject", "{ status: 503 }", status_note),
         ];
         rules.limits.push(finish(name, at, fields));
     }
     if let Some((at, number)) = &numbers.connections {
         let fields = vec![
-            PlannedField::new("key", "ip", ""),
-            PlannedField::new("algorithm", "concurrency", ""),
-            PlannedField::new("max_concurrent", number.to_string(), ""),
+            PlannedField::plain("key", "ip"),
+            PlannedField::plain("algorithm", "concurrency"),
+            PlannedField::plain("max_concurrent", number.to_string()),
         ];
         rules.limits.push(finish("connections", at, fields));
         if rules.limits.len() > 1 {
             let says =
                 "a request that it refuses is not charged to the rates of its chain, as it is in nginx";
-            report.differs(at, &format!("{PREFIX}limit-connections"), "", says);
+            report.differs(at, &format!("{PREFIX}limit-connections"), says);
         }
     }
     if let Some((at, kib)) = &numbers.rate_kib {
         let burst = numbers.rate_after_kib.max(*kib / 10).max(1);
         let value = format!("{{ rate: {kib}KiB/s, burst: {burst}KiB }}");
-        rules.location_fields.push(PlannedField::new("bandwidth", value, ""));
+        rules.location_fields.push(PlannedField::plain("bandwidth", value));
         let says = "bandwidth: the pace of all responses to a client together, not of each one";
-        report.differs(at, &format!("{PREFIX}limit-rate"), "", says);
+        report.differs(at, &format!("{PREFIX}limit-rate"), says);
     }
 }
 

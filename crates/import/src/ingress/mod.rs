@@ -11,9 +11,9 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::gateway_file::{GatewayFile, LocationPlan, PlannedField, UpstreamPlan, close_fields};
-use super::nginx::regex_check::is_usable_path;
+use super::nginx::regex::is_usable_path;
 use super::source::SourceText;
-use super::yaml_text::{one_or_list, quote};
+use super::yaml_text::{numbered_names, quote, quoted_list};
 use super::{ImportFault, ImportReport};
 use annotations::{IngressRules, read_rules};
 use object::{IngressObject, IngressPath, PathKindOfIngress, PortRef, ServiceTable, read_objects};
@@ -63,7 +63,7 @@ fn close_hosts(file: &mut GatewayFile) {
     hosts.dedup();
     for hosts in hosts.into_iter().filter(|hosts| !hosts.is_empty()) {
         if !file.locations.iter().any(|location| location.hosts == hosts && location.path == "/") {
-            let fields = vec![PlannedField::new("respond", "{ status: 404 }", "")];
+            let fields = vec![PlannedField::plain("respond", "{ status: 404 }")];
             file.locations.push(LocationPlan {
                 path: "/".to_owned(),
                 hosts,
@@ -106,16 +106,16 @@ fn add_path(
         let same = |known: &LocationPlan| known.path == written && known.hosts == hosts;
         if file.locations.iter().any(same) {
             let says = "an earlier Ingress has the same host and path and wins";
-            report.differs(&path.at, &format!("path {}", path.path), "", says);
+            report.differs(&path.at, &format!("path {}", path.path), says);
             continue;
         }
-        let mut fields = vec![PlannedField::new("upstream", quote(&upstream), "")];
+        let mut fields = vec![PlannedField::plain("upstream", quote(&upstream))];
         if is_closed {
             fields = close_fields(fields);
         }
         if !rules.limits.is_empty() {
-            let names: Vec<String> = rules.limits.iter().map(|limit| quote(&limit.name)).collect();
-            fields.push(PlannedField::new("limits", one_or_list(&names), ""));
+            let names = rules.limits.iter().map(|limit| &limit.name);
+            fields.push(PlannedField::plain("limits", quoted_list(names)));
         }
         fields.extend(rules.location_fields.iter().cloned());
         let plan = LocationPlan {
@@ -145,7 +145,7 @@ fn add_upstream(
         PortRef::Name(name) => {
             services.find_port(&object.namespace, &path.service, name).unwrap_or_else(|| {
                 let says = format!("the file has no Service with the port `{name}`; 80 is written");
-                report.differs(&path.at, &format!("service {}", path.service), "", says);
+                report.differs(&path.at, &format!("service {}", path.service), says);
                 80
             })
         }
@@ -156,8 +156,7 @@ fn add_upstream(
         .map_err(|error| ImportFault::new(&path.at, format!("`{address}`: {}", error.message)))?;
     let base: String = format!("{}-{}-{port}", object.namespace, path.service).chars().take(56).collect();
     let servers = vec![quote(&server)];
-    let numbered = (2..).map(|number: usize| format!("{base}-{number}"));
-    for name in std::iter::once(base.clone()).chain(numbered) {
+    for name in numbered_names(&base) {
         match file.upstreams.iter().find(|plan| plan.name == name) {
             Some(plan) if plan.servers == servers && plan.fields == rules.upstream_fields => return Ok(name),
             Some(_) => {}

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::{ImportFault, ImportReport, ImportedLine};
 use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent, parse_document};
+use sluicegate_model::diagnostics::problem::Position;
 
 #[derive(Debug)]
 pub(super) struct IngressObject {
@@ -62,17 +63,25 @@ struct Place<'n> {
 }
 
 impl<'n> Place<'n> {
+    fn line_at(&self, position: Position) -> ImportedLine {
+        ImportedLine { file: self.file.to_owned(), line: self.offset + position.line }
+    }
+
     fn at(&self) -> ImportedLine {
-        ImportedLine { file: self.file.to_owned(), line: self.offset + self.node.position.line }
+        self.line_at(self.node.position)
+    }
+
+    fn fault(&self, message: impl Into<String>) -> ImportFault {
+        ImportFault::new(&self.at(), message)
     }
 
     fn entries(&self) -> impl Iterator<Item = (&'n MapKey, Place<'n>)> + use<'n> {
-        let Place { node, offset, file } = *self;
-        let entries = match &node.content {
+        let place = *self;
+        let entries = match &place.node.content {
             NodeContent::Map(entries) => entries.as_slice(),
             _ => &[],
         };
-        entries.iter().map(move |(key, node)| (key, Place { node, offset, file }))
+        entries.iter().map(move |(key, node)| (key, Place { node, ..place }))
     }
 
     fn field(&self, name: &str) -> Option<Place<'n>> {
@@ -80,12 +89,12 @@ impl<'n> Place<'n> {
     }
 
     fn items(&self) -> impl Iterator<Item = Place<'n>> + use<'n> {
-        let Place { node, offset, file } = *self;
-        let items = match &node.content {
+        let place = *self;
+        let items = match &place.node.content {
             NodeContent::List(items) => items.as_slice(),
             _ => &[],
         };
-        items.iter().map(move |node| Place { node, offset, file })
+        items.iter().map(move |node| Place { node, ..place })
     }
 
     fn text(&self) -> Option<&'n str> {
@@ -143,12 +152,7 @@ pub(super) fn read_objects(
                 Some("Ingress") => objects.push(read_ingress(item)?),
                 Some("Service") => read_service(item, &mut services),
                 Some(kind) => report.skips(&item.at(), kind, "only Ingress and Service objects are read"),
-                None => {
-                    return Err(ImportFault::new(
-                        &item.at(),
-                        "this is no Kubernetes object: it has no `kind`",
-                    ));
-                }
+                None => return Err(item.fault("this is no Kubernetes object: it has no `kind`")),
             }
         }
     }
@@ -188,14 +192,13 @@ fn read_ingress(object: Place<'_>) -> Result<IngressObject, ImportFault> {
     };
     let annotations = object.field("metadata").and_then(|metadata| metadata.field("annotations"));
     for (key, value) in annotations.iter().flat_map(Place::entries) {
-        let at = ImportedLine { file: value.file.to_owned(), line: value.offset + key.position.line };
+        let at = value.line_at(key.position);
         let Some(text) = value.text() else {
             return Err(ImportFault::new(&at, format!("the annotation `{}` is no text", key.name)));
         };
         found.annotations.push((at, key.name.clone(), text.to_owned()));
     }
-    let spec =
-        object.field("spec").ok_or_else(|| ImportFault::new(&object.at(), "the Ingress has no `spec`"))?;
+    let spec = object.field("spec").ok_or_else(|| object.fault("the Ingress has no `spec`"))?;
     for tls in spec.field("tls").iter().flat_map(Place::items) {
         found.tls.push((tls.at(), tls.text_of("secretName").unwrap_or_default().to_owned()));
     }
@@ -225,21 +228,20 @@ fn read_path(path: Place<'_>, host: Option<String>) -> Result<IngressPath, Impor
         Some("Exact") => PathKindOfIngress::Exact,
         Some("Prefix") => PathKindOfIngress::Prefix,
         Some("ImplementationSpecific") | None => PathKindOfIngress::ImplementationSpecific,
-        Some(other) => return Err(ImportFault::new(&path.at(), format!("`{other}` is no pathType"))),
+        Some(other) => return Err(path.fault(format!("`{other}` is no pathType"))),
     };
-    let backend =
-        path.field("backend").ok_or_else(|| ImportFault::new(&path.at(), "the path has no `backend`"))?;
+    let backend = path.field("backend").ok_or_else(|| path.fault("the path has no `backend`"))?;
     let (service, port) = read_backend(backend)?;
     let text = path.text_of("path").filter(|text| !text.is_empty()).unwrap_or("/").to_owned();
     if !text.starts_with('/') {
-        return Err(ImportFault::new(&path.at(), format!("the path `{text}` does not start with /")));
+        return Err(path.fault(format!("the path `{text}` does not start with /")));
     }
     Ok(IngressPath { at: path.at(), host, path: text, kind, service, port })
 }
 
 /// The service and its port, in the form of networking.k8s.io/v1 or the one before.
 fn read_backend(backend: Place<'_>) -> Result<(String, PortRef), ImportFault> {
-    let wrong = || ImportFault::new(&backend.at(), "the backend names no service with a port");
+    let wrong = || backend.fault("the backend names no service with a port");
     let (name, port) = match backend.field("service") {
         Some(service) => {
             let port = service.field("port").ok_or_else(wrong)?;

@@ -3,12 +3,11 @@
 use ipnet::IpNet;
 
 use super::parser::Directive;
-use super::scope::FindingLedger;
 use super::variables::{Variable, VariableTable};
-use crate::ImportFault;
 use crate::gateway_file::PlannedField;
-use crate::networks::{TooManyNetworks, all_networks, first_match, parse_range};
-use crate::yaml_text::{flow_map, one_or_list, quote};
+use crate::networks::{TooManyNetworks, all_networks, first_match, parse_networks, parse_range};
+use crate::yaml_text::quoted_list;
+use crate::{FindingKind, ImportFault};
 
 /// The addresses that may come in.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -20,16 +19,14 @@ pub(super) struct AccessPlan {
 
 impl AccessPlan {
     pub fn into_field(self) -> Option<PlannedField> {
-        let list =
-            |nets: &[IpNet]| one_or_list(&nets.iter().map(|net| quote(&net.to_string())).collect::<Vec<_>>());
         let mut fields = Vec::new();
         if let Some(allow) = &self.allow {
-            fields.push(("allow".to_owned(), list(allow)));
+            fields.push(("allow", quoted_list(allow)));
         }
         if !self.deny.is_empty() {
-            fields.push(("deny".to_owned(), list(&self.deny)));
+            fields.push(("deny", quoted_list(&self.deny)));
         }
-        (!fields.is_empty()).then(|| PlannedField::new("access", flow_map(&fields), ""))
+        PlannedField::map("access", &fields)
     }
 
     pub fn nobody() -> AccessPlan {
@@ -49,34 +46,28 @@ pub(super) enum LimitsBehind {
 pub(super) fn read_access(
     rules: &[&Directive],
     behind: Option<LimitsBehind>,
-    ledger: &FindingLedger,
 ) -> Result<AccessPlan, ImportFault> {
     let mut ordered: Vec<(IpNet, bool)> = Vec::new();
     for directive in rules {
         let allowed = directive.name == "allow";
         let nets = match directive.arg(0) {
             "all" => all_networks().to_vec(),
-            "unix:" if allowed => {
-                ledger.skips(directive, "peers on unix sockets have no address here");
-                continue;
-            }
             "unix:" => {
-                ledger.loses(directive, "peers on unix sockets have no address here");
+                let kind = if allowed { FindingKind::NotTranslated } else { FindingKind::Lost };
+                directive.tell(kind, "peers on unix sockets have no address here");
                 continue;
             }
-            text => parse_range(text).filter(|_| !text.contains('-')).ok_or_else(|| {
-                ImportFault::new(&directive.at, format!("`{text}` is not an address or network"))
-            })?,
+            text => parse_networks(text).map_err(|why| directive.fault(why))?,
         };
         ordered.extend(nets.into_iter().map(|net| (net, allowed)));
         if let Some(behind) = behind {
             let says = "the gateway judges addresses before limits: who is denied gets 403 at once and is not counted";
             match behind == LimitsBehind::Shared && !allowed {
-                true => ledger.loses(directive, format!("{says}; its limits count several clients together")),
-                false => ledger.differs(directive, says),
+                true => directive.loses(format!("{says}; its limits count several clients together")),
+                false => directive.differs(says),
             }
         } else {
-            ledger.exact(directive, "access");
+            directive.exact("access");
         }
     }
     let too_many = |TooManyNetworks| {

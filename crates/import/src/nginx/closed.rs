@@ -3,13 +3,7 @@
 use super::known::{find_check, is_other_handler};
 use super::location_tree::{LocationMatch, LocationNode};
 use super::parser::Directive;
-use super::regex_check::is_usable_path;
-use super::scope::FindingLedger;
-use crate::FindingKind;
-
-pub(super) fn tell_closed(directive: &Directive, why: &str, ledger: &FindingLedger) {
-    ledger.tell(FindingKind::Closed, directive, format!("answers 403: {why}"));
-}
+use super::regex::is_usable_path;
 
 /// True if a step inside an `if` refuses requests, or may do so. A redirect does: it forwards nothing.
 pub(super) fn refuses(step: &Directive, root: &LocationNode<'_>) -> bool {

@@ -2,60 +2,72 @@
 
 use super::headers::{is_tunnel, read_request_headers};
 use super::known::is_other_handler;
+use super::limits::LimitBook;
 use super::location_tree::{LocationMatch, LocationNode};
 use super::parser::Directive;
 use super::responses::write_respond;
-use super::scope::{FindingLedger, Scope};
+use super::scope::Scope;
 use super::upstreams::{ProxyTarget, UpstreamBook};
+use super::variables::VariableTable;
 use crate::ImportFault;
 use crate::gateway_file::PlannedField;
 use crate::yaml_text::quote;
 
+/// A server while its locations are read, and the parts of the configuration that all servers share.
+pub(super) struct SiteContext<'c, 'd> {
+    pub server: &'d Directive,
+    /// Its primary name.
+    pub server_name: &'d str,
+    pub root: &'d LocationNode<'d>,
+    pub variables: &'d VariableTable<'d>,
+    pub limits: &'c mut LimitBook<'d>,
+    pub upstreams: &'c mut UpstreamBook<'d>,
+}
+
 /// The fields of a location's action, and the location that gives the limits if the first one has none.
-pub(super) struct LocationContent<'n, 'd> {
+pub(super) struct LocationContent<'d> {
     pub fields: Vec<PlannedField>,
     /// The named location that `try_files` leads to.
-    pub named: Option<&'n LocationNode<'d>>,
+    pub named: Option<&'d LocationNode<'d>>,
 }
 
 /// The action of a location, `return` and `internal` aside.
-pub(super) fn read_content<'n, 'd>(
-    node: &'n LocationNode<'d>,
-    root: &'n LocationNode<'d>,
-    server_name: &str,
-    upstreams: &mut UpstreamBook<'d, '_>,
-    ledger: &FindingLedger,
-) -> Result<LocationContent<'n, 'd>, ImportFault> {
+pub(super) fn read_content<'d>(
+    node: &'d LocationNode<'d>,
+    context: &mut SiteContext<'_, 'd>,
+) -> Result<LocationContent<'d>, ImportFault> {
     let mut handler = (node, None);
     if find_pass(&node.scope).is_none()
         && let Some(tried) = node.scope.own("try_files")
         && let Some(named) = tried.args.last().filter(|name| name.starts_with('@'))
-        && let Some(named) = root.find_fixed(named).filter(|named| is_plain_try(&node.scope, &named.scope))
+        && let Some(named) =
+            context.root.find_fixed(named).filter(|named| is_plain_try(&node.scope, &named.scope))
     {
-        ledger.differs(tried, "files are not served: every request goes to the named location");
+        tried.differs("files are not served: every request goes to the named location");
         if let Some(directive) = named.directive {
-            ledger.exact(directive, "part of the locations that lead to it");
+            directive.exact("part of the locations that lead to it");
         }
         handler = (named, Some(named));
     }
     let (source, named) = handler;
     let Some(pass) = find_pass(&source.scope) else {
-        return Ok(LocationContent { fields: vec![answer_without_files(node, ledger)], named: None });
+        return Ok(LocationContent { fields: vec![answer_without_files(node)], named: None });
     };
     let target = match ProxyTarget::parse(pass.arg(0), &source.scope) {
         Ok(target) => target,
         Err(why) => {
-            ledger.loses(pass, format!("{why}; the answer is 502"));
+            pass.loses(format!("{why}; the answer is 502"));
             return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named });
         }
     };
-    let Some(upstream) = upstreams.resolve(&target, &source.scope, pass, is_tunnel(&source.scope))? else {
-        ledger.exact(pass, "all servers are down: 502");
+    let Some(upstream) = context.upstreams.resolve(&target, &source.scope, pass, is_tunnel(&source.scope))?
+    else {
+        pass.exact("all servers are down: 502");
         return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named });
     };
-    let mut fields = vec![PlannedField::new("upstream", quote(&upstream), "")];
-    fields.extend(read_strip(&node.matching, pass, &target, &source.scope, ledger));
-    fields.extend(read_request_headers(&source.scope, &target, server_name, ledger));
+    let mut fields = vec![PlannedField::plain("upstream", quote(&upstream))];
+    fields.extend(read_strip(&node.matching, pass, &target, &source.scope));
+    fields.extend(read_request_headers(&source.scope, &target, context.server_name));
     Ok(LocationContent { fields, named })
 }
 
@@ -73,10 +85,10 @@ fn is_plain_try(outer: &Scope<'_>, named: &Scope<'_>) -> bool {
 }
 
 /// Where nginx would look for a file or ask something the gateway does not speak to.
-fn answer_without_files(node: &LocationNode<'_>, ledger: &FindingLedger) -> PlannedField {
+fn answer_without_files(node: &LocationNode<'_>) -> PlannedField {
     let other = node.scope.own_level().iter().find(|directive| is_other_handler(&directive.name));
     if let Some(directive) = other {
-        ledger.loses(directive, "the gateway forwards to HTTP servers only; the answer is 501");
+        directive.loses("the gateway forwards to HTTP servers only; the answer is 501");
         return write_respond(501, "", "");
     }
     let own = ["try_files", "alias"].iter().find_map(|name| node.scope.own(name));
@@ -84,9 +96,9 @@ fn answer_without_files(node: &LocationNode<'_>, ledger: &FindingLedger) -> Plan
     let rules = node.scope.nearest_of(&["allow", "deny"]);
     match served {
         Some(directive) if rules.first().is_some_and(|rule| rule.text() == "deny all") => {
-            ledger.exact(directive, "nobody may come in");
+            directive.exact("nobody may come in");
         }
-        Some(directive) => ledger.loses(directive, "files are not served; the answer is 404"),
+        Some(directive) => directive.loses("files are not served; the answer is 404"),
         None => {}
     }
     write_respond(404, "", "")
@@ -98,11 +110,10 @@ fn read_strip(
     pass: &Directive,
     target: &ProxyTarget,
     scope: &Scope<'_>,
-    ledger: &FindingLedger,
 ) -> Option<PlannedField> {
-    let strip = |prefix: &str| Some(PlannedField::new("strip", quote(prefix), ""));
+    let strip = |prefix: &str| Some(PlannedField::plain("strip", quote(prefix)));
     let Some(uri) = &target.uri else {
-        ledger.exact(pass, "upstream");
+        pass.exact("upstream");
         let rewrite = scope.own("rewrite").filter(|rewrite| rewrite.arg(2) == "break")?;
         let LocationMatch::Prefix { path, .. } = matching else { return None };
         let folder = path.strip_suffix('/')?;
@@ -111,7 +122,7 @@ fn read_strip(
         if folder.is_empty() || to != "/$1" || !takes_rest.iter().any(|known| known == from) {
             return None;
         }
-        ledger.exact(rewrite, "strip");
+        rewrite.exact("strip");
         return strip(folder);
     };
     let (path, is_exact) = match matching {
@@ -122,16 +133,15 @@ fn read_strip(
     // With variables, nginx sends this URI for every path, without the query.
     let is_constant = !path.is_empty() && !pass.arg(0).contains('$');
     if is_constant && uri == path {
-        ledger.exact(pass, "upstream");
+        pass.exact("upstream");
         return None;
     }
     if is_constant && uri == "/" && (path.ends_with('/') || is_exact) {
-        ledger.exact(pass, "upstream, strip");
+        pass.exact("upstream, strip");
         return strip(if is_exact { path } else { path.trim_end_matches('/') });
     }
-    ledger.loses(
-        pass,
-        format!("the path is forwarded unchanged: the gateway puts no `{uri}` in the place of `{path}`"),
-    );
+    pass.loses(format!(
+        "the path is forwarded unchanged: the gateway puts no `{uri}` in the place of `{path}`"
+    ));
     None
 }

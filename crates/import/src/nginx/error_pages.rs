@@ -1,8 +1,7 @@
 //! `error_page` for the statuses of limits, where its target is an answer or a proxied location.
 
 use super::closed::leads_to_refusal;
-use super::content::read_content;
-use super::context::SiteContext;
+use super::content::{SiteContext, read_content};
 use super::location_tree::LocationNode;
 use super::parser::{Directive, visit_all};
 use super::pieces::translate_text;
@@ -15,12 +14,11 @@ use crate::yaml_text::{flow_map, quote, quote_template};
 /// are the statuses with which the gateway refuses requests there.
 pub(super) fn read_error_pages<'d>(
     scope: &Scope<'d>,
-    root: &LocationNode<'d>,
     status: Option<u16>,
     refusals: &[u16],
-    server_name: &str,
-    context: &mut SiteContext<'d, '_>,
+    context: &mut SiteContext<'_, 'd>,
 ) -> Result<Vec<PlannedField>, ImportFault> {
+    let root = context.root;
     let mut fields = Vec::new();
     for directive in scope.nearest("error_page") {
         let (codes, page_status, target) = read_words(directive)?;
@@ -30,25 +28,24 @@ pub(super) fn read_error_pages<'d>(
         // nginx judges limits first, so that a page may serve requests that the gateway denies.
         let may_serve = page_status != PageStatus::OfPage || !refusals.contains(&403);
         let read = match page.zip(limit).filter(|_| may_serve) {
-            Some((page, status)) => read_page(page, root, status, page_status, server_name, context)?,
+            Some((page, status)) => read_page(page, status, page_status, context)?,
             None => Vec::new(),
         };
-        let ledger = context.ledger;
         let is_any = scope.is_on("proxy_intercept_errors");
         let is_read = |code: u16| !read.is_empty() && limit == Some(code);
         let keeps_status = page_status == PageStatus::Kept && target.starts_with(['/', '@']);
         let is_left = |code: &u16| (is_any || !keeps_status || refusals.contains(code)) && !is_read(*code);
         match codes.iter().any(is_left) {
-            true if !keeps_status || !is_plain() => ledger.loses(directive, OTHERWISE),
-            _ if read.is_empty() => ledger.skips(directive, "the body of errors is the gateway's own"),
-            _ => ledger.exact(directive, "on_reject"),
+            true if !keeps_status || !is_plain() => directive.loses(OTHERWISE),
+            _ if read.is_empty() => directive.skips("the body of errors is the gateway's own"),
+            _ => directive.exact("on_reject"),
         }
         if let Some(named) =
             page.and_then(|page| page.directive).filter(|_| target.starts_with('@') && is_plain())
         {
             visit_all(std::slice::from_ref(named), &mut |inner| match read.is_empty() {
-                true => ledger.skips(inner, "a page of errors"),
-                false => ledger.exact(inner, "a page of errors"),
+                true => inner.skips("a page of errors"),
+                false => inner.exact("a page of errors"),
             });
         }
         fields.extend(read);
@@ -76,23 +73,18 @@ fn is_plain(page: &LocationNode<'_>) -> bool {
 
 /// The fields for a page; none, if it is not translated.
 fn read_page<'d>(
-    page: &LocationNode<'d>,
-    root: &LocationNode<'d>,
+    page: &'d LocationNode<'d>,
     status: u16,
     page_status: PageStatus,
-    server_name: &str,
-    context: &mut SiteContext<'d, '_>,
+    context: &mut SiteContext<'_, 'd>,
 ) -> Result<Vec<PlannedField>, ImportFault> {
     let Some(answer) = page.scope.own("return") else {
         if page_status != PageStatus::OfPage {
             return Ok(Vec::new());
         }
-        let content = read_content(page, root, server_name, &mut context.upstreams, context.ledger)?;
-        let upstream = content.fields.into_iter().find(|field| field.name == "upstream");
-        return Ok(upstream
-            .map(|upstream| PlannedField::new("degrade", upstream.value, ""))
-            .into_iter()
-            .collect());
+        let mut fields = read_content(page, context)?.fields;
+        fields.retain(|field| field.name == "upstream");
+        return Ok(fields.into_iter().map(|field| PlannedField::plain("degrade", field.value)).collect());
     };
     // Without `=`, the status of the error stays; with `=` alone, that of the page holds.
     let status = match page_status {
@@ -100,17 +92,17 @@ fn read_page<'d>(
         PageStatus::Fixed(code) => Some(code),
         PageStatus::OfPage => answer.arg(0).parse().ok(),
     };
-    let body = translate_text(answer.arg(1), server_name);
+    let body = translate_text(answer.arg(1), context.server_name);
     let (Some(status @ 400..=599), Ok(body)) = (status, body) else { return Ok(Vec::new()) };
     let kind = page.scope.value_of("default_type").map_or("text/plain", |directive| directive.arg(0));
     let body = match body.template.as_str() {
         "" => "none".to_owned(),
         body => {
             let entries = [("template", quote_template(body)), ("content_type", quote(kind))];
-            flow_map(&entries.map(|(name, value)| (name.to_owned(), value)))
+            flow_map(&entries)
         }
     };
-    Ok(vec![PlannedField::new("status", status.to_string(), ""), PlannedField::new("body", body, "")])
+    Ok(vec![PlannedField::plain("status", status.to_string()), PlannedField::plain("body", body)])
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -121,10 +113,9 @@ enum PageStatus {
 }
 
 fn read_words(directive: &Directive) -> Result<(Vec<u16>, PageStatus, &str), ImportFault> {
-    let wrong =
-        |word: &str| ImportFault::new(&directive.at, format!("`{word}` is no status of an error page"));
+    let wrong = |word: &str| directive.fault(format!("`{word}` is no status of an error page"));
     let [words @ .., target] = directive.args.as_slice() else {
-        return Err(ImportFault::new(&directive.at, "`error_page` takes statuses and a target"));
+        return Err(directive.fault("`error_page` takes statuses and a target"));
     };
     let (mut codes, mut status) = (Vec::new(), PageStatus::Kept);
     for word in words {

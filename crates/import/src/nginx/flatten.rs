@@ -10,9 +10,8 @@ use std::collections::HashSet;
 use super::closed::widen_path;
 use super::location_tree::{LocationMatch, LocationNode};
 use super::parser::Directive;
-use super::regex_check::is_usable_path;
-use super::regex_scope::{RegexBelow, scope_regex};
-use super::scope::FindingLedger;
+use super::regex::{RegexBelow, is_usable_path, scope_regex};
+use super::scope::skip_all;
 
 /// A location of gateway.yaml.
 #[derive(Debug)]
@@ -61,10 +60,7 @@ struct Leaf<'n, 'd> {
 }
 
 /// The list of a server.
-pub(super) fn flatten_server<'n, 'd>(
-    root: &'n LocationNode<'d>,
-    ledger: &FindingLedger,
-) -> Vec<FlatLocation<'n, 'd>> {
+pub(super) fn flatten_server<'n, 'd>(root: &'n LocationNode<'d>) -> Vec<FlatLocation<'n, 'd>> {
     let mut leaves = Vec::new();
     let has_root = root.children.iter().any(|node| node.is_prefix() && node.static_path() == Some("/"));
     let base = with_regexes(root, &[]);
@@ -72,7 +68,7 @@ pub(super) fn flatten_server<'n, 'd>(
         let role = FlatRole::Whole;
         leaves.push(Leaf { path: "/", exact: false, role, node: root, tried: base.clone() });
     }
-    collect_leaves(root, &base, &[], ledger, &mut leaves);
+    collect_leaves(root, &base, &[], &mut leaves);
     let mut flat = Vec::new();
     let meets_regexes = root.regexes().next().is_some() || leaves.iter().any(|leaf| !leaf.tried.is_empty());
     let outer = |leaf: &Leaf<'_, '_>| leaf.tried.len() == base.len() && same_nodes(&leaf.tried, &base);
@@ -103,7 +99,7 @@ pub(super) fn flatten_server<'n, 'd>(
             None => outer(leaf),
         };
         if !is_covered {
-            scope_leaf(leaf, root, above.is_some(), ledger, &mut flat);
+            scope_leaf(leaf, root, above.is_some(), &mut flat);
         }
     }
     flat.extend(root.regexes().map(|node| FlatLocation::new(regex_path(&node.matching), node)));
@@ -131,7 +127,6 @@ fn collect_leaves<'n, 'd>(
     parent: &'n LocationNode<'d>,
     tried: &[&'n LocationNode<'d>],
     hidden: &[(&'n str, bool)],
-    ledger: &FindingLedger,
     leaves: &mut Vec<Leaf<'n, 'd>>,
 ) {
     let own_level = usize::from(parent.regexes().next().is_some());
@@ -149,8 +144,8 @@ fn collect_leaves<'n, 'd>(
         };
         if hidden.iter().any(hides) {
             if let Some(directive) = node.directive {
-                ledger.exact(directive, "nginx never reaches it: a location of an outer level is longer");
-                mark_unreached(directive, ledger);
+                directive.exact("nginx never reaches it: a location of an outer level is longer");
+                mark_unreached(directive);
             }
             continue;
         }
@@ -173,7 +168,7 @@ fn collect_leaves<'n, 'd>(
             let behind = &siblings[siblings.partition_point(|(other, _)| *other <= path)..];
             let longer = behind.iter().copied().take_while(|(other, _)| other.starts_with(path));
             let hidden: Vec<(&str, bool)> = hidden.iter().copied().chain(longer).collect();
-            collect_leaves(node, &inside, &hidden, ledger, leaves);
+            collect_leaves(node, &inside, &hidden, leaves);
         }
     }
 }
@@ -185,9 +180,9 @@ fn bare_path<'n>(node: &'n LocationNode<'_>, taken: &HashSet<&str>) -> Option<&'
     node.scope.own_level().iter().any(|inner| inner.name.ends_with("_pass")).then_some(bare)
 }
 
-fn mark_unreached(directive: &Directive, ledger: &FindingLedger) {
+fn mark_unreached(directive: &Directive) {
     super::parser::visit_all(directive.children(), &mut |inner| {
-        ledger.exact(inner, "nginx never reaches its location");
+        inner.exact("nginx never reaches its location");
     });
 }
 
@@ -202,7 +197,6 @@ fn scope_leaf<'n, 'd>(
     leaf: &Leaf<'n, 'd>,
     root: &'n LocationNode<'d>,
     is_below_scoped: bool,
-    ledger: &FindingLedger,
     flat: &mut Vec<FlatLocation<'n, 'd>>,
 ) {
     let close = is_below_scoped || closes_outer(leaf, root);
@@ -218,7 +212,7 @@ fn scope_leaf<'n, 'd>(
                     flat.push(FlatLocation::new(path, node))
                 }
                 _ => {
-                    tell_unscoped(node, leaf.path, ledger);
+                    tell_unscoped(node, leaf.path);
                     let prefix = LocationMatch::Prefix { path: leaf.path.to_owned(), no_regex: false };
                     let path = widen_path(if leaf.path == "/" { &node.matching } else { &prefix });
                     let closed = FlatLocation { path, node, role: FlatRole::Closed };
@@ -233,14 +227,14 @@ fn scope_leaf<'n, 'd>(
     }
 }
 
-fn tell_unscoped(node: &LocationNode<'_>, path: &str, ledger: &FindingLedger) {
+fn tell_unscoped(node: &LocationNode<'_>, path: &str) {
     let Some(directive) = node.directive else { return };
     let why = format!(
         "below {path}, the gateway cannot match this expression, or cannot tell it from the paths around it; write \
          it with its folder"
     );
-    ledger.loses(directive, why.clone());
-    ledger.skip_all(directive.children(), &why);
+    directive.loses(why.clone());
+    skip_all(directive.children(), &why);
 }
 
 /// An expression as in the field `path`.
@@ -261,9 +255,8 @@ mod tests {
 
     fn flat_paths(conf: &str) -> Vec<String> {
         let directives = ConfParser::read_text(conf, "x").unwrap();
-        let ledger = FindingLedger::default();
-        let root = LocationNode::read_server(Scope::new(&directives), &ledger).unwrap();
-        flatten_server(&root, &ledger).into_iter().map(|flat| flat.path).collect()
+        let root = LocationNode::read_server(Scope::new(&directives)).unwrap();
+        flatten_server(&root).into_iter().map(|flat| flat.path).collect()
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The fields of the gateway for all servers: the client's address, the size of bodies, times of clients.
 
 use super::listeners::ListenerTable;
-use super::scope::{FindingLedger, Scope};
+use super::scope::Scope;
 use super::values::{size_of, time_of, write_size, write_time};
 use crate::ImportFault;
 use crate::gateway_file::PlannedField;
-use crate::networks::parse_range;
-use crate::yaml_text::{flow_map, one_or_list, quote};
+use crate::networks::parse_networks;
+use crate::yaml_text::{one_or_list, quote};
 use sluicegate_model::value::names::parse_header_name;
 
 /// nginx's default of `client_max_body_size`.
@@ -18,12 +18,11 @@ pub(super) fn read_server_fields(
     locations: &[Scope<'_>],
     http: &Scope<'_>,
     listeners: &ListenerTable,
-    ledger: &FindingLedger,
 ) -> Result<Vec<PlannedField>, ImportFault> {
     let mut fields =
         vec![PlannedField::new("ipv6_prefix", "128", "nginx counts each IPv6 address by itself")];
-    fields.extend(read_client_address(scopes, locations, listeners, ledger)?);
-    fields.extend(read_body_size(locations, ledger)?);
+    fields.extend(read_client_address(scopes, locations, listeners)?);
+    fields.extend(read_body_size(locations)?);
     let mut times = Vec::new();
     for (name, field) in [
         ("keepalive_timeout", "idle"),
@@ -34,23 +33,21 @@ pub(super) fn read_server_fields(
         let Some(directive) = http.value_of(name) else { continue };
         let ms = time_of(directive)?;
         if ms > 0 {
-            ledger.exact(directive, format!("server: {{ timeouts: {{ {field} }} }}"));
-            times.push((field.to_owned(), write_time(ms)));
+            directive.exact(format!("server: {{ timeouts: {{ {field} }} }}"));
+            times.push((field, write_time(ms)));
         }
     }
-    if !times.is_empty() {
-        fields.push(PlannedField::new("timeouts", flow_map(&times), ""));
-    }
+    fields.extend(PlannedField::map("timeouts", &times));
     let passes = http.is_on("underscores_in_headers");
     for scope in scopes {
         let Some(directive) = scope.value_of("underscores_in_headers") else { continue };
         match scope.is_on("underscores_in_headers") == passes {
-            true => ledger.exact(directive, "server: { underscore_headers }"),
-            false => ledger.skips(directive, "server.underscore_headers is the same for all servers"),
+            true => directive.exact("server: { underscore_headers }"),
+            false => directive.skips("server.underscore_headers is the same for all servers"),
         }
     }
     if passes {
-        fields.push(PlannedField::new("underscore_headers", "pass", ""));
+        fields.push(PlannedField::plain("underscore_headers", "pass"));
     }
     Ok(fields)
 }
@@ -67,7 +64,6 @@ fn read_client_address(
     scopes: &[Scope<'_>],
     locations: &[Scope<'_>],
     listeners: &ListenerTable,
-    ledger: &FindingLedger,
 ) -> Result<Vec<PlannedField>, ImportFault> {
     let Some(first) = scopes.first() else { return Ok(Vec::new()) };
     let agreed = trusted_of(first);
@@ -76,29 +72,29 @@ fn read_client_address(
             for directive in scope.nearest_of(&["set_real_ip_from", "real_ip_header"]) {
                 let why = "servers or locations trust different proxies; the gateway trusts the same ones everywhere. \
                            Write server.trusted_proxies by hand";
-                ledger.loses(directive, why);
+                directive.loses(why);
             }
         }
         return Ok(Vec::new());
     }
     let mut nets = Vec::new();
     for directive in first.nearest("set_real_ip_from") {
-        match parse_range(directive.arg(0)) {
-            Some(found) if !directive.arg(0).contains('-') => {
+        match parse_networks(directive.arg(0)) {
+            Ok(found) => {
                 nets.extend(found.iter().map(|net| quote(&net.to_string())));
-                ledger.exact(directive, "server: { trusted_proxies }");
+                directive.exact("server: { trusted_proxies }");
             }
-            _ if directive.arg(0) == "unix:" => ledger.exact(directive, "peers on unix sockets are trusted"),
+            _ if directive.arg(0) == "unix:" => directive.exact("peers on unix sockets are trusted"),
             _ => {
                 let says = "names are not resolved: write the addresses into server.trusted_proxies";
-                ledger.loses(directive, says);
+                directive.loses(says);
             }
         }
     }
     if nets.is_empty() {
         return Ok(Vec::new());
     }
-    let mut fields = vec![PlannedField::new("trusted_proxies", one_or_list(&nets), "")];
+    let mut fields = vec![PlannedField::plain("trusted_proxies", one_or_list(&nets))];
     let directive = first.value_of("real_ip_header");
     let header = directive.map_or("X-Real-IP", |directive| directive.arg(0));
     let source = match header.to_ascii_lowercase().as_str() {
@@ -111,7 +107,7 @@ fn read_client_address(
         }
     };
     if !source.is_empty() {
-        fields.push(PlannedField::new("client_ip", quote(&source), ""));
+        fields.push(PlannedField::plain("client_ip", quote(&source)));
     }
     let why = match header {
         "proxy_protocol" if listeners.all_have_proxy_protocol(true) => "",
@@ -122,21 +118,18 @@ fn read_client_address(
         _ => "of several fields or addresses the right-most one that is not of a trusted proxy counts",
     };
     match directive.or(first.value_of("set_real_ip_from")) {
-        Some(directive) if why.is_empty() => ledger.exact(directive, "server: { client_ip }"),
-        Some(directive) => ledger.loses(directive, why),
+        Some(directive) if why.is_empty() => directive.exact("server: { client_ip }"),
+        Some(directive) => directive.loses(why),
         None => {}
     }
     if let Some(directive) = first.value_of("real_ip_recursive") {
-        ledger.exact(directive, "");
+        directive.exact("");
     }
     Ok(fields)
 }
 
 /// `max_body`: one size for the whole gateway.
-fn read_body_size(
-    locations: &[Scope<'_>],
-    ledger: &FindingLedger,
-) -> Result<Option<PlannedField>, ImportFault> {
+fn read_body_size(locations: &[Scope<'_>]) -> Result<Option<PlannedField>, ImportFault> {
     let mut sizes = Vec::new();
     for scope in locations {
         let size = scope.value_of("client_max_body_size").map_or(Ok(BODY_MAX), size_of)?;
@@ -146,8 +139,8 @@ fn read_body_size(
     let is_same = sizes.iter().all(|size| *size == most);
     for directive in locations.iter().filter_map(|scope| scope.value_of("client_max_body_size")) {
         match is_same {
-            true => ledger.exact(directive, "server: { max_body }"),
-            false => ledger.loses(directive, "the gateway has one size for all locations, the largest one"),
+            true => directive.exact("server: { max_body }"),
+            false => directive.loses("the gateway has one size for all locations, the largest one"),
         }
     }
     Ok((most != u64::MAX)

@@ -2,10 +2,10 @@
 
 use super::parser::Directive;
 use super::pieces::translate_text;
-use super::scope::{FindingLedger, Scope};
+use super::scope::Scope;
 use super::upstreams::ProxyTarget;
 use crate::gateway_file::PlannedField;
-use crate::yaml_text::{flow_map, one_or_list, quote, quote_template};
+use crate::yaml_text::{flow_map, quote, quote_template, quoted_list};
 use sluicegate_model::value::names::{parse_editable_header, parse_host_name};
 
 /// Header edits while they are collected; values are written already.
@@ -28,17 +28,16 @@ impl HeaderLines {
     }
 
     fn into_field(self, name: &str) -> Option<PlannedField> {
-        let remove: Vec<String> = self.remove.iter().map(|name| quote(name)).collect();
         let mut fields = Vec::new();
         for (name, entries) in [("set", self.set), ("add", self.add)] {
             if !entries.is_empty() {
-                fields.push((name.to_owned(), flow_map(&entries)));
+                fields.push((name, flow_map(&entries)));
             }
         }
-        if !remove.is_empty() {
-            fields.push(("remove".to_owned(), one_or_list(&remove)));
+        if !self.remove.is_empty() {
+            fields.push(("remove", quoted_list(&self.remove)));
         }
-        (!fields.is_empty()).then(|| PlannedField::new(name, flow_map(&fields), ""))
+        PlannedField::map(name, &fields)
     }
 }
 
@@ -52,7 +51,6 @@ pub(super) fn read_request_headers(
     scope: &Scope<'_>,
     target: &ProxyTarget,
     server_name: &str,
-    ledger: &FindingLedger,
 ) -> Vec<PlannedField> {
     let mut edits = HeaderLines::default();
     // nginx's default is `$proxy_host`.
@@ -60,14 +58,11 @@ pub(super) fn read_request_headers(
     for directive in scope.nearest("proxy_set_header") {
         let (name, value) = (directive.arg(0), directive.arg(1));
         match name.to_ascii_lowercase().as_str() {
-            "host" => host = read_host(directive, value, target, server_name, ledger),
+            "host" => host = read_host(directive, value, target, server_name),
             "connection" | "upgrade" | "te" | "transfer-encoding" | "content-length" | "keep-alive" => {
-                ledger.exact(
-                    directive,
-                    "the gateway writes this field itself, and upgrades connections by itself",
-                );
+                directive.exact("the gateway writes this field itself, and upgrades connections by itself");
             }
-            _ => read_request_header(directive, name, value, server_name, &mut edits, ledger),
+            _ => read_request_header(directive, name, value, server_name, &mut edits),
         }
     }
     let mut fields = Vec::new();
@@ -75,40 +70,29 @@ pub(super) fn read_request_headers(
         let name =
             host.rsplit_once(':').filter(|_| !host.starts_with('[')).map_or(host.as_str(), |(name, _)| name);
         let fixed = if parse_host_name(name).is_ok() { host } else { "upstream".to_owned() };
-        fields.push(PlannedField::new("host_header", quote(&fixed), ""));
+        fields.push(PlannedField::plain("host_header", quote(&fixed)));
     }
     fields.extend(edits.into_field("request_headers"));
     fields
 }
 
 /// The fixed host; `None` = that of the client, which is the default of the gateway.
-fn read_host(
-    directive: &Directive,
-    value: &str,
-    target: &ProxyTarget,
-    server_name: &str,
-    ledger: &FindingLedger,
-) -> Option<String> {
-    match value {
-        "$http_host" => ledger.exact(directive, "the default"),
-        "$host" | "$host:$server_port" => {
-            ledger.differs(directive, "the host is forwarded as the client sent it")
+fn read_host(directive: &Directive, value: &str, target: &ProxyTarget, server_name: &str) -> Option<String> {
+    let host = match value {
+        "$proxy_host" => Some(target.proxy_host()),
+        "$server_name" if !server_name.is_empty() => Some(server_name),
+        text if !text.contains('$') && !text.is_empty() => Some(text),
+        _ => None,
+    };
+    match (host, value) {
+        (Some(_), _) => directive.exact("host_header"),
+        (None, "$http_host") => directive.exact("the default"),
+        (None, "$host" | "$host:$server_port") => {
+            directive.differs("the host is forwarded as the client sent it");
         }
-        "$proxy_host" => {
-            ledger.exact(directive, "host_header");
-            return Some(target.proxy_host().to_owned());
-        }
-        "$server_name" if !server_name.is_empty() => {
-            ledger.exact(directive, "host_header");
-            return Some(server_name.to_owned());
-        }
-        text if !text.contains('$') && !text.is_empty() => {
-            ledger.exact(directive, "host_header");
-            return Some(text.to_owned());
-        }
-        _ => ledger.skips(directive, "the host is forwarded as the client sent it"),
+        _ => directive.skips("the host is forwarded as the client sent it"),
     }
-    None
+    host.map(str::to_owned)
 }
 
 fn read_request_header(
@@ -117,32 +101,31 @@ fn read_request_header(
     value: &str,
     server_name: &str,
     edits: &mut HeaderLines,
-    ledger: &FindingLedger,
 ) {
     if let Err(error) = parse_editable_header(name) {
-        ledger.skips(directive, error.message);
+        directive.skips(error.message);
         return;
     }
     if value.contains("$proxy_add_x_forwarded_for") && name.eq_ignore_ascii_case("x-forwarded-for") {
         let says =
             "the gateway appends the peer for trusted proxies, and replaces the field for everyone else";
-        ledger.differs(directive, says);
+        directive.differs(says);
         return;
     }
     let own = format!("$http_{}", name.to_ascii_lowercase().replace('-', "_"));
     if value == own {
-        ledger.exact(directive, "fields of the client are forwarded");
+        directive.exact("fields of the client are forwarded");
         return;
     }
     if value.is_empty() {
         edits.edit(name, None);
-        ledger.exact(directive, "request_headers: { remove }");
+        directive.exact("request_headers: { remove }");
         return;
     }
     let becomes = "request_headers: { set }";
-    let entry = translate_header(directive, value, server_name, becomes, ledger).map_err(|why| {
+    let entry = translate_header(directive, value, server_name, becomes).map_err(|why| {
         // The upstream would take the field of the client for that of nginx.
-        ledger.differs(directive, format!("request_headers: {{ remove }}: {why}"));
+        directive.differs(format!("request_headers: {{ remove }}: {why}"));
     });
     edits.edit(name, entry.ok());
 }
@@ -156,36 +139,31 @@ fn translate_header(
     value: &str,
     server_name: &str,
     becomes: &str,
-    ledger: &FindingLedger,
 ) -> Result<String, String> {
     let translated = translate_text(value, server_name)?;
     if translated.template.chars().any(|c| c.is_control() && c != '\t') {
         return Err("the value has control characters".to_owned());
     }
     match translated.differences.as_slice() {
-        [] => ledger.exact(directive, becomes),
-        differences => ledger.differs(directive, format!("{becomes}: {}", differences.join("; "))),
+        [] => directive.exact(becomes),
+        differences => directive.differs(format!("{becomes}: {}", differences.join("; "))),
     }
     Ok(quote_template(&translated.template))
 }
 
 /// `response_headers` of a location.
-pub(super) fn read_response_headers(
-    scope: &Scope<'_>,
-    server_name: &str,
-    ledger: &FindingLedger,
-) -> Option<PlannedField> {
+pub(super) fn read_response_headers(scope: &Scope<'_>, server_name: &str) -> Option<PlannedField> {
     let mut edits = HeaderLines::default();
     for directive in scope.nearest("add_header") {
         let (name, value) = (directive.arg(0), directive.arg(1));
         if let Err(error) = parse_editable_header(name) {
-            ledger.skips(directive, error.message);
+            directive.skips(error.message);
         } else if value.is_empty() {
-            ledger.exact(directive, "an empty field is not sent");
+            directive.exact("an empty field is not sent");
         } else if edits.add.iter().any(|(known, _)| known.eq_ignore_ascii_case(&quote(name))) {
-            ledger.skips(directive, "a field of this name is added already, and a location adds one of each");
+            directive.skips("a field of this name is added already, and a location adds one of each");
         } else {
-            match translate_header(directive, value, server_name, "", ledger) {
+            match translate_header(directive, value, server_name, "") {
                 Ok(entry) => {
                     edits.add.push((quote(name), entry));
                     let says = match directive.arg(2) {
@@ -194,9 +172,9 @@ pub(super) fn read_response_headers(
                         }
                         _ => "response_headers: { add }: on responses with any status",
                     };
-                    ledger.differs(directive, says);
+                    directive.differs(says);
                 }
-                Err(why) => ledger.skips(directive, why),
+                Err(why) => directive.skips(why),
             }
         }
     }
@@ -204,9 +182,9 @@ pub(super) fn read_response_headers(
         match parse_editable_header(directive.arg(0)) {
             Ok(_) => {
                 edits.remove.push(directive.arg(0).to_owned());
-                ledger.exact(directive, "response_headers: { remove }");
+                directive.exact("response_headers: { remove }");
             }
-            Err(error) => ledger.skips(directive, error.message),
+            Err(error) => directive.skips(error.message),
         }
     }
     edits.into_field("response_headers")

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::parser::Directive;
-use super::scope::{FindingLedger, Scope};
+use super::scope::Scope;
 use sluicegate_model::value::names::parse_host_name;
 
 /// The names of a server, as in the field `host`.
@@ -23,7 +23,6 @@ pub(super) fn read_names(
     scope: &Scope<'_>,
     (default, others): (&[String], &[String]),
     taken: &mut HashSet<(String, String)>,
-    ledger: &FindingLedger,
 ) -> ServerNames {
     let mut names = ServerNames::default();
     let own = scope.own_level().iter().filter(|directive| directive.name == "server_name");
@@ -33,7 +32,7 @@ pub(super) fn read_names(
         if others.iter().filter(|listener| taken.insert((String::new(), (*listener).clone()))).count() > 0 {
             names.are_incomplete = true;
             let why = "requests without a host meet the default server, or get 404 if this one refuses";
-            ledger.loses(server, why);
+            server.loses(why);
         }
     }
     for directive in own.clone() {
@@ -53,31 +52,28 @@ pub(super) fn read_names(
             let mut is_new =
                 |listener: &String| hosts.iter().all(|host| taken.insert((host.clone(), listener.clone())));
             match default.iter().chain(others).filter(|listener| is_new(listener)).count() {
-                0 => ledger.differs(
-                    directive,
-                    format!("`{name}` belongs to an earlier server; nginx ignores it too"),
-                ),
+                0 => {
+                    directive.differs(format!("`{name}` belongs to an earlier server; nginx ignores it too"))
+                }
                 new if new == default.len() + others.len() => names.hosts.extend(hosts),
                 _ => {
                     names.are_incomplete = true;
                     let why = format!(
                         "at some addresses `{name}` belongs to an earlier server; it is left out at all"
                     );
-                    ledger.loses(directive, why);
+                    directive.loses(why);
                 }
             }
         }
         let says = format!("the gateway matches no hosts by {}", left_out.join(", "));
         match left_out.as_slice() {
-            [] if ledger.is_told(directive) => {}
-            [] => ledger.exact(directive, "host"),
-            _ if others.is_empty() => ledger.exact(directive, format!("{says}: it is the default server")),
+            [] if directive.is_told() => {}
+            [] => directive.exact("host"),
+            _ if others.is_empty() => directive.exact(format!("{says}: it is the default server")),
             _ => {
                 names.are_incomplete = true;
-                ledger.loses(
-                    directive,
-                    format!("{says}: they meet the default server, or get 404 if this one refuses"),
-                );
+                directive
+                    .loses(format!("{says}: they meet the default server, or get 404 if this one refuses"));
             }
         }
     }

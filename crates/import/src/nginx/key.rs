@@ -1,5 +1,6 @@
 //! The key of a zone: the requests that it counts, and their parts that it counts by.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -113,63 +114,61 @@ enum Presence {
 }
 
 fn read_part(name: &str, key: &mut ZoneKey) -> Result<Presence, String> {
-    let mut push = |part: String| {
-        if !key.parts.contains(&part) {
-            key.parts.push(part);
-        }
-    };
-    match name {
-        "binary_remote_addr" | "remote_addr" => push("ip".to_owned()),
-        "uri" | "document_uri" => push("uri".to_owned()),
-        "host" => push("host".to_owned()),
+    let part = match name {
+        "binary_remote_addr" | "remote_addr" => "ip".to_owned(),
+        "uri" | "document_uri" => "uri".to_owned(),
+        "host" => "host".to_owned(),
         "http_host" => {
-            push("host".to_owned());
             key.losses.push("the host is counted in lower case and without its port".to_owned());
+            "host".to_owned()
         }
-        "request_method" => push("method".to_owned()),
-        "server_name" => key.by_server = true,
-        _ => {
-            let part = if let Some(header) = name.strip_prefix("http_") {
-                let header = header.replace('_', "-");
-                let says = format!(
-                    "a request with two fields {header} gets 400; nginx joins them, or takes the first"
-                );
-                // Clients of HTTP/2 may send each cookie in a field of its own, and proxies add fields of their own.
-                match header.as_str() {
-                    "cookie" | "x-forwarded-for" | "via" => key.losses.push(says),
-                    _ => key.differences.push(says),
-                }
-                format!("header:{header}")
-            } else if let Some(cookie) = name.strip_prefix("cookie_") {
-                key.losses
-                    .push("nginx takes the first of two cookies, and tells `.` and `_` apart".to_owned());
-                format!("cookie:{cookie}")
-            } else if let Some(argument) = name.strip_prefix("arg_") {
-                let says =
-                    "nginx takes the first of two parameters, tells `.` and `_` apart, and decodes nothing";
-                key.losses.push(says.to_owned());
-                format!("query:{argument}")
-            } else {
-                return Err(format!("the gateway does not count by ${name}"));
-            };
-            if part.ends_with([':', '-']) {
-                return Err(format!("the gateway does not count by ${name}"));
-            }
-            if !key.parts.contains(&part) {
-                key.parts.push(part);
-            }
-            return Ok(Presence::MayBeMissing);
+        "request_method" => "method".to_owned(),
+        "server_name" => {
+            key.by_server = true;
+            return Ok(Presence::Always);
         }
+        _ => read_source(name, key)
+            .filter(|part| !part.ends_with([':', '-']))
+            .ok_or_else(|| format!("the gateway does not count by ${name}"))?,
+    };
+    let presence = if part.contains(':') { Presence::MayBeMissing } else { Presence::Always };
+    if !key.parts.contains(&part) {
+        key.parts.push(part);
     }
-    Ok(Presence::Always)
+    Ok(presence)
+}
+
+/// A header, cookie or parameter, as a part of the key.
+fn read_source(name: &str, key: &mut ZoneKey) -> Option<String> {
+    if let Some(header) = name.strip_prefix("http_") {
+        let header = header.replace('_', "-");
+        let says =
+            format!("a request with two fields {header} gets 400; nginx joins them, or takes the first");
+        // Clients of HTTP/2 may send each cookie in a field of its own, and proxies add fields of their own.
+        match header.as_str() {
+            "cookie" | "x-forwarded-for" | "via" => key.losses.push(says),
+            _ => key.differences.push(says),
+        }
+        return Some(format!("header:{header}"));
+    }
+    if let Some(cookie) = name.strip_prefix("cookie_") {
+        key.losses.push("nginx takes the first of two cookies, and tells `.` and `_` apart".to_owned());
+        return Some(format!("cookie:{cookie}"));
+    }
+    let argument = name.strip_prefix("arg_")?;
+    let says = "nginx takes the first of two parameters, tells `.` and `_` apart, and decodes nothing";
+    key.losses.push(says.to_owned());
+    Some(format!("query:{argument}"))
+}
+
+/// The values that are not empty, each once.
+fn distinct<'v>(values: impl Iterator<Item = &'v str>) -> Vec<&'v str> {
+    values.filter(|value| !value.is_empty()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// A key that is a value by address: empty values are exempt, and one other value is one counter.
 fn read_geo_key(geo: &GeoVariable<'_>) -> Result<ZoneKey, String> {
-    let mut values: Vec<&str> = geo.values().filter(|value| !value.is_empty()).collect();
-    values.sort_unstable();
-    values.dedup();
-    match values.as_slice() {
+    match distinct(geo.values()).as_slice() {
         [] => Ok(ZoneKey { is_empty: true, ..ZoneKey::default() }),
         [value] if !value.contains('$') => {
             Ok(ZoneKey { bypass: geo.networks_with(str::is_empty)?, ..ZoneKey::default() })
@@ -191,10 +190,7 @@ fn read_map_key(
         return Ok(key);
     }
     let results = map.entries.iter().map(|(_, value)| value.as_str()).chain([map.default.as_str()]);
-    let mut counted: Vec<&str> = results.filter(|value| !value.is_empty()).collect();
-    counted.sort_unstable();
-    counted.dedup();
-    let mut key = match counted.as_slice() {
+    let mut key = match distinct(results).as_slice() {
         [] => return Ok(ZoneKey { is_empty: true, ..ZoneKey::default() }),
         [one] => read_key(one, table, followed + 1)?,
         _ => return Err("its `map` gives several keys, each of which would be a limit of its own".to_owned()),

@@ -5,12 +5,12 @@ use std::collections::{BTreeSet, HashSet};
 use super::access::LimitsBehind;
 use super::key::ZoneKey;
 use super::parser::Directive;
-use super::scope::{FindingLedger, Scope};
+use super::scope::Scope;
 use super::zones::{Zone, ZoneTable};
 use crate::ImportFault;
 use crate::chain_plan::{BurstPlan, BurstShape};
 use crate::gateway_file::{NamedLimitPlan, PlannedField};
-use crate::yaml_text::{flow_map, one_or_list, quote, write_rate};
+use crate::yaml_text::{clean_name, flow_map, numbered_names, quote, quoted_list, write_rate};
 
 /// One use of a zone in a location.
 #[derive(Debug, Clone)]
@@ -38,9 +38,8 @@ struct LimitGroup<'d> {
 
 /// All limits of the configuration.
 #[derive(Debug)]
-pub(super) struct LimitBook<'d, 'b> {
-    zones: &'b ZoneTable<'d>,
-    ledger: &'b FindingLedger,
+pub(super) struct LimitBook<'d> {
+    zones: &'d ZoneTable<'d>,
     groups: Vec<LimitGroup<'d>>,
 }
 
@@ -61,9 +60,9 @@ struct PlannedGroup {
 
 const DEFAULT_STATUS: u16 = 503;
 
-impl<'d, 'b> LimitBook<'d, 'b> {
-    pub fn new(zones: &'b ZoneTable<'d>, ledger: &'b FindingLedger) -> LimitBook<'d, 'b> {
-        LimitBook { zones, ledger, groups: Vec::new() }
+impl<'d> LimitBook<'d> {
+    pub fn new(zones: &'d ZoneTable<'d>) -> LimitBook<'d> {
+        LimitBook { zones, groups: Vec::new() }
     }
 
     /// `None` = the chain is empty.
@@ -97,20 +96,18 @@ impl<'d, 'b> LimitBook<'d, 'b> {
                 let (zone_name, numbers) = read_use(directive)?;
                 let found =
                     self.zones.find(&zone_name).filter(|zone| zone.rate.is_some() == (name == "limit_req"));
-                let zone = found.ok_or_else(|| {
-                    ImportFault::new(&directive.at, format!("there is no zone `{zone_name}` for `{name}`"))
-                })?;
+                let zone = found
+                    .ok_or_else(|| directive.fault(format!("there is no zone `{zone_name}` for `{name}`")))?;
                 if !zones.insert(zone_name.clone()) {
                     let message = format!("`{name}` names the zone `{zone_name}` twice");
-                    return Err(ImportFault::new(&directive.at, message));
+                    return Err(directive.fault(message));
                 }
                 let Some(key) = self.usable_key(directive, zone) else { continue };
                 if key.parts.iter().any(|part| part == "uri") && scope.own("rewrite").is_some() {
-                    self.ledger.loses(directive, "nginx counts by the path that `rewrite` makes");
+                    directive.loses("nginx counts by the path that `rewrite` makes");
                 }
                 if key.by_server && server_name.is_empty() {
-                    self.ledger
-                        .loses(directive, "the server has no name, and nginx counts nothing by an empty key");
+                    directive.loses("the server has no name, and nginx counts nothing by an empty key");
                 }
                 let server = key.by_server.then(|| server_name.to_owned());
                 let group = self.find_group(zone_name, server, dry_run);
@@ -124,16 +121,16 @@ impl<'d, 'b> LimitBook<'d, 'b> {
     }
 
     /// The key of a zone that counts something the gateway can count.
-    fn usable_key(&self, directive: &Directive, zone: &'b Zone<'d>) -> Option<&'b ZoneKey> {
+    fn usable_key(&self, directive: &Directive, zone: &'d Zone<'d>) -> Option<&'d ZoneKey> {
         match &zone.key {
             Err(why) => {
-                self.ledger.loses(zone.directive, why.clone());
-                self.ledger.loses(directive, format!("its zone cannot be translated: {why}"));
+                zone.directive.loses(why.clone());
+                directive.loses(format!("its zone cannot be translated: {why}"));
                 None
             }
             Ok(key) if key.is_empty => {
-                self.ledger.exact(zone.directive, "the key is always empty, so nothing is limited");
-                self.ledger.exact(directive, "the key is always empty, so nothing is limited");
+                zone.directive.exact("the key is always empty, so nothing is limited");
+                directive.exact("the key is always empty, so nothing is limited");
                 None
             }
             Ok(key) => Some(key),
@@ -141,10 +138,9 @@ impl<'d, 'b> LimitBook<'d, 'b> {
     }
 
     fn find_group(&mut self, zone: String, server: Option<String>, dry_run: bool) -> usize {
-        let known = self
-            .groups
-            .iter()
-            .position(|group| group.zone == zone && group.server == server && group.dry_run == dry_run);
+        let is_same =
+            |group: &LimitGroup<'_>| (&group.zone, &group.server, group.dry_run) == (&zone, &server, dry_run);
+        let known = self.groups.iter().position(is_same);
         known.unwrap_or_else(|| {
             self.groups.push(LimitGroup { zone, server, dry_run, uses: Vec::new() });
             self.groups.len() - 1
@@ -157,7 +153,7 @@ impl<'d, 'b> LimitBook<'d, 'b> {
             for limit in chain.iter().filter(|limit| !is_rate(limit) && !self.groups[limit.group].dry_run) {
                 let says =
                     "a request that it refuses is not charged to the rates of its chain, as it is in nginx";
-                self.ledger.loses(limit.directive, says);
+                limit.directive.loses(says);
             }
         }
     }
@@ -177,7 +173,7 @@ impl<'d, 'b> LimitBook<'d, 'b> {
             let mut fields =
                 vec![PlannedField::new("key", write_key(key), format!("nginx: {}", zone.directive.arg(0)))];
             if let Some(missing) = key.missing {
-                fields.push(PlannedField::new("missing_key", missing, ""));
+                fields.push(PlannedField::plain("missing_key", missing));
             }
             let views = self.plan_numbers(group, zone, &name, &mut fields);
             let status = group.uses.first().map_or(DEFAULT_STATUS, |first| first.status);
@@ -203,9 +199,7 @@ impl<'d, 'b> LimitBook<'d, 'b> {
     ) -> Vec<(UseNumbers, String)> {
         let mut push =
             |name: &str, value: String, note: &str| fields.push(PlannedField::new(name, value, note));
-        let entry = |field: &str, number: u64| {
-            flow_map(&[("use".to_owned(), quote(name)), (field.to_owned(), number.to_string())])
-        };
+        let entry = |field: &str, number: u64| flow_map(&[("use", quote(name)), (field, number.to_string())]);
         let Some(rate) = zone.rate else {
             let counts: Vec<u64> = group.uses.iter().filter_map(LimitUse::connections).collect();
             let most = counts.iter().max().copied().unwrap_or(1);
@@ -236,7 +230,7 @@ impl<'d, 'b> LimitBook<'d, 'b> {
                 "the zone `{}` is used with several delays: as many pass as in nginx, but beyond {burst} they wait",
                 group.zone
             );
-            self.ledger.loses(limit.directive, says);
+            limit.directive.loses(says);
         }
         let views = shapes.iter().zip(&plan.views).filter_map(|(shape, view)| {
             let BurstShape { burst, queue } = (*view)?;
@@ -253,14 +247,12 @@ impl<'d, 'b> LimitBook<'d, 'b> {
         status: u16,
         fields: &mut Vec<PlannedField>,
     ) {
-        let mut push = |name: &str, value: String| fields.push(PlannedField::new(name, value, ""));
+        let mut push = |name: &str, value: String| fields.push(PlannedField::plain(name, value));
         if !key.methods.is_empty() {
-            let methods: Vec<String> = key.methods.iter().map(|method| quote(method)).collect();
-            push("methods", one_or_list(&methods));
+            push("methods", quoted_list(&key.methods));
         }
         if !key.bypass.is_empty() {
-            let nets: Vec<String> = key.bypass.iter().map(|net| quote(&net.to_string())).collect();
-            push("bypass", one_or_list(&nets));
+            push("bypass", quoted_list(&key.bypass));
         }
         if group.dry_run {
             push("dry_run", "true".to_owned());
@@ -273,20 +265,18 @@ impl<'d, 'b> LimitBook<'d, 'b> {
 
     fn tell(&self, group: &LimitGroup<'d>, zone: &Zone<'d>, key: &ZoneKey, name: &str) {
         match (key.losses.as_slice(), key.differences.as_slice()) {
-            ([], []) => self.ledger.exact(zone.directive, format!("limit {name}")),
-            ([], differences) => {
-                self.ledger.differs(zone.directive, format!("limit {name}: {}", differences.join("; ")))
-            }
-            (losses, _) => self.ledger.loses(zone.directive, format!("limit {name}: {}", losses.join("; "))),
+            ([], []) => zone.directive.exact(format!("limit {name}")),
+            ([], differences) => zone.directive.differs(format!("limit {name}: {}", differences.join("; "))),
+            (losses, _) => zone.directive.loses(format!("limit {name}: {}", losses.join("; "))),
         }
         let live = |other: &LimitGroup<'_>| other.zone == group.zone && !other.dry_run;
         for limit in &group.uses {
             if group.dry_run && self.groups.iter().any(live) {
                 let says =
                     "the dry run has counters of its own; in nginx it also counts for the enforced limit";
-                self.ledger.loses(limit.directive, says);
-            } else if !self.ledger.is_told(limit.directive) {
-                self.ledger.exact(limit.directive, format!("limit {name}"));
+                limit.directive.loses(says);
+            } else if !limit.directive.is_told() {
+                limit.directive.exact(format!("limit {name}"));
             }
         }
     }
@@ -310,7 +300,7 @@ impl LimitUse<'_> {
 
 impl PlannedLimits {
     /// The entries of a chain, and the status for the location if those of its limits do not hold there.
-    pub fn write_chain(&self, chain: &[LimitUse<'_>], ledger: &FindingLedger) -> (Vec<String>, Option<u16>) {
+    pub fn write_chain(&self, chain: &[LimitUse<'_>]) -> (Vec<String>, Option<u16>) {
         let mut entries: Vec<String> = Vec::new();
         for limit in chain {
             let Some(group) = self.groups.get(limit.group) else { continue };
@@ -328,41 +318,39 @@ impl PlannedLimits {
         }
         for limit in chain.iter().filter(|limit| !fits(limit)) {
             let says = format!("its status here is not {}: it has another one elsewhere", limit.status);
-            ledger.differs(limit.directive, says);
+            limit.directive.differs(says);
         }
         (entries, None)
     }
 }
 
 fn unique_name(group: &LimitGroup<'_>, known: &mut HashSet<String>) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
     let parts = [Some(group.zone.as_str()), group.server.as_deref(), group.dry_run.then_some("dry-run")];
     let name: String =
         parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-");
-    let mut name: String = name.chars().map(plain).take(56).collect();
+    let mut name: String = clean_name(&name).chars().take(56).collect();
     if matches!(name.as_str(), "none" | "any" | "auto") {
         name.push_str("-zone");
     }
-    let numbered = (2..).map(|number: usize| format!("{name}-{number}"));
-    std::iter::once(name.clone()).chain(numbered).find(|name| known.insert(name.clone())).unwrap_or(name)
+    numbered_names(&name).find(|name| known.insert(name.clone())).unwrap_or_default()
 }
 
 fn write_key(key: &ZoneKey) -> String {
     match key.parts.as_slice() {
         [] => "global".to_owned(),
-        parts => one_or_list(&parts.iter().map(|part| quote(part)).collect::<Vec<_>>()),
+        parts => quoted_list(parts),
     }
 }
 
 fn read_status(scope: &Scope<'_>, name: &str) -> Result<u16, ImportFault> {
     let Some(directive) = scope.value_of(&format!("{name}_status")) else { return Ok(DEFAULT_STATUS) };
     let status = directive.arg(0).parse::<u16>().ok().filter(|status| (400..=599).contains(status));
-    status.ok_or_else(|| ImportFault::new(&directive.at, format!("`{}` is not a status", directive.arg(0))))
+    status.ok_or_else(|| directive.fault(format!("`{}` is not a status", directive.arg(0))))
 }
 
 /// The zone and the numbers of a `limit_req` or a `limit_conn`.
 fn read_use(directive: &Directive) -> Result<(String, UseNumbers), ImportFault> {
-    let wrong = |message: String| ImportFault::new(&directive.at, message);
+    let wrong = |message: String| directive.fault(message);
     if directive.name == "limit_conn" {
         let [zone, count] = directive.args.as_slice() else {
             return Err(wrong("`limit_conn` takes a zone and a number".to_owned()));

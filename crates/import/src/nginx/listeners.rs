@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::closed::tell_closed;
 use super::parser::Directive;
-use super::scope::{FindingLedger, Scope};
+use super::scope::Scope;
 use crate::ImportFault;
 use crate::gateway_file::{ListenPlan, PlannedField};
 use crate::yaml_text::{flow_map, quote};
@@ -16,7 +15,7 @@ const IGNORED: [&str; 8] =
     ["reuseport", "bind", "deferred", "ipv6only", "so_keepalive", "backlog", "rcvbuf", "sndbuf"];
 
 /// The fields of a certificate in `tls`.
-type TlsFields = Vec<(String, String)>;
+type TlsFields = Vec<(&'static str, String)>;
 
 /// All addresses, each with the servers that serve it.
 #[derive(Debug, Default)]
@@ -52,16 +51,11 @@ impl ListenerTable {
         number: usize,
         server: &Directive,
         scope: &Scope<'_>,
-        ledger: &FindingLedger,
     ) -> Result<(), ImportFault> {
         let own: Vec<&Directive> =
             scope.own_level().iter().filter(|directive| directive.name == "listen").collect();
         if own.is_empty() {
-            ledger.differs_at(
-                &server.at,
-                "server",
-                "without `listen` it is *:80, as for nginx started by root",
-            );
+            server.differs_as("server", "without `listen` it is *:80, as for nginx started by root");
             let listener = self.listeners.entry("0.0.0.0:80".to_owned()).or_default();
             listener.servers.insert(number);
             listener.source = Some(server.at.clone());
@@ -69,50 +63,44 @@ impl ListenerTable {
         }
         for directive in own {
             if is_quic(directive) {
-                ledger.skips(directive, "the gateway speaks HTTP/1.1 and HTTP/2 only");
+                directive.skips("the gateway speaks HTTP/1.1 and HTTP/2 only");
                 continue;
             }
             let address = read_address(directive);
             let listener = self.listeners.entry(address).or_default();
             listener.source.get_or_insert_with(|| directive.at.clone());
             if !listener.servers.insert(number) {
-                return Err(ImportFault::new(&directive.at, "the server listens on this address twice"));
+                return Err(directive.fault("the server listens on this address twice"));
             }
             listener.tls |= scope.is_on("ssl");
-            read_parameters(directive, number, listener, ledger)?;
+            read_parameters(directive, number, listener)?;
         }
         Ok(())
     }
 
     /// Reads the certificates of the servers with TLS. Returns the servers that ask clients for certificates in nginx,
     /// but not in the gateway.
-    pub fn read_certificates(
-        &mut self,
-        scopes: &[Scope<'_>],
-        folder: &Path,
-        ledger: &FindingLedger,
-    ) -> HashSet<usize> {
+    pub fn read_certificates(&mut self, scopes: &[Scope<'_>], folder: &Path) -> HashSet<usize> {
         let mut closed = HashSet::new();
         for listener in self.listeners.values_mut().filter(|listener| listener.tls) {
             let scopes = || listener.servers.iter().map(|number| (*number, &scopes[*number]));
             let mut certificates: Vec<TlsFields> =
-                scopes().filter_map(|(_, scope)| read_certificate(scope, folder, ledger)).collect();
+                scopes().filter_map(|(_, scope)| read_certificate(scope, folder)).collect();
             // Behind the files, a listener has the same fields for all its certificates.
             let first = certificates.first().map(|fields| fields[2..].to_vec()).unwrap_or_default();
             if certificates.iter().any(|fields| fields[2..] != first) {
                 certificates.iter_mut().for_each(|fields| fields.truncate(2));
             }
-            let asks = |fields: &TlsFields| fields.iter().any(|(name, _)| name == "client_ca");
+            let asks = |fields: &TlsFields| fields.iter().any(|(name, _)| *name == "client_ca");
             let all_ask = certificates.len() == listener.servers.len() && certificates.iter().all(asks);
             for (number, verify) in scopes().filter_map(|(number, scope)| Some((number, find_verify(scope)?)))
             {
                 if all_ask {
-                    ledger
-                        .differs(verify, "tls: { client_ca }: the handshake fails, where nginx answers 400");
+                    verify.differs("tls: { client_ca }: the handshake fails, where nginx answers 400");
                 } else {
                     let why =
                         "the gateway asks clients of all servers of an address for certificates, or none";
-                    tell_closed(verify, why, ledger);
+                    verify.closes(why);
                     closed.insert(number);
                 }
             }
@@ -128,12 +116,10 @@ impl ListenerTable {
 
     /// True if all servers listen on the same addresses, so that locations need not name them.
     pub fn are_uniform(&self) -> bool {
-        let mut sets = self.listeners.values().map(|listener| &listener.servers);
-        let first = sets.next();
-        let same_default = |listener: &Listener| listener.default_server();
-        let mut defaults = self.listeners.values().map(same_default);
-        let default = defaults.next();
-        sets.all(|set| Some(set) == first) && defaults.all(|other| Some(other) == default)
+        let mut servers =
+            self.listeners.values().map(|listener| (&listener.servers, listener.default_server()));
+        let first = servers.next();
+        servers.all(|other| Some(other) == first)
     }
 
     /// The names of the listeners of every server: those where it is the default, and the others.
@@ -153,18 +139,19 @@ impl ListenerTable {
     pub fn into_plans(self, named: bool) -> Vec<ListenPlan> {
         let plan = |(place, (address, listener)): (usize, (String, Listener))| {
             let mut fields = Vec::new();
-            match listener.certificates.as_slice() {
-                _ if !listener.tls => {}
+            let tls = match listener.certificates.as_slice() {
                 // The check refuses it, so that no port with TLS becomes one without.
-                [] => fields.push(PlannedField::new("tls", "{}", "")),
-                [one] => fields.push(PlannedField::new("tls", flow_map(one), "")),
+                [] => "{}".to_owned(),
+                [one] => flow_map(one),
                 several => {
-                    let list: Vec<String> = several.iter().map(|one| flow_map(one)).collect();
-                    fields.push(PlannedField::new("tls", format!("[{}]", list.join(", ")), ""));
+                    format!("[{}]", several.iter().map(|one| flow_map(one)).collect::<Vec<_>>().join(", "))
                 }
+            };
+            if listener.tls {
+                fields.push(PlannedField::plain("tls", tls));
             }
             if listener.proxy_protocol {
-                fields.push(PlannedField::new("proxy_protocol", "required", ""));
+                fields.push(PlannedField::plain("proxy_protocol", "required"));
             }
             let name = if named { listener_name(place) } else { String::new() };
             ListenPlan { address, name, fields, source: listener.source }
@@ -206,12 +193,7 @@ fn read_address(directive: &Directive) -> String {
     address.map_or(text, |address| address.to_string())
 }
 
-fn read_parameters(
-    directive: &Directive,
-    number: usize,
-    listener: &mut Listener,
-    ledger: &FindingLedger,
-) -> Result<(), ImportFault> {
+fn read_parameters(directive: &Directive, number: usize, listener: &mut Listener) -> Result<(), ImportFault> {
     for parameter in directive.args.iter().skip(1) {
         let name = parameter.split_once('=').map_or(parameter.as_str(), |(name, _)| name);
         match name {
@@ -219,18 +201,18 @@ fn read_parameters(
             "proxy_protocol" => listener.proxy_protocol = true,
             "ssl" | "http2" | "spdy" => {}
             _ if parameter == "ipv6only=off" => {
-                ledger.loses(directive, "the gateway takes clients of IPv6 alone; add a listener for IPv4");
+                directive.loses("the gateway takes clients of IPv6 alone; add a listener for IPv4");
             }
             name if IGNORED.contains(&name) => {}
             "setfib" | "fastopen" | "accept_filter" => {}
             _ => {
                 let message = format!("`{parameter}` is no parameter of `listen`");
-                return Err(ImportFault::new(&directive.at, message));
+                return Err(directive.fault(message));
             }
         }
     }
-    if !ledger.is_told(directive) {
-        ledger.exact(directive, "listen");
+    if !directive.is_told() {
+        directive.exact("listen");
     }
     Ok(())
 }
@@ -240,30 +222,30 @@ fn find_verify<'d>(scope: &Scope<'d>) -> Option<&'d Directive> {
 }
 
 /// The certificate of a server, as the fields of `tls`.
-fn read_certificate(scope: &Scope<'_>, folder: &Path, ledger: &FindingLedger) -> Option<TlsFields> {
+fn read_certificate(scope: &Scope<'_>, folder: &Path) -> Option<TlsFields> {
     let path = |directive: &Directive| quote(&folder.join(directive.arg(0)).display().to_string());
     let (cert, key) = (scope.value_of("ssl_certificate")?, scope.value_of("ssl_certificate_key")?);
     for directive in [cert, key] {
         if directive.arg(0).contains('$') || directive.arg(0).contains(':') {
-            ledger.skips(directive, "the gateway chooses certificates by their names, from files");
+            directive.skips("the gateway chooses certificates by their names, from files");
             return None;
         }
-        ledger.exact(directive, "tls");
+        directive.exact("tls");
     }
-    let mut fields = vec![("cert".to_owned(), path(cert)), ("key".to_owned(), path(key))];
+    let mut fields = vec![("cert", path(cert)), ("key", path(key))];
     if find_verify(scope).is_some() {
         let ca = scope.value_of("ssl_client_certificate").or(scope.value_of("ssl_trusted_certificate"))?;
-        ledger.exact(ca, "tls: { client_ca }");
-        fields.push(("client_ca".to_owned(), path(ca)));
+        ca.exact("tls: { client_ca }");
+        fields.push(("client_ca", path(ca)));
     }
     if let Some(protocols) = scope.value_of("ssl_protocols") {
         let has = |version: &str| protocols.args.iter().any(|word| word == version);
         if has("TLSv1.3") && !has("TLSv1.2") && !has("TLSv1.1") && !has("TLSv1") {
-            fields.push(("min_version".to_owned(), "\"1.3\"".to_owned()));
+            fields.push(("min_version", "\"1.3\"".to_owned()));
         }
         match has("TLSv1") || has("TLSv1.1") || has("SSLv3") {
-            true => ledger.differs(protocols, "tls: { min_version }: the oldest version is 1.2"),
-            false => ledger.exact(protocols, "tls: { min_version }"),
+            true => protocols.differs("tls: { min_version }: the oldest version is 1.2"),
+            false => protocols.exact("tls: { min_version }"),
         }
     }
     Some(fields)

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::known::is_other_handler;
 use super::parser::Directive;
-use super::regex_check::translate_pattern;
-use super::scope::{FindingLedger, Scope, is_guard};
+use super::regex::translate_pattern;
+use super::scope::{Scope, is_guard};
 use crate::ImportFault;
 
 /// How a location matches.
@@ -33,18 +33,17 @@ pub(super) struct LocationNode<'d> {
 
 impl<'d> LocationNode<'d> {
     /// The tree of a server.
-    pub fn read_server(scope: Scope<'d>, ledger: &FindingLedger) -> Result<LocationNode<'d>, ImportFault> {
+    pub fn read_server(scope: Scope<'d>) -> Result<LocationNode<'d>, ImportFault> {
         let matching = LocationMatch::Prefix { path: "/".to_owned(), no_regex: false };
-        LocationNode::read(matching, scope, None, ledger)
+        LocationNode::read(matching, scope, None)
     }
 
     fn read(
         matching: LocationMatch,
         scope: Scope<'d>,
         directive: Option<&'d Directive>,
-        ledger: &FindingLedger,
     ) -> Result<LocationNode<'d>, ImportFault> {
-        let children = read_children(&scope, directive.map(|_| &matching), ledger)?;
+        let children = read_children(&scope, directive.map(|_| &matching))?;
         let fixed = children.iter().enumerate().filter(|(_, node)| !node.is_prefix());
         let fixed = fixed.filter_map(|(place, node)| Some((node.fixed_path()?.to_owned(), place))).collect();
         let is_free = scope.checks().next().is_none()
@@ -86,11 +85,10 @@ impl<'d> LocationNode<'d> {
 fn read_children<'d>(
     scope: &Scope<'d>,
     outer: Option<&LocationMatch>,
-    ledger: &FindingLedger,
 ) -> Result<Vec<LocationNode<'d>>, ImportFault> {
     let (mut children, mut taken) = (Vec::new(), HashSet::new());
     for directive in scope.own_level().iter().filter(|directive| directive.name == "location") {
-        let wrong = |message: String| Err(ImportFault::new(&directive.at, message));
+        let wrong = |message: String| Err(directive.fault(message));
         let Some(block) = directive.block.as_deref() else {
             return wrong("`location` has no block".to_owned());
         };
@@ -118,9 +116,9 @@ fn read_children<'d>(
             continue;
         }
         if !matches!(matching, LocationMatch::Named(_)) {
-            ledger.mark(directive);
+            directive.mark();
         }
-        children.push(LocationNode::read(matching, scope.enter(block), Some(directive), ledger)?);
+        children.push(LocationNode::read(matching, scope.enter(block), Some(directive))?);
     }
     Ok(children)
 }
@@ -175,7 +173,7 @@ fn read_match(directive: &Directive) -> Result<LocationMatch, ImportFault> {
         [word] => prefix(word, false),
         _ => {
             let message = format!("`{}` is no location", directive.text());
-            return Err(ImportFault::new(&directive.at, message));
+            return Err(directive.fault(message));
         }
     })
 }

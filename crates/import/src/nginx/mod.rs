@@ -1,10 +1,8 @@
 //! nginx.conf: read with its includes, its inheritance and its order of phases, and written as gateway.yaml.
 
 mod access;
-mod balance;
 mod closed;
 mod content;
-mod context;
 mod error_pages;
 mod flatten;
 mod glob;
@@ -19,8 +17,7 @@ mod listeners;
 mod location_tree;
 mod parser;
 mod pieces;
-pub(super) mod regex_check;
-mod regex_scope;
+pub(super) mod regex;
 mod responses;
 mod scope;
 mod site;
@@ -36,13 +33,13 @@ use std::path::Path;
 
 use super::gateway_file::{GatewayFile, LocationPlan, close_fields};
 use super::{FindingKind, ImportFault, ImportReport, ImportedLine};
-use context::SiteContext;
+use content::SiteContext;
 use hosts::{ServerNames, is_covered, read_names};
 use limits::LimitBook;
 use listeners::ListenerTable;
 use location_tree::{LocationMatch, LocationNode, subtree_guards};
-use parser::{ConfParser, Directive, visit_all};
-use scope::{FindingLedger, Scope, is_guard};
+use parser::{ConfParser, Directive, SharedReport, visit_all};
+use scope::{Scope, is_guard, skip_all};
 use site::{SiteLocation, finish_location, read_site};
 use upstreams::UpstreamBook;
 use variables::VariableTable;
@@ -50,13 +47,13 @@ use zones::ZoneTable;
 
 /// The place of a part without one.
 fn nowhere() -> ImportedLine {
-    ImportedLine { file: "nginx.conf".to_owned(), line: 1 }
+    ImportedLine::start_of("nginx.conf")
 }
 
 /// Imports the file at `path` and everything that it includes.
 pub(super) fn import_nginx(path: &Path) -> Result<(GatewayFile, ImportReport), ImportFault> {
-    let directives = ConfParser::read_file(path)?;
-    let ledger = FindingLedger::default();
+    let report = SharedReport::default();
+    let directives = ConfParser::read_file(path, &report)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
     // A file of conf.d is the inside of `http`.
@@ -64,15 +61,18 @@ pub(super) fn import_nginx(path: &Path) -> Result<(GatewayFile, ImportReport), I
     let http = match blocks.as_slice() {
         [] if directives.iter().any(|directive| directive.name == "server") => directives.as_slice(),
         [one] => one.children(),
-        [] => return Err(ImportFault::new(&start_of(path), "there is no `http` and no `server` to import")),
-        [_, second, ..] => return Err(ImportFault::new(&second.at, "there are two blocks `http`")),
+        [] => {
+            let start = ImportedLine::start_of(path.display());
+            return Err(ImportFault::new(&start, "there is no `http` and no `server` to import"));
+        }
+        [_, second, ..] => return Err(second.fault("there are two blocks `http`")),
     };
-    let mut file = translate_http(http, &folder, &ledger)?;
-    sweep(&directives, &ledger);
+    let mut file = translate_http(http, &folder)?;
+    sweep(&directives);
     let written = file.locations.iter().filter_map(|location| location.source.clone());
     let written = written.chain(file.upstreams.iter().map(|upstream| upstream.source.clone())).collect();
     find_places(&directives, None, &written, &mut file.places);
-    Ok((file, ledger.into_report()))
+    Ok((file, report.take()))
 }
 
 /// The part of the written file where the comment on a lost line stands: its location or upstream, else the first
@@ -97,10 +97,6 @@ fn find_places(
     }
 }
 
-fn start_of(path: &Path) -> ImportedLine {
-    ImportedLine { file: path.display().to_string(), line: 1 }
-}
-
 /// A server with its names and its tree of locations.
 struct ServerPlan<'d> {
     directive: &'d Directive,
@@ -111,12 +107,8 @@ struct ServerPlan<'d> {
     root: LocationNode<'d>,
 }
 
-fn translate_http<'d>(
-    http: &'d [Directive],
-    folder: &Path,
-    ledger: &FindingLedger,
-) -> Result<GatewayFile, ImportFault> {
-    let variables = VariableTable::read(http, ledger)?;
+fn translate_http<'d>(http: &'d [Directive], folder: &Path) -> Result<GatewayFile, ImportFault> {
+    let variables = VariableTable::read(http)?;
     let zones = ZoneTable::read(http, &variables)?;
     let scope = Scope::new(http);
     let mut listeners = ListenerTable::default();
@@ -128,31 +120,29 @@ fn translate_http<'d>(
     let scopes: Vec<Scope<'d>> = servers.iter().map(|server| scope.enter(server.children())).collect();
     listeners.find_tls(&scopes);
     for (number, (server, inner)) in servers.iter().zip(&scopes).enumerate() {
-        listeners.add_server(number, server, inner, ledger)?;
+        listeners.add_server(number, server, inner)?;
     }
-    let closed = listeners.read_certificates(&scopes, folder, ledger);
+    let closed = listeners.read_certificates(&scopes, folder);
     let (mut plans, mut taken) = (Vec::new(), HashSet::new());
     let by_server = listeners.names_by_server(servers.len());
     for ((directive, inner), (default, other_listeners)) in servers.iter().zip(&scopes).zip(by_server) {
-        let names = read_names(directive, inner, (&default, &other_listeners), &mut taken, ledger);
-        let root = LocationNode::read_server(inner.clone(), ledger)?;
+        let names = read_names(directive, inner, (&default, &other_listeners), &mut taken);
+        let root = LocationNode::read_server(inner.clone())?;
         plans.push(ServerPlan { directive, names, default, other_listeners, root });
     }
-    let mut context = SiteContext {
-        variables: &variables,
-        ledger,
-        limits: LimitBook::new(&zones, ledger),
-        upstreams: UpstreamBook::new(http, ledger)?,
-    };
+    let (mut limits, mut upstreams) = (LimitBook::new(&zones), UpstreamBook::new(http)?);
     let mut sites = Vec::new();
-    for plan in &plans {
-        sites.push(read_site(&plan.root, plan.directive, &plan.names.primary, &mut context)?);
+    for ServerPlan { directive, names, root, .. } in &plans {
+        let (server_name, variables) = (names.primary.as_str(), &variables);
+        let (limits, upstreams) = (&mut limits, &mut upstreams);
+        let mut context = SiteContext { server: directive, server_name, root, variables, limits, upstreams };
+        sites.push(read_site(&mut context)?);
     }
-    let limits = context.limits.build_limits();
+    let limits = limits.build_limits();
     let mut location_scopes = Vec::new();
     plans.iter().for_each(|plan| collect_scopes(&plan.root, &mut location_scopes));
     let mut file = GatewayFile {
-        server: globals::read_server_fields(&scopes, &location_scopes, &scope, &listeners, ledger)?,
+        server: globals::read_server_fields(&scopes, &location_scopes, &scope, &listeners)?,
         ..GatewayFile::default()
     };
     let named = !listeners.are_uniform();
@@ -163,7 +153,7 @@ fn translate_http<'d>(
     let shut = plans.iter().filter(|plan| plan.names.are_incomplete && is_guarded(plan));
     let shut: HashSet<&String> = shut.flat_map(|plan| &plan.other_listeners).collect();
     for (number, (site, plan)) in sites.into_iter().zip(&plans).enumerate() {
-        let finish = |location: SiteLocation<'_>| finish_location(location, &limits, ledger);
+        let finish = |location: SiteLocation<'_>| finish_location(location, &limits);
         let mut finished: Vec<LocationPlan> = site.into_iter().map(finish).collect();
         for location in finished.iter_mut().filter(|_| closed.contains(&number)) {
             location.fields = close_fields(std::mem::take(&mut location.fields));
@@ -171,12 +161,12 @@ fn translate_http<'d>(
         let takes_any = !plan.default.iter().any(|listener| shut.contains(listener));
         place_locations(plan, takes_any, &wildcards, named, &finished, &mut file.locations);
     }
-    tell_judging(http, &zones, ledger);
-    tell_unused(&zones, &variables, http, ledger);
-    file.upstreams = context.upstreams.planned;
+    tell_judging(http, &zones);
+    tell_unused(&zones, &variables, http);
+    file.upstreams = upstreams.planned;
     file.limits = limits.limits;
     file.listen = listeners.into_plans(named);
-    ledger.mark(first);
+    first.mark();
     Ok(file)
 }
 
@@ -226,8 +216,8 @@ fn place_locations(
 }
 
 /// Tells of directives that change the counts of limits, or are limits of their own.
-fn tell_judging(http: &[Directive], zones: &ZoneTable<'_>, ledger: &FindingLedger) {
-    let used = || zones.zones().filter(|zone| ledger.is_told(zone.directive));
+fn tell_judging(http: &[Directive], zones: &ZoneTable<'_>) {
+    let used = || zones.zones().filter(|zone| zone.directive.is_told());
     let mut parts = used().filter_map(|zone| zone.key.as_ref().ok()).flat_map(|key| &key.parts);
     // A name without a dash has no other spelling.
     let by_dashed = parts.any(|part| part.starts_with("header:") && part.contains('-'));
@@ -248,76 +238,64 @@ fn tell_judging(http: &[Directive], zones: &ZoneTable<'_>, ledger: &FindingLedge
             ("proxy_limit_rate", rate) if rate != "0" => "the gateway reads from a server at any pace",
             _ => return,
         };
-        ledger.loses(directive, why);
+        directive.loses(why);
     });
 }
 
 /// Zones, variables and upstreams that nothing refers to.
-fn tell_unused(
-    zones: &ZoneTable<'_>,
-    variables: &VariableTable<'_>,
-    http: &[Directive],
-    ledger: &FindingLedger,
-) {
+fn tell_unused(zones: &ZoneTable<'_>, variables: &VariableTable<'_>, http: &[Directive]) {
     let upstreams = http.iter().filter(|directive| directive.name == "upstream");
     let unused = zones.zones().map(|zone| zone.directive).chain(variables.directives()).chain(upstreams);
-    for directive in unused.filter(|directive| !ledger.is_told(directive)) {
+    for directive in unused.filter(|directive| !directive.is_told()) {
         let says = match directive.name.as_str() {
             "map" | "geo" => "its values are part of the limits and access rules that use it, if any",
             _ => "nothing uses it",
         };
-        ledger.exact(directive, says);
-        directive.children().iter().for_each(|inner| ledger.mark(inner));
+        directive.exact(says);
+        directive.children().iter().for_each(|inner| inner.mark());
     }
 }
 
 /// Every directive without a finding gets one, so that nothing is left out without a word.
-fn sweep(directives: &[Directive], ledger: &FindingLedger) {
+fn sweep(directives: &[Directive]) {
     visit_all(directives, &mut |directive| {
-        if ledger.is_told(directive) {
+        if directive.is_told() {
             return;
         }
         let name = directive.name.as_str();
         match known::find_harmless(name) {
-            Some(why @ (known::NOT_DONE | known::PART_OF_CHECK)) => ledger.skips(directive, why),
-            Some(why) => ledger.tell(FindingKind::NotNeeded, directive, why),
+            Some(why @ (known::NOT_DONE | known::PART_OF_CHECK)) => directive.skips(why),
+            Some(why) => directive.tell(FindingKind::NotNeeded, why),
             None if matches!(name, "stream" | "mail") => {
                 let why = "the gateway forwards HTTP only: its servers are left out";
-                ledger.loses(directive, why);
-                visit_all(directive.children(), &mut |inner| ledger.skips(inner, why));
+                directive.loses(why);
+                visit_all(directive.children(), &mut |inner| inner.skips(why));
             }
-            None if name == "rewrite" => ledger.loses(directive, "the path is forwarded unchanged"),
+            None if name == "rewrite" => directive.loses("the path is forwarded unchanged"),
             None if name == "include" && directive.block.is_some() => {
-                ledger.skips(directive, "no file matches the pattern");
+                directive.skips("no file matches the pattern");
             }
             None if name == "satisfy" && directive.arg(0) == "any" => {
-                ledger.differs(
-                    directive,
-                    "an address that is denied stays denied, whatever else would let it in",
-                );
+                directive.differs("an address that is denied stays denied, whatever else would let it in");
             }
             None if known::find_check(name).is_some_and(|why| why != known::UNKNOWN) => {
-                ledger.exact(directive, "every location has its own, or answers before")
+                directive.exact("every location has its own, or answers before")
             }
             None if is_guard(directive) && !known::is_translated(name) => {
                 let why = known::describe_guard(name).unwrap_or(known::UNKNOWN);
-                ledger.loses(directive, why);
-                ledger.skip_all(directive.children(), why);
+                directive.loses(why);
+                skip_all(directive.children(), why);
             }
-            None if known::describe_guard(name).is_some() => {
-                ledger.skips(directive, "it does nothing by itself")
-            }
+            None if known::describe_guard(name).is_some() => directive.skips("it does nothing by itself"),
             None if matches!(
                 name,
                 "limit_req" | "limit_conn" | "allow" | "deny" | "limit_rate" | "return"
             ) =>
             {
-                ledger.exact(
-                    directive,
-                    "it holds nowhere in nginx either: inner levels have their own, or come first",
-                );
+                directive
+                    .exact("it holds nowhere in nginx either: inner levels have their own, or come first");
             }
-            None => ledger.exact(directive, ""),
+            None => directive.exact(""),
         }
     });
 }

@@ -1,12 +1,19 @@
 //! Directives and blocks of an nginx configuration, with its includes in their places.
 
+use std::cell::{Cell, RefCell};
+use std::iter::Peekable;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::vec::IntoIter;
 
 use super::glob;
 use super::lexer::{ConfToken, TokenKind, read_tokens};
 use crate::source::FILE_BYTES_MAX;
-use crate::{ImportFault, ImportedLine};
+use crate::{FindingKind, ImportFault, ImportReport, ImportedLine};
 use sluicegate_base::file;
+
+/// The report of an import, to which each directive adds its findings.
+pub(super) type SharedReport = Rc<RefCell<ImportReport>>;
 
 /// One directive; its number is unique in the configuration.
 #[derive(Debug)]
@@ -16,6 +23,8 @@ pub(super) struct Directive {
     pub args: Vec<String>,
     pub at: ImportedLine,
     pub block: Option<Vec<Directive>>,
+    report: SharedReport,
+    has_finding: Cell<bool>,
 }
 
 impl Directive {
@@ -32,6 +41,50 @@ impl Directive {
     /// The argument at `index`, or an empty text.
     pub fn arg(&self, index: usize) -> &str {
         self.args.get(index).map_or("", String::as_str)
+    }
+
+    pub fn fault(&self, message: impl Into<String>) -> ImportFault {
+        ImportFault::new(&self.at, message)
+    }
+
+    pub fn exact(&self, says: impl Into<String>) {
+        self.tell(FindingKind::Exact, says);
+    }
+
+    pub fn differs(&self, says: impl Into<String>) {
+        self.tell(FindingKind::Difference, says);
+    }
+
+    pub fn skips(&self, says: impl Into<String>) {
+        self.tell(FindingKind::NotTranslated, says);
+    }
+
+    pub fn loses(&self, says: impl Into<String>) {
+        self.tell(FindingKind::Lost, says);
+    }
+
+    /// Its place has a check that the gateway cannot make.
+    pub fn closes(&self, why: &str) {
+        self.tell(FindingKind::Closed, format!("answers 403: {why}"));
+    }
+
+    pub fn tell(&self, kind: FindingKind, says: impl Into<String>) {
+        self.report.borrow_mut().add(kind, &self.at, &self.text(), says.into());
+        self.mark();
+    }
+
+    /// A difference of something at its line that is not the directive itself.
+    pub fn differs_as(&self, what: &str, says: &str) {
+        self.report.borrow_mut().differs(&self.at, what, says);
+    }
+
+    /// Marks it as one that has its finding.
+    pub fn mark(&self) {
+        self.has_finding.set(true);
+    }
+
+    pub fn is_told(&self) -> bool {
+        self.has_finding.get()
     }
 }
 
@@ -51,14 +104,31 @@ pub(super) struct ConfParser {
     count: usize,
     files: usize,
     bytes: u64,
+    report: SharedReport,
+}
+
+/// A file while its directives are read.
+struct OpenFile<'f> {
+    tokens: Peekable<IntoIter<ConfToken>>,
+    name: &'f str,
+    /// The includes that lead to it.
+    includes: usize,
+}
+
+impl OpenFile<'_> {
+    fn line_of(&self, token: &ConfToken) -> ImportedLine {
+        ImportedLine { file: self.name.to_owned(), line: token.line }
+    }
 }
 
 impl ConfParser {
-    pub fn read_file(path: &Path) -> Result<Vec<Directive>, ImportFault> {
-        let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let mut parser = ConfParser { folder, count: 0, files: 0, bytes: 0 };
-        let name = path.display().to_string();
-        parser.read_included(path, &ImportedLine { file: name, line: 1 }, 0, 0)
+    fn new(folder: PathBuf, report: &SharedReport) -> ConfParser {
+        ConfParser { folder, count: 0, files: 0, bytes: 0, report: report.clone() }
+    }
+
+    pub fn read_file(path: &Path, report: &SharedReport) -> Result<Vec<Directive>, ImportFault> {
+        let mut parser = ConfParser::new(path.parent().map(Path::to_path_buf).unwrap_or_default(), report);
+        parser.read_included(path, &ImportedLine::start_of(path.display()), 0, 0)
     }
 
     fn read_included(
@@ -71,10 +141,8 @@ impl ConfParser {
         let name = path.display().to_string();
         self.files += 1;
         if includes > INCLUDE_DEPTH_MAX || self.files > FILES_MAX {
-            return Err(ImportFault::new(
-                from,
-                format!("`{name}` is included too deeply, or includes too many files"),
-            ));
+            let message = format!("`{name}` is included too deeply, or includes too many files");
+            return Err(ImportFault::new(from, message));
         }
         let bytes = file::read_capped(path, FILE_BYTES_MAX)
             .map_err(|why| ImportFault::new(from, format!("the file `{name}` {why}")))?;
@@ -95,73 +163,59 @@ impl ConfParser {
         includes: usize,
         depth: usize,
     ) -> Result<Vec<Directive>, ImportFault> {
-        let tokens = read_tokens(text, name)?;
-        let mut place = 0;
-        let found = self.read_block(&tokens, &mut place, name, includes, depth)?;
-        match tokens.get(place) {
+        let tokens = read_tokens(text, name)?.into_iter().peekable();
+        let mut file = OpenFile { tokens, name, includes };
+        let found = self.read_block(&mut file, depth)?;
+        match file.tokens.next() {
             None => Ok(found),
-            Some(token) => {
-                let at = ImportedLine { file: name.to_owned(), line: token.line };
-                Err(ImportFault::new(&at, "unexpected `}`"))
-            }
+            Some(token) => Err(ImportFault::new(&file.line_of(&token), "unexpected `}`")),
         }
     }
 
     /// Reads a text with includes that are relative to the working folder.
     #[cfg(test)]
     pub fn read_text(text: &str, name: &str) -> Result<Vec<Directive>, ImportFault> {
-        ConfParser { folder: PathBuf::new(), count: 0, files: 0, bytes: 0 }.read_tokens_of(text, name, 0, 0)
+        ConfParser::new(PathBuf::new(), &SharedReport::default()).read_tokens_of(text, name, 0, 0)
     }
 
     /// The directives up to the end or a closing brace, which is left for the caller.
-    fn read_block(
-        &mut self,
-        tokens: &[ConfToken],
-        place: &mut usize,
-        file: &str,
-        includes: usize,
-        depth: usize,
-    ) -> Result<Vec<Directive>, ImportFault> {
+    fn read_block(&mut self, file: &mut OpenFile<'_>, depth: usize) -> Result<Vec<Directive>, ImportFault> {
         let mut found = Vec::new();
-        while let Some(token) = tokens.get(*place) {
-            let at = ImportedLine { file: file.to_owned(), line: token.line };
-            if token.kind == TokenKind::Close {
-                break;
-            }
+        while let Some(token) = file.tokens.next_if(|token| token.kind != TokenKind::Close) {
+            let at = file.line_of(&token);
+            let wrong = |message: &str| Err(ImportFault::new(&at, message));
             if depth > DEPTH_MAX {
-                return Err(ImportFault::new(&at, "the blocks are nested too deeply"));
+                return wrong("the blocks are nested too deeply");
             }
             let mut words = Vec::new();
-            while let Some(ConfToken { kind: TokenKind::Word(word), .. }) = tokens.get(*place) {
-                words.push(word.clone());
-                *place += 1;
+            let mut next = Some(token);
+            while let Some(ConfToken { kind: TokenKind::Word(word), .. }) = next {
+                words.push(word);
+                next = file.tokens.next();
             }
-            let mark = tokens.get(*place).map(|token| &token.kind);
-            *place += 1;
             let mut block = None;
-            match mark {
-                _ if words.is_empty() => return Err(ImportFault::new(&at, "a directive is missing here")),
+            match next.map(|token| token.kind) {
+                _ if words.is_empty() => return wrong("a directive is missing here"),
                 Some(TokenKind::Semicolon | TokenKind::Code) => {}
                 Some(TokenKind::Open) => {
-                    block = Some(self.read_block(tokens, place, file, includes, depth + 1)?);
-                    if tokens.get(*place).is_none() {
-                        return Err(ImportFault::new(
-                            &at,
-                            format!("the block of `{}` is not closed", words[0]),
-                        ));
+                    block = Some(self.read_block(file, depth + 1)?);
+                    if file.tokens.next().is_none() {
+                        return wrong(&format!("the block of `{}` is not closed", words[0]));
                     }
-                    *place += 1;
                 }
-                _ => return Err(ImportFault::new(&at, format!("`{}` does not end with `;`", words[0]))),
+                _ => return wrong(&format!("`{}` does not end with `;`", words[0])),
             }
             self.count += 1;
             if self.count > DIRECTIVES_MAX {
-                return Err(ImportFault::new(&at, "the configuration has too many directives"));
+                return wrong("the configuration has too many directives");
             }
             let name = words.remove(0);
-            let mut directive = Directive { id: self.count, name, args: words, at, block };
+            let report = self.report.clone();
+            let has_finding = Cell::new(false);
+            let mut directive =
+                Directive { id: self.count, name, args: words, at, block, report, has_finding };
             if directive.name == "include" && directive.block.is_none() {
-                self.read_include(&mut directive, includes, depth, &mut found)?;
+                self.read_include(&mut directive, file.includes, depth, &mut found)?;
             }
             found.push(directive);
         }
@@ -177,12 +231,12 @@ impl ConfParser {
         found: &mut Vec<Directive>,
     ) -> Result<(), ImportFault> {
         let [pattern] = directive.args.as_slice() else {
-            return Err(ImportFault::new(&directive.at, "`include` takes one name"));
+            return Err(directive.fault("`include` takes one name"));
         };
         let full = self.folder.join(pattern);
         let is_stock = STOCK_FILES.split(' ').any(|name| full.ends_with(name));
         let files = match glob::is_pattern(pattern) {
-            true => glob::find_files(&full).map_err(|why| ImportFault::new(&directive.at, why))?,
+            true => glob::find_files(&full).map_err(|why| directive.fault(why))?,
             false => vec![full.clone()],
         };
         // A pattern for nothing is told by its empty block.

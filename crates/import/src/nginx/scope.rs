@@ -1,13 +1,12 @@
 //! Levels of a configuration and their inheritance: a level with any directive of a kind drops the inherited ones.
 
-use std::cell::{OnceCell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::known::{describe_guard, find_check, find_harmless};
 use super::parser::{Directive, visit_all};
 use super::pieces::count_written;
-use crate::{FindingKind, ImportReport, ImportedLine};
 
 /// The levels around a place, the outermost first.
 #[derive(Debug, Clone)]
@@ -119,59 +118,12 @@ impl<'d> Scope<'d> {
     }
 }
 
-/// The report, and which directives have a finding.
-#[derive(Debug, Default)]
-pub(super) struct FindingLedger {
-    report: RefCell<ImportReport>,
-    told: RefCell<HashSet<usize>>,
-}
-
-impl FindingLedger {
-    pub fn exact(&self, directive: &Directive, says: impl Into<String>) {
-        self.tell(FindingKind::Exact, directive, says);
-    }
-
-    pub fn differs(&self, directive: &Directive, says: impl Into<String>) {
-        self.tell(FindingKind::Difference, directive, says);
-    }
-
-    pub fn skips(&self, directive: &Directive, says: impl Into<String>) {
-        self.tell(FindingKind::NotTranslated, directive, says);
-    }
-
-    pub fn loses(&self, directive: &Directive, says: impl Into<String>) {
-        self.tell(FindingKind::Lost, directive, says);
-    }
-
-    pub fn tell(&self, kind: FindingKind, directive: &Directive, says: impl Into<String>) {
-        self.report.borrow_mut().add(kind, &directive.at, &directive.text(), says.into());
-        self.mark(directive);
-    }
-
-    /// A difference that belongs to a line without a directive of its own.
-    pub fn differs_at(&self, at: &ImportedLine, what: &str, says: &str) {
-        self.report.borrow_mut().differs(at, what, "", says);
-    }
-
-    pub fn mark(&self, directive: &Directive) {
-        self.told.borrow_mut().insert(directive.id);
-    }
-
-    pub fn is_told(&self, directive: &Directive) -> bool {
-        self.told.borrow().contains(&directive.id)
-    }
-
-    /// Everything in these blocks is left out for one reason.
-    pub fn skip_all(&self, directives: &[Directive], why: &str) {
-        visit_all(directives, &mut |directive| match find_harmless(&directive.name) {
-            None if is_guard(directive) => self.loses(directive, why),
-            _ => self.skips(directive, why),
-        });
-    }
-
-    pub fn into_report(self) -> ImportReport {
-        self.report.into_inner()
-    }
+/// Leaves out everything in these blocks for one reason.
+pub(super) fn skip_all(directives: &[Directive], why: &str) {
+    visit_all(directives, &mut |directive| match find_harmless(&directive.name) {
+        None if is_guard(directive) => directive.loses(why),
+        _ => directive.skips(why),
+    });
 }
 
 /// True if a directive limits or denies by itself; unknown ones may.

@@ -3,9 +3,8 @@
 use std::collections::HashSet;
 
 use super::access::{AccessPlan, LimitsBehind, read_access};
-use super::closed::{tell_closed, widen_path};
-use super::content::{LocationContent, find_pass, read_content};
-use super::context::SiteContext;
+use super::closed::widen_path;
+use super::content::{LocationContent, SiteContext, find_pass, read_content};
 use super::error_pages::read_error_pages;
 use super::flatten::{FlatLocation, FlatRole, flatten_server};
 use super::headers::read_response_headers;
@@ -14,12 +13,12 @@ use super::limits::{LimitUse, PlannedLimits};
 use super::location_tree::{LocationMatch, LocationNode, only_forwards};
 use super::parser::{Directive, visit_all};
 use super::responses::{slash_redirect, write_respond};
-use super::scope::{FindingLedger, Scope};
+use super::scope::{Scope, skip_all};
 use super::steps::{LevelSteps, read_steps};
 use super::values::{size_of, write_size};
+use crate::ImportFault;
 use crate::gateway_file::{LocationPlan, PlannedField, close_fields};
-use crate::yaml_text::{flow_map, one_or_list};
-use crate::{ImportFault, ImportedLine};
+use crate::yaml_text::one_or_list;
 
 /// A location before its chain is written: limits get their names when all uses are known.
 #[derive(Clone)]
@@ -31,79 +30,74 @@ pub(super) struct SiteLocation<'d> {
 
 impl SiteLocation<'_> {
     /// Answers by itself, whatever limits and addresses are there; `steps` come before.
-    fn answering(path: String, at: &ImportedLine, answer: PlannedField, steps: &LevelSteps) -> Self {
-        let mut plan = new_plan(path, at);
+    fn answering(path: String, source: &Directive, answer: PlannedField, steps: &LevelSteps) -> Self {
+        let mut plan = new_plan(path, source);
         plan.fields = if steps.is_closed { close_fields(vec![answer]) } else { vec![answer] };
         plan.fields.extend(AccessPlan { allow: None, deny: steps.denied.clone() }.into_field());
         SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() }
     }
 
     /// Stands for a location that is left out and may refuse.
-    fn closed(path: String, at: &ImportedLine) -> Self {
-        let mut plan = new_plan(path, at);
+    fn closed(path: String, source: &Directive) -> Self {
+        let mut plan = new_plan(path, source);
         plan.fields = close_fields(Vec::new());
         SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() }
     }
 }
 
-/// The locations of a server with the primary name `server_name`.
-pub(super) fn read_site<'d>(
-    root: &LocationNode<'d>,
-    server: &Directive,
-    server_name: &str,
-    context: &mut SiteContext<'d, '_>,
-) -> Result<Vec<SiteLocation<'d>>, ImportFault> {
-    let ledger = context.ledger;
-    let mut steps = read_steps(root, root, server_name, context.variables, ledger)?;
+/// The locations of a server.
+pub(super) fn read_site<'d>(context: &mut SiteContext<'_, 'd>) -> Result<Vec<SiteLocation<'d>>, ImportFault> {
+    let (server, root) = (context.server, context.root);
+    let mut steps = read_steps(root, context)?;
     if let Some(answer) = steps.answer.take() {
         // It comes before locations are searched.
         let why = "the `return` of the server comes first";
         for directive in root.children.iter().filter_map(|node| node.directive) {
-            visit_all(std::slice::from_ref(directive), &mut |inner| ledger.exact(inner, why));
+            visit_all(std::slice::from_ref(directive), &mut |inner| inner.exact(why));
         }
-        let site = SiteLocation::answering("/".to_owned(), &server.at, answer, &steps);
-        read_pages_of_answer(&root.scope, root, server_name, context)?;
+        let site = SiteLocation::answering("/".to_owned(), server, answer, &steps);
+        read_pages_of_answer(&root.scope, context)?;
         return Ok(vec![site]);
     }
     let mut found = Vec::new();
-    let flat = flatten_server(root, ledger);
+    let flat = flatten_server(root);
     let mut closed = HashSet::new();
     for location in &flat {
-        let at = location.node.directive.map_or(&server.at, |directive| &directive.at).clone();
+        let source = location.node.directive.unwrap_or(server);
         if let (Err(why), Some(directive)) = (location.check_path(), location.node.directive) {
-            leave_out(directive, &why, ledger);
+            leave_out(directive, &why);
             let path = widen_path(&location.node.matching);
             if !location.node.only_forwards && closed.insert(path.clone()) {
-                found.push(SiteLocation::closed(path, &at));
+                found.push(SiteLocation::closed(path, source));
             }
             continue;
         }
         match location.role {
-            FlatRole::Whole => read_location(location, root, &at, server_name, &steps, context, &mut found)?,
-            FlatRole::Closed => found.push(SiteLocation::closed(location.path.clone(), &at)),
-            FlatRole::Slash => found.push(add_slash(location, &at, &steps, ledger)),
+            FlatRole::Whole => read_location(location, source, &steps, context, &mut found)?,
+            FlatRole::Closed => found.push(SiteLocation::closed(location.path.clone(), source)),
+            FlatRole::Slash => found.push(add_slash(location, source, &steps)),
         }
     }
-    leave_out_pages(root, ledger);
+    leave_out_pages(root);
     Ok(found)
 }
 
 /// Named locations that only untranslated pages of errors lead to.
-fn leave_out_pages(root: &LocationNode<'_>, ledger: &FindingLedger) {
+fn leave_out_pages(root: &LocationNode<'_>) {
     let named = root.children.iter().filter(|node| matches!(node.matching, LocationMatch::Named(_)));
-    for directive in named.filter_map(|node| node.directive).filter(|directive| !ledger.is_told(directive)) {
-        leave_out(directive, "only a page of errors leads to it, which is not translated", ledger);
+    for directive in named.filter_map(|node| node.directive).filter(|directive| !directive.is_told()) {
+        leave_out(directive, "only a page of errors leads to it, which is not translated");
     }
 }
 
 /// Leaves out a location that the gateway cannot match alone, so that other limits may hold for its requests.
-fn leave_out(directive: &Directive, why: &str, ledger: &FindingLedger) {
-    ledger.loses(directive, why);
-    ledger.skip_all(directive.children(), why);
+fn leave_out(directive: &Directive, why: &str) {
+    directive.loses(why);
+    skip_all(directive.children(), why);
 }
 
 /// Leaves out the locations inside an expression; returns whether one of them may refuse.
-fn leave_out_inner(node: &LocationNode<'_>, ledger: &FindingLedger) -> bool {
+fn leave_out_inner(node: &LocationNode<'_>) -> bool {
     let is_regex = matches!(node.matching, LocationMatch::Regex { .. });
     let inside = node.scope.own_level().iter().filter(|inner| is_regex && inner.name == "location");
     let mut is_closed = false;
@@ -111,57 +105,55 @@ fn leave_out_inner(node: &LocationNode<'_>, ledger: &FindingLedger) -> bool {
         let why =
             "a location inside a regular expression is not translated; its requests get the outer location";
         if !only_forwards(inner.children()) {
-            tell_closed(inner, why, ledger);
+            inner.closes(why);
             is_closed = true;
         } else {
-            ledger.loses(inner, why);
+            inner.loses(why);
         }
-        ledger.skip_all(inner.children(), why);
+        skip_all(inner.children(), why);
     }
     is_closed
 }
 
-fn new_plan(path: String, at: &ImportedLine) -> LocationPlan {
-    LocationPlan { path, source: Some(at.clone()), ..LocationPlan::default() }
+fn new_plan(path: String, source: &Directive) -> LocationPlan {
+    LocationPlan { path, source: Some(source.at.clone()), ..LocationPlan::default() }
 }
 
 /// Adds the location, and a second one for the methods that `limit_except` leaves out. `server` are the steps before.
 fn read_location<'d>(
-    location: &FlatLocation<'_, 'd>,
-    root: &LocationNode<'d>,
-    at: &ImportedLine,
-    server_name: &str,
+    location: &FlatLocation<'d, 'd>,
+    source: &Directive,
     server: &LevelSteps,
-    context: &mut SiteContext<'d, '_>,
+    context: &mut SiteContext<'_, 'd>,
     found: &mut Vec<SiteLocation<'d>>,
 ) -> Result<(), ImportFault> {
-    let (scope, ledger) = (&location.node.scope, context.ledger);
+    let scope = &location.node.scope;
     let path = location.path.clone();
     if let Some(internal) = scope.value_of("internal") {
-        ledger.exact(internal, "respond: 404");
-        read_error_pages(scope, root, None, &[404], server_name, context)?;
-        found.push(SiteLocation::answering(path, at, write_respond(404, "", ""), server));
+        internal.exact("respond: 404");
+        read_error_pages(scope, None, &[404], context)?;
+        found.push(SiteLocation::answering(path, source, write_respond(404, "", ""), server));
         return Ok(());
     }
     let mut steps = match location.node.directive {
-        Some(_) => read_steps(location.node, root, server_name, context.variables, ledger)?,
+        Some(_) => read_steps(location.node, context)?,
         None => LevelSteps::default(),
     };
     steps.denied.extend(&server.denied);
-    steps.is_closed |= server.is_closed | leave_out_inner(location.node, ledger);
+    steps.is_closed |= server.is_closed | leave_out_inner(location.node);
     let answer = steps.answer.take();
     let answers = answer.is_some();
     let (mut site, behind) = match answer {
         Some(answer) => {
-            note_unlimited(scope, ledger);
-            let mut site = SiteLocation::answering(path, at, answer, &steps);
-            site.plan.fields.extend(read_response_headers(scope, server_name, ledger));
-            read_pages_of_answer(scope, root, server_name, context)?;
+            note_unlimited(scope);
+            let mut site = SiteLocation::answering(path, source, answer, &steps);
+            site.plan.fields.extend(read_response_headers(scope, context.server_name));
+            read_pages_of_answer(scope, context)?;
             (site, None)
         }
-        None => read_handler(location.node, root, new_plan(path, at), server_name, steps, context)?,
+        None => read_handler(location.node, new_plan(path, source), steps, context)?,
     };
-    if let Some((access, methods)) = read_limit_except(scope, answers, behind, ledger)? {
+    if let Some((access, methods)) = read_limit_except(scope, answers, behind)? {
         let mut other = site.clone();
         if let Some(mut access) = access {
             // Conditions of the location do not hold for these methods.
@@ -178,39 +170,31 @@ fn read_location<'d>(
 }
 
 /// Reads pages of errors for the answer of a `return`, for which they hold too.
-fn read_pages_of_answer<'d>(
-    scope: &Scope<'d>,
-    root: &LocationNode<'d>,
-    server_name: &str,
-    context: &mut SiteContext<'d, '_>,
-) -> Result<(), ImportFault> {
+fn read_pages_of_answer<'d>(scope: &Scope<'d>, context: &mut SiteContext<'_, 'd>) -> Result<(), ImportFault> {
     let status = scope.own("return").and_then(|answer| answer.arg(0).parse().ok());
-    read_error_pages(scope, root, None, status.as_slice(), server_name, context).map(|_| ())
+    read_error_pages(scope, None, status.as_slice(), context).map(|_| ())
 }
 
 /// A location that does not answer by itself, and its limits.
 fn read_handler<'d>(
-    node: &LocationNode<'d>,
-    root: &LocationNode<'d>,
+    node: &'d LocationNode<'d>,
     mut plan: LocationPlan,
-    server_name: &str,
     steps: LevelSteps,
-    context: &mut SiteContext<'d, '_>,
+    context: &mut SiteContext<'_, 'd>,
 ) -> Result<(SiteLocation<'d>, Option<LimitsBehind>), ImportFault> {
     let scope = &node.scope;
-    let LocationContent { fields, named } =
-        read_content(node, root, server_name, &mut context.upstreams, context.ledger)?;
+    let LocationContent { fields, named } = read_content(node, context)?;
     // A named location is the last one of the request.
     let last = named.map_or(scope, |named| &named.scope);
     let mut chain = Vec::new();
-    context.limits.collect(&mut chain, scope, server_name)?;
+    context.limits.collect(&mut chain, scope, context.server_name)?;
     // The limits of a named location hold for requests that met none of their kind before.
     if named.is_some() {
-        context.limits.collect(&mut chain, last, server_name)?;
+        context.limits.collect(&mut chain, last, context.server_name)?;
     }
     let behind = context.limits.limits_behind(&chain);
     let mut access = AccessPlan { allow: None, deny: steps.denied };
-    let mut is_closed = read_admission(scope, named, root, behind, &mut access, server_name, context)?;
+    let mut is_closed = read_admission(scope, named, behind, &mut access, context)?;
     is_closed |= steps.is_closed;
     plan.fields = if is_closed { close_fields(fields) } else { fields };
     let mut refusals: Vec<u16> = chain.iter().map(|limit| limit.status).chain([413]).collect();
@@ -218,10 +202,10 @@ fn read_handler<'d>(
     let may_deny = is_closed || access != AccessPlan::default() || scope.own("limit_except").is_some();
     refusals.extend(may_deny.then_some(403));
     let status = chain.first().map(|limit| limit.status);
-    let on_reject = read_error_pages(scope, root, status, &refusals, server_name, context)?;
-    plan.fields.extend(read_response_headers(last, server_name, context.ledger));
+    let on_reject = read_error_pages(scope, status, &refusals, context)?;
+    plan.fields.extend(read_response_headers(last, context.server_name));
     plan.fields.extend(access.into_field());
-    plan.fields.extend(read_bandwidth(last, context.ledger)?);
+    plan.fields.extend(read_bandwidth(last)?);
     Ok((SiteLocation { plan, chain, on_reject }, behind))
 }
 
@@ -229,35 +213,28 @@ fn read_handler<'d>(
 fn read_admission<'d>(
     scope: &Scope<'d>,
     named: Option<&LocationNode<'d>>,
-    root: &LocationNode<'d>,
     behind: Option<LimitsBehind>,
     access: &mut AccessPlan,
-    server_name: &str,
-    context: &mut SiteContext<'d, '_>,
+    context: &SiteContext<'_, 'd>,
 ) -> Result<bool, ImportFault> {
-    let ledger = context.ledger;
     let mut is_closed = false;
     let mut rules = scope.nearest_of(&["allow", "deny"]);
     // A request meets the rules of the named location, too.
     if let Some(named) = named {
-        let steps = read_steps(named, root, server_name, context.variables, ledger)?;
+        let steps = read_steps(named, context)?;
         access.deny.extend(steps.denied);
         is_closed |= steps.is_closed;
         let inner = named.scope.nearest_of(&["allow", "deny"]);
         match (rules.first(), inner.first()) {
             (None, _) => rules = inner,
             (Some(outer), Some(inner)) if outer.id != inner.id => {
-                tell_closed(
-                    inner,
-                    "the gateway judges one list of addresses, and the outer location has one",
-                    ledger,
-                );
+                inner.closes("the gateway judges one list of addresses, and the outer location has one");
                 is_closed = true;
             }
             _ => {}
         }
     }
-    let by_rules = read_access(&rules, behind, ledger)?;
+    let by_rules = read_access(&rules, behind)?;
     access.deny.extend(by_rules.deny);
     access.allow = by_rules.allow;
     let any = scope.value_of("satisfy").is_some_and(|directive| directive.arg(0) == "any");
@@ -267,14 +244,14 @@ fn read_admission<'d>(
             // The others are made whatever the addresses are.
             let is_either = check.name.starts_with("auth_") && why != UNKNOWN;
             if any && named.is_none() && is_either && access.allow.is_some() {
-                ledger.loses(check, format!("only the addresses of `allow` come in: {why}"));
+                check.loses(format!("only the addresses of `allow` come in: {why}"));
             } else {
-                tell_closed(check, why, ledger);
+                check.closes(why);
                 is_closed = true;
             }
         }
         if let Some(tried) = scope.own("try_files").filter(|_| find_pass(scope).is_some()) {
-            tell_closed(tried, "nginx looks for files before it forwards", ledger);
+            tried.closes("nginx looks for files before it forwards");
             is_closed = true;
         }
     }
@@ -282,7 +259,7 @@ fn read_admission<'d>(
 }
 
 /// `return` comes before limits and access rules, so those of its level have no effect in nginx.
-fn note_unlimited(scope: &Scope<'_>, ledger: &FindingLedger) {
+fn note_unlimited(scope: &Scope<'_>) {
     let names = [
         "limit_req",
         "limit_conn",
@@ -294,49 +271,48 @@ fn note_unlimited(scope: &Scope<'_>, ledger: &FindingLedger) {
         "auth_request",
     ];
     for directive in scope.own_level().iter().filter(|directive| names.contains(&directive.name.as_str())) {
-        ledger.exact(directive, "it has no effect in nginx either: `return` comes first");
+        directive.exact("it has no effect in nginx either: `return` comes first");
     }
 }
 
 /// nginx redirects the path of a forwarding location without its slash.
 fn add_slash<'d>(
     location: &FlatLocation<'_, 'd>,
-    at: &ImportedLine,
+    source: &Directive,
     steps: &LevelSteps,
-    ledger: &FindingLedger,
 ) -> SiteLocation<'d> {
     let path = location.node.static_path().unwrap_or_default();
     let answer = match location.node.scope.value_of("internal") {
         Some(_) => write_respond(404, "", ""),
         None => {
             let says = "the redirect to the path with its slash drops the query";
-            ledger.differs_at(at, &format!("location {path}"), says);
+            source.differs_as(&format!("location {path}"), says);
             slash_redirect(path)
         }
     };
-    SiteLocation::answering(location.path.clone(), at, answer, steps)
+    SiteLocation::answering(location.path.clone(), source, answer, steps)
 }
 
 /// `limit_rate` and `limit_rate_after`.
-fn read_bandwidth(scope: &Scope<'_>, ledger: &FindingLedger) -> Result<Option<PlannedField>, ImportFault> {
+fn read_bandwidth(scope: &Scope<'_>) -> Result<Option<PlannedField>, ImportFault> {
     let Some(directive) = scope.value_of("limit_rate") else { return Ok(None) };
     if directive.arg(0).contains('$') {
-        ledger.loses(directive, "the pace depends on a variable");
+        directive.loses("the pace depends on a variable");
         return Ok(None);
     }
     let bytes = size_of(directive)?;
     if bytes == 0 {
-        ledger.exact(directive, "no pace");
+        directive.exact("no pace");
         return Ok(None);
     }
-    let mut fields = vec![("rate".to_owned(), format!("{}/s", write_size(bytes)))];
+    let mut fields = vec![("rate", format!("{}/s", write_size(bytes)))];
     if let Some(after) = scope.value_of("limit_rate_after").filter(|after| !after.arg(0).contains('$')) {
         let burst = size_of(after)?.max(bytes / 10).max(1024);
-        fields.push(("burst".to_owned(), write_size(burst)));
-        ledger.differs(after, "bandwidth: { burst }: once per client, not per response");
+        fields.push(("burst", write_size(burst)));
+        after.differs("bandwidth: { burst }: once per client, not per response");
     }
-    ledger.differs(directive, "bandwidth: the pace of all responses to a client together, not of each one");
-    Ok(Some(PlannedField::new("bandwidth", flow_map(&fields), "")))
+    directive.differs("bandwidth: the pace of all responses to a client together, not of each one");
+    Ok(PlannedField::map("bandwidth", &fields))
 }
 
 /// The rules for all other methods than those named; `None`: those of the location.
@@ -347,50 +323,40 @@ fn read_limit_except(
     scope: &Scope<'_>,
     answers: bool,
     behind: Option<LimitsBehind>,
-    ledger: &FindingLedger,
 ) -> Result<Option<OtherMethods>, ImportFault> {
     let Some(directive) = scope.own("limit_except") else { return Ok(None) };
     let methods: Vec<String> = directive.args.iter().map(|method| method.to_ascii_uppercase()).collect();
     let known = methods.iter().all(|method| sluicegate_model::value::methods::parse_method(method).is_ok());
     let rules: Vec<&Directive> = directive.children().iter().collect();
     if methods.is_empty() || !known {
-        return Err(ImportFault::new(&directive.at, "`limit_except` takes names of methods"));
+        return Err(directive.fault("`limit_except` takes names of methods"));
     }
     if answers
         || scope.checks().next().is_some()
         || rules.iter().any(|rule| !matches!(rule.name.as_str(), "allow" | "deny"))
     {
         let why = "for all other methods; it is translated with `allow` and `deny` alone, without `return` and checks";
-        tell_closed(directive, why, ledger);
-        visit_all(directive.children(), &mut |inner| {
-            ledger.skips(inner, "its `limit_except` is not translated")
-        });
+        directive.closes(why);
+        visit_all(directive.children(), &mut |inner| inner.skips("its `limit_except` is not translated"));
         return Ok(Some((Some(AccessPlan::nobody()), methods)));
     }
-    let access = read_access(&rules, behind, ledger)?;
-    ledger.exact(directive, "a location for these methods, and one for all others");
+    let access = read_access(&rules, behind)?;
+    directive.exact("a location for these methods, and one for all others");
     // Without rules inside, those of the location hold.
     Ok(Some(((!rules.is_empty()).then_some(access), methods)))
 }
 
 /// Writes the chain and `on_reject` of a location.
-pub(super) fn finish_location(
-    site: SiteLocation<'_>,
-    limits: &PlannedLimits,
-    ledger: &FindingLedger,
-) -> LocationPlan {
+pub(super) fn finish_location(site: SiteLocation<'_>, limits: &PlannedLimits) -> LocationPlan {
     let SiteLocation { mut plan, chain, mut on_reject } = site;
-    let (entries, status) = limits.write_chain(&chain, ledger);
+    let (entries, status) = limits.write_chain(&chain);
     if !entries.is_empty() {
-        plan.fields.insert(1.min(plan.fields.len()), PlannedField::new("limits", one_or_list(&entries), ""));
+        plan.fields.insert(1.min(plan.fields.len()), PlannedField::plain("limits", one_or_list(&entries)));
     }
     if let Some(status) = status.filter(|_| !on_reject.iter().any(|field| field.name == "status")) {
-        on_reject.insert(0, PlannedField::new("status", status.to_string(), ""));
+        on_reject.insert(0, PlannedField::plain("status", status.to_string()));
     }
-    if !on_reject.is_empty() {
-        let fields: Vec<(String, String)> =
-            on_reject.into_iter().map(|field| (field.name, field.value)).collect();
-        plan.fields.push(PlannedField::new("on_reject", flow_map(&fields), ""));
-    }
+    let fields: Vec<_> = on_reject.iter().map(|field| (&field.name, &field.value)).collect();
+    plan.fields.extend(PlannedField::map("on_reject", &fields));
     plan
 }

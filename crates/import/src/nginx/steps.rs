@@ -3,13 +3,13 @@
 use ipnet::IpNet;
 
 use super::access::denied_by;
-use super::closed::{leads_to_refusal, redirects, refuses, tell_closed};
+use super::closed::{leads_to_refusal, redirects, refuses};
+use super::content::SiteContext;
 use super::known::IDLE_IN_IF;
 use super::location_tree::LocationNode;
 use super::parser::{Directive, visit_all};
 use super::responses::{translate_return, translate_rewrite};
-use super::scope::{FindingLedger, Scope};
-use super::variables::VariableTable;
+use super::scope::Scope;
 use crate::ImportFault;
 use crate::gateway_file::PlannedField;
 
@@ -23,13 +23,10 @@ pub(super) struct LevelSteps {
     pub is_closed: bool,
 }
 
-/// The steps of a server, which is the `root` itself, or of one of its locations.
+/// The steps of a server, which is the root itself, or of one of its locations.
 pub(super) fn read_steps(
     node: &LocationNode<'_>,
-    root: &LocationNode<'_>,
-    server_name: &str,
-    variables: &VariableTable<'_>,
-    ledger: &FindingLedger,
+    context: &SiteContext<'_, '_>,
 ) -> Result<LevelSteps, ImportFault> {
     let mut found = LevelSteps::default();
     let is_step =
@@ -37,54 +34,49 @@ pub(super) fn read_steps(
     let mut steps = node.scope.own_level().iter().filter(is_step).peekable();
     while let Some(step) = steps.next() {
         match step.name.as_str() {
-            "if" => read_condition(step, (&node.scope, root), variables, ledger, &mut found),
+            "if" => read_condition(step, &node.scope, context, &mut found),
             "break" => {
-                ledger.exact(step, "nothing behind it is done");
+                step.exact("nothing behind it is done");
                 break;
             }
-            "return" => found.answer = Some(translate_return(step, &node.scope, server_name, ledger)?),
+            "return" => found.answer = Some(translate_return(step, &node.scope, context.server_name)?),
             _ if redirects(step) => {
-                found.answer = translate_rewrite(step, ledger);
+                found.answer = translate_rewrite(step);
                 found.is_closed |= found.answer.is_none();
             }
             // `strip`, or a path that is forwarded unchanged.
             _ if step.arg(2) == "break" && node.directive.is_some() && steps.peek().is_none() => {}
-            _ if leads_to_refusal(step.arg(1), root) => {
+            _ if leads_to_refusal(step.arg(1), context.root) => {
                 found.is_closed = true;
-                tell_closed(
-                    step,
-                    "it may lead to a location that refuses, and paths are not rewritten",
-                    ledger,
-                );
+                step.closes("it may lead to a location that refuses, and paths are not rewritten");
             }
-            _ => ledger.loses(step, "paths are not rewritten, so that another location may hold"),
+            _ => step.loses("paths are not rewritten, so that another location may hold"),
         }
         if found.answer.is_some() {
             break;
         }
     }
     for step in steps {
-        visit_all(std::slice::from_ref(step), &mut |inner| ledger.exact(inner, "a step before it ends them"));
+        visit_all(std::slice::from_ref(step), &mut |inner| inner.exact("a step before it ends them"));
     }
     Ok(found)
 }
 
 fn read_condition(
     step: &Directive,
-    (scope, root): (&Scope<'_>, &LocationNode<'_>),
-    variables: &VariableTable<'_>,
-    ledger: &FindingLedger,
+    scope: &Scope<'_>,
+    context: &SiteContext<'_, '_>,
     found: &mut LevelSteps,
 ) {
     let inside = step.children();
-    let why = match denied_by(step, variables) {
+    let why = match denied_by(step, context.variables) {
         Some(Ok((nets, status))) => {
             found.denied.extend(nets);
             match status {
-                403 => ledger.exact(step, "access: { deny }"),
-                _ => ledger.loses(step, format!("access: {{ deny }}: with 403 in place of {status}")),
+                403 => step.exact("access: { deny }"),
+                _ => step.loses(format!("access: {{ deny }}: with 403 in place of {status}")),
             }
-            inside.iter().for_each(|inner| ledger.mark(inner));
+            inside.iter().for_each(|inner| inner.mark());
             return;
         }
         Some(Err(why)) => why,
@@ -93,14 +85,14 @@ fn read_condition(
     // nginx looks for no files where a condition holds.
     let drops_try = scope.own("try_files").is_some() && !inside.iter().any(|inner| inner.name == "return");
     if !drops_try && inside.iter().all(|inner| IDLE_IN_IF.contains(&inner.name.as_str())) {
-        ledger.skips(step, why.as_str());
-    } else if drops_try || inside.iter().any(|inner| refuses(inner, root)) && !is_no_door(step) {
+        step.skips(why.as_str());
+    } else if drops_try || inside.iter().any(|inner| refuses(inner, context.root)) && !is_no_door(step) {
         found.is_closed = true;
-        tell_closed(step, &format!("{why}; let the upstream refuse"), ledger);
+        step.closes(&format!("{why}; let the upstream refuse"));
     } else {
-        ledger.loses(step, why);
+        step.loses(why);
     }
-    visit_all(inside, &mut |inner| ledger.skips(inner, "its `if` is not translated"));
+    visit_all(inside, &mut |inner| inner.skips("its `if` is not translated"));
 }
 
 /// True if an `if` keeps nobody out: it redirects to another scheme or name of the site, or goes by the name that a

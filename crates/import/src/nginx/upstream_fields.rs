@@ -1,11 +1,12 @@
-//! The fields of a location about its upstream: times, further tries, TLS.
+//! The fields of an upstream: those of its block, and those of a location, which are times, further tries and TLS.
 
 use super::parser::Directive;
-use super::scope::{FindingLedger, Scope};
-use super::values::{time_of, write_time};
-use crate::ImportFault;
+use super::scope::Scope;
+use super::values::{parse_time_ms, time_of, write_time};
 use crate::gateway_file::PlannedField;
 use crate::yaml_text::{flow_map, one_or_list, quote};
+use crate::{FindingKind, ImportFault};
+use sluicegate_model::value::names::parse_header_name;
 
 /// nginx's default of `proxy_connect_timeout` and `proxy_read_timeout`.
 const TIMEOUT_MS: u64 = 60_000;
@@ -16,75 +17,69 @@ pub(super) fn read_location_fields(
     is_tls: bool,
     servers: usize,
     is_tunnel: bool,
-    ledger: &FindingLedger,
     fields: &mut Vec<PlannedField>,
 ) -> Result<(), ImportFault> {
-    let connect = read_time(scope, "proxy_connect_timeout", "timeouts: { connect }", ledger)?;
-    let read = read_time(scope, "proxy_read_timeout", "timeouts: { response, body }", ledger)?;
+    let connect = read_time(scope, "proxy_connect_timeout", "timeouts: { connect }")?;
+    let read = read_time(scope, "proxy_read_timeout", "timeouts: { response, body }")?;
     let mut times = vec![
-        ("connect".to_owned(), write_time(connect.max(1))),
-        ("response".to_owned(), write_time(read.max(1))),
-        ("body".to_owned(), write_time(read.max(1))),
+        ("connect", write_time(connect.max(1))),
+        ("response", write_time(read.max(1))),
+        ("body", write_time(read.max(1))),
     ];
     let idle = fields.iter().position(|field| field.name == "idle").map(|at| fields.remove(at).value);
     let idle = if is_tunnel { Some(write_time(read.max(1))) } else { idle };
-    times.extend(idle.map(|idle| ("idle".to_owned(), idle)));
+    times.extend(idle.map(|idle| ("idle", idle)));
     if let Some(directive) = scope.value_of("proxy_send_timeout") {
-        ledger.skips(directive, "the gateway has no time of its own for sending to a server");
+        directive.skips("the gateway has no time of its own for sending to a server");
     }
-    fields.push(PlannedField::new("timeouts", flow_map(&times), ""));
-    fields.push(PlannedField::new("retries", read_retries(scope, servers, ledger)?, ""));
+    fields.push(PlannedField::plain("timeouts", flow_map(&times)));
+    fields.push(PlannedField::plain("retries", read_retries(scope, servers)?));
     if is_tls {
-        fields.push(PlannedField::new("tls", flow_map(&read_tls(scope, ledger)), ""));
+        fields.push(PlannedField::plain("tls", flow_map(&read_tls(scope))));
     }
     Ok(())
 }
 
-fn read_time(
-    scope: &Scope<'_>,
-    name: &str,
-    becomes: &str,
-    ledger: &FindingLedger,
-) -> Result<u64, ImportFault> {
+fn read_time(scope: &Scope<'_>, name: &str, becomes: &str) -> Result<u64, ImportFault> {
     let Some(directive) = scope.value_of(name) else { return Ok(TIMEOUT_MS) };
-    ledger.exact(directive, becomes);
+    directive.exact(becomes);
     time_of(directive)
 }
 
 /// `retries` for `proxy_next_upstream` and its numbers.
-fn read_retries(scope: &Scope<'_>, servers: usize, ledger: &FindingLedger) -> Result<String, ImportFault> {
+fn read_retries(scope: &Scope<'_>, servers: usize) -> Result<String, ImportFault> {
     let words = scope.value_of("proxy_next_upstream");
     let tries = scope.value_of("proxy_next_upstream_tries");
     let total = scope.value_of("proxy_next_upstream_timeout");
     let mut when = Vec::new();
     match words {
         None => when.extend(["connect", "refused", "timeout"].map(str::to_owned)),
-        Some(directive) => read_failures(directive, ledger, &mut when),
+        Some(directive) => read_failures(directive, &mut when),
     }
     let most = servers.saturating_sub(1);
     let attempts = match tries.map(|directive| (directive, directive.arg(0).parse::<usize>())) {
         Some((directive, Err(_))) => {
-            return Err(ImportFault::new(&directive.at, format!("`{}` is not a number", directive.arg(0))));
+            return Err(directive.fault(format!("`{}` is not a number", directive.arg(0))));
         }
         Some((directive, Ok(tries))) => {
-            ledger.exact(directive, "retries: { attempts }: the first try is not one of them");
+            directive.exact("retries: { attempts }: the first try is not one of them");
             if tries == 0 { most } else { (tries - 1).min(most) }
         }
         None => most,
     };
     let attempts = attempts.min(10);
-    let mut fields = vec![("attempts".to_owned(), attempts.to_string())];
-    fields.push(("when".to_owned(), one_or_list(&when)));
-    fields.push(("budget".to_owned(), "none".to_owned()));
+    let mut fields = vec![("attempts", attempts.to_string())];
+    fields.push(("when", one_or_list(&when)));
+    fields.push(("budget", "none".to_owned()));
     if let Some(directive) = total {
-        ledger.exact(directive, "retries: { total }");
+        directive.exact("retries: { total }");
         let ms = time_of(directive)?;
-        fields.extend((ms > 0).then(|| ("total".to_owned(), write_time(ms))));
+        fields.extend((ms > 0).then(|| ("total", write_time(ms))));
     }
     Ok(if attempts == 0 || when.is_empty() { "none".to_owned() } else { flow_map(&fields) })
 }
 
-fn read_failures(directive: &Directive, ledger: &FindingLedger, when: &mut Vec<String>) {
+fn read_failures(directive: &Directive, when: &mut Vec<String>) {
     let mut left_out = Vec::new();
     for word in &directive.args {
         match word.as_str() {
@@ -96,16 +91,16 @@ fn read_failures(directive: &Directive, ledger: &FindingLedger, when: &mut Vec<S
         }
     }
     match left_out.as_slice() {
-        [] => ledger.exact(directive, "retries: { when }"),
-        words => ledger.differs(directive, format!("retries: {{ when }} without {}", words.join(", "))),
+        [] => directive.exact("retries: { when }"),
+        words => directive.differs(format!("retries: {{ when }} without {}", words.join(", "))),
     }
 }
 
 /// nginx verifies no server unless `proxy_ssl_verify` says so.
-fn read_tls(scope: &Scope<'_>, ledger: &FindingLedger) -> Vec<(String, String)> {
+fn read_tls(scope: &Scope<'_>) -> Vec<(&'static str, String)> {
     let mut fields = Vec::new();
     if !scope.is_on("proxy_ssl_verify") {
-        fields.push(("verify".to_owned(), "false".to_owned()));
+        fields.push(("verify", "false".to_owned()));
     }
     let names = [
         ("proxy_ssl_trusted_certificate", "ca"),
@@ -115,9 +110,78 @@ fn read_tls(scope: &Scope<'_>, ledger: &FindingLedger) -> Vec<(String, String)> 
     ];
     for (name, field) in names {
         if let Some(directive) = scope.value_of(name).filter(|directive| !directive.arg(0).contains('$')) {
-            ledger.exact(directive, format!("tls: {{ {field} }} of the upstream"));
-            fields.push((field.to_owned(), quote(directive.arg(0))));
+            directive.exact(format!("tls: {{ {field} }} of the upstream"));
+            fields.push((field, quote(directive.arg(0))));
         }
     }
     fields
+}
+
+/// The fields of a block beside its servers.
+pub(super) fn read_balance(block: &Directive) -> Vec<PlannedField> {
+    let (mut balance, mut fields) = ("round_robin".to_owned(), Vec::new());
+    for directive in block.children() {
+        match (directive.name.as_str(), directive.arg(0)) {
+            ("server", _) => {}
+            ("least_conn", _) => balance = choose(directive, "least_conn", ""),
+            ("ip_hash", _) => balance = choose(directive, "hash:ip", ": clients move once to other servers"),
+            ("random", "two") => balance = choose(directive, "p2c", ""),
+            ("random", _) => balance = choose(directive, "random", ""),
+            ("hash", text) => match hash_source(text) {
+                Some(source) => balance = choose(directive, &source, ": requests move once to other servers"),
+                None => directive.skips(format!("the gateway has no hash of {text}; balance: round_robin")),
+            },
+            ("keepalive", count) => match count.parse::<u32>() {
+                Ok(count) => {
+                    fields.push(PlannedField::plain("keepalive", count.to_string()));
+                    directive.differs("here it is the number for each server");
+                }
+                Err(_) => directive.skips("it is not a number"),
+            },
+            ("keepalive_timeout", text) => match parse_time_ms(text) {
+                Some(ms) if ms > 0 => {
+                    fields.push(PlannedField::plain("idle", write_time(ms)));
+                    directive.exact("timeouts: { idle }");
+                }
+                _ => directive.skips("it is not a time above zero"),
+            },
+            ("queue", count) => read_queue(directive, count, &mut fields),
+            ("zone" | "keepalive_requests" | "keepalive_time" | "resolver" | "resolver_timeout", _) => {
+                directive.skips("the gateway does this by itself");
+            }
+            _ => directive.skips("the gateway does not do this; balance: round_robin"),
+        }
+    }
+    fields.insert(0, PlannedField::plain("balance", balance));
+    fields
+}
+
+/// Reports the choice, and how it differs from that of nginx.
+fn choose(directive: &Directive, balance: &str, difference: &str) -> String {
+    let kind = if difference.is_empty() { FindingKind::Exact } else { FindingKind::Difference };
+    directive.tell(kind, format!("balance: {balance}{difference}"));
+    balance.to_owned()
+}
+
+fn read_queue(directive: &Directive, count: &str, fields: &mut Vec<PlannedField>) {
+    let timeout = directive.arg(1).strip_prefix("timeout=").unwrap_or("60s");
+    match (count.parse::<u32>(), parse_time_ms(timeout)) {
+        (Ok(count @ 1..), Some(ms @ 1..)) => {
+            let value = format!("{{ size: {count}, max_wait: {} }}", write_time(ms));
+            fields.push(PlannedField::plain("queue", value));
+            directive.exact("queue");
+        }
+        _ => directive.loses("its numbers are not understood"),
+    }
+}
+
+fn hash_source(text: &str) -> Option<String> {
+    Some(match text {
+        "$remote_addr" | "$binary_remote_addr" => "hash:ip".to_owned(),
+        "$request_uri" | "$uri" => "hash:uri".to_owned(),
+        _ => {
+            let header = text.strip_prefix("$http_")?.replace('_', "-");
+            format!("hash:header:{}", parse_header_name(&header).ok()?)
+        }
+    })
 }

@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::balance::read_balance;
 use super::parser::Directive;
-use super::scope::{FindingLedger, Scope};
-use super::upstream_fields::read_location_fields;
+use super::scope::Scope;
+use super::upstream_fields::{read_balance, read_location_fields};
 use super::values::{parse_time_ms, write_time};
 use crate::ImportFault;
 use crate::gateway_file::{PlannedField, UpstreamPlan};
-use crate::yaml_text::{flow_map, quote};
+use crate::yaml_text::{clean_name, flow_map, numbered_names, quote};
 use sluicegate_model::value::server_url::parse_server;
 
 /// The target of `proxy_pass`.
@@ -25,10 +24,9 @@ pub(super) struct ProxyTarget {
 
 /// The upstreams of the configuration, and those that are written.
 #[derive(Debug)]
-pub(super) struct UpstreamBook<'d, 'b> {
+pub(super) struct UpstreamBook<'d> {
     /// Blocks by their names in lower case.
     blocks: HashMap<String, &'d Directive>,
-    ledger: &'b FindingLedger,
     pub planned: Vec<UpstreamPlan>,
     /// The places of names in `planned`.
     places: HashMap<String, usize>,
@@ -96,22 +94,19 @@ fn replace_constants(text: &str, scope: &Scope<'_>) -> Result<String, String> {
     Ok(out)
 }
 
-impl<'d, 'b> UpstreamBook<'d, 'b> {
-    pub fn new(
-        http: &'d [Directive],
-        ledger: &'b FindingLedger,
-    ) -> Result<UpstreamBook<'d, 'b>, ImportFault> {
+impl<'d> UpstreamBook<'d> {
+    pub fn new(http: &'d [Directive]) -> Result<UpstreamBook<'d>, ImportFault> {
         let mut blocks: HashMap<String, &Directive> = HashMap::new();
         for directive in http.iter().filter(|directive| directive.name == "upstream") {
             let name = directive.arg(0);
             if name.is_empty() || directive.block.is_none() {
-                return Err(ImportFault::new(&directive.at, "`upstream` takes a name and a block"));
+                return Err(directive.fault("`upstream` takes a name and a block"));
             }
             if blocks.insert(name.to_ascii_lowercase(), directive).is_some() {
-                return Err(ImportFault::new(&directive.at, format!("there are two upstreams `{name}`")));
+                return Err(directive.fault(format!("there are two upstreams `{name}`")));
             }
         }
-        Ok(UpstreamBook { blocks, ledger, planned: Vec::new(), places: HashMap::new() })
+        Ok(UpstreamBook { blocks, planned: Vec::new(), places: HashMap::new() })
     }
 
     /// The name of the upstream that stands for a target in a location; `None` = all its servers are down.
@@ -131,14 +126,13 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
         if servers.is_empty() {
             return Ok(None);
         }
-        read_location_fields(scope, target.is_tls(), servers.len(), is_tunnel, self.ledger, &mut fields)?;
+        read_location_fields(scope, target.is_tls(), servers.len(), is_tunnel, &mut fields)?;
         if target.scheme.starts_with("grpc") {
-            fields.push(PlannedField::new("protocol", "http2", ""));
+            fields.push(PlannedField::plain("protocol", "http2"));
         }
         let base = upstream_name(block.map_or(&target.authority, |block| block.arg(0)));
         let source = block.map_or(&directive.at, |block| &block.at).clone();
-        let numbered = (2..).map(|number: usize| format!("{base}-{number}"));
-        for name in std::iter::once(base.clone()).chain(numbered) {
+        for name in numbered_names(&base) {
             match self.places.get(&name).map(|place| &self.planned[*place]) {
                 Some(plan) if plan.servers == servers && plan.fields == fields => return Ok(Some(name)),
                 Some(_) => {}
@@ -149,7 +143,7 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
                     {
                         let says =
                             "it is written once for each set of times, and each counts connections apart";
-                        self.ledger.loses(block, says);
+                        block.loses(says);
                     }
                     self.places.insert(name.clone(), self.planned.len());
                     self.planned.push(UpstreamPlan { name: name.clone(), servers, fields, source });
@@ -161,12 +155,8 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
     }
 
     fn read_single(&self, target: &ProxyTarget, directive: &Directive) -> Result<ServerGroup, ImportFault> {
-        let server =
-            write_server(&target.authority, target).map_err(|why| ImportFault::new(&directive.at, why))?;
-        Ok(ServerGroup {
-            servers: vec![quote(&server)],
-            fields: vec![PlannedField::new("eject", "none", "")],
-        })
+        let server = write_server(&target.authority, target).map_err(|why| directive.fault(why))?;
+        Ok(ServerGroup { servers: vec![quote(&server)], fields: vec![PlannedField::plain("eject", "none")] })
     }
 
     fn read_block(&self, block: &'d Directive, target: &ProxyTarget) -> Result<ServerGroup, ImportFault> {
@@ -177,50 +167,49 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
             |server: &Directive| server.args.iter().any(|word| matches!(word.as_str(), "down" | "backup"));
         let has_backup = !members().all(is_spare);
         for directive in members() {
-            let server =
-                write_server(directive.arg(0), target).map_err(|why| ImportFault::new(&directive.at, why))?;
+            let server = write_server(directive.arg(0), target).map_err(|why| directive.fault(why))?;
             let mut options = ServerOptions::default();
             for parameter in directive.args.iter().skip(1) {
-                options.read(parameter, directive, self.ledger)?;
+                options.read(parameter, directive)?;
             }
             if options.down {
-                self.ledger.exact(directive, "it is down, so it is left out");
+                directive.exact("it is down, so it is left out");
                 continue;
             }
-            let mut fields = vec![("url".to_owned(), quote(&server))];
+            let mut fields = vec![("url", quote(&server))];
             if options.weight != 1 {
-                fields.push(("weight".to_owned(), options.weight.to_string()));
+                fields.push(("weight", options.weight.to_string()));
             }
             if options.backup && has_backup {
-                fields.push(("backup".to_owned(), "true".to_owned()));
+                fields.push(("backup", "true".to_owned()));
             }
             servers.push(if fields.len() == 1 { quote(&server) } else { flow_map(&fields) });
             failures.push((directive, options.max_fails, options.fail_timeout_ms));
             slots.push((directive, options.max_conns));
-            if !self.ledger.is_told(directive) {
-                self.ledger.exact(directive, "");
+            if !directive.is_told() {
+                directive.exact("");
             }
         }
         if members().next().is_none() {
-            return Err(ImportFault::new(&block.at, "the upstream has no servers"));
+            return Err(block.fault("the upstream has no servers"));
         }
-        let mut fields = read_balance(block, self.ledger);
+        let mut fields = read_balance(block);
         fields.push(self.write_ejection(&failures));
         fields.extend(self.write_slots(&slots));
-        self.ledger.exact(block, "");
+        block.exact("");
         Ok(ServerGroup { servers, fields })
     }
 
     /// nginx counts failures within a span, for each server with numbers of its own.
     fn write_ejection(&self, failures: &[(&Directive, u64, u64)]) -> PlannedField {
-        let [(first, fails, ms), rest @ ..] = failures else { return PlannedField::new("eject", "none", "") };
+        let [(first, fails, ms), rest @ ..] = failures else { return PlannedField::plain("eject", "none") };
         if rest.is_empty() || *fails == 0 {
-            return PlannedField::new("eject", "none", "");
+            return PlannedField::plain("eject", "none");
         }
         for (directive, other_fails, other_ms) in rest {
             if (other_fails, other_ms) != (fails, ms) {
                 let says = format!("max_fails and fail_timeout of {} hold for all servers", first.arg(0));
-                self.ledger.differs(directive, says);
+                directive.differs(says);
             }
         }
         let value = format!("{{ errors: {fails}, for: {}, max: 100% }}", write_time((*ms).max(1)));
@@ -232,8 +221,7 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
         let least = slots.iter().map(|(_, count)| *count).filter(|count| *count > 0).min()?;
         for (directive, count) in slots.iter().filter(|(_, count)| *count != least) {
             let was = if *count == 0 { "no max_conns".to_owned() } else { format!("max_conns={count}") };
-            self.ledger
-                .loses(directive, format!("{was}; here all servers have the smallest number, {least}"));
+            directive.loses(format!("{was}; here all servers have the smallest number, {least}"));
         }
         Some(PlannedField::new("max_connections", least.to_string(), "per server"))
     }
@@ -257,13 +245,8 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    fn read(
-        &mut self,
-        parameter: &str,
-        directive: &Directive,
-        ledger: &FindingLedger,
-    ) -> Result<(), ImportFault> {
-        let wrong = || ImportFault::new(&directive.at, format!("`{parameter}` is no parameter of a server"));
+    fn read(&mut self, parameter: &str, directive: &Directive) -> Result<(), ImportFault> {
+        let wrong = || directive.fault(format!("`{parameter}` is no parameter of a server"));
         let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
         match parameter.split_once('=') {
             // The largest weight of the gateway.
@@ -272,12 +255,12 @@ impl ServerOptions {
             Some(("max_fails", text)) => self.max_fails = number(text)?,
             Some(("fail_timeout", text)) => self.fail_timeout_ms = parse_time_ms(text).ok_or_else(wrong)?,
             Some(("slow_start" | "route" | "service", _)) => {
-                ledger.skips(directive, format!("`{parameter}` is not translated"))
+                directive.skips(format!("`{parameter}` is not translated"))
             }
             None if parameter == "backup" => self.backup = true,
             None if parameter == "down" => self.down = true,
             None if parameter == "resolve" => {}
-            None if parameter == "drain" => ledger.skips(directive, "`drain` is not translated"),
+            None if parameter == "drain" => directive.skips("`drain` is not translated"),
             _ => return Err(wrong()),
         }
         Ok(())
@@ -296,8 +279,7 @@ fn write_server(address: &str, target: &ProxyTarget) -> Result<String, String> {
 
 /// A name for an authority.
 fn upstream_name(authority: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
-    let name: String = authority.chars().map(plain).take(56).collect();
+    let name: String = clean_name(authority).chars().take(56).collect();
     let name = name.trim_matches('-').to_owned();
     match name.as_str() {
         "" => "upstream".to_owned(),

@@ -61,13 +61,13 @@ pub(super) fn write_size(bytes: u64) -> String {
 /// The time that a directive names.
 pub(super) fn time_of(directive: &Directive) -> Result<u64, ImportFault> {
     parse_time_ms(directive.arg(0))
-        .ok_or_else(|| ImportFault::new(&directive.at, format!("`{}` is not a time", directive.arg(0))))
+        .ok_or_else(|| directive.fault(format!("`{}` is not a time", directive.arg(0))))
 }
 
 /// The size that a directive names.
 pub(super) fn size_of(directive: &Directive) -> Result<u64, ImportFault> {
     parse_size(directive.arg(0))
-        .ok_or_else(|| ImportFault::new(&directive.at, format!("`{}` is not a size", directive.arg(0))))
+        .ok_or_else(|| directive.fault(format!("`{}` is not a size", directive.arg(0))))
 }
 
 #[cfg(test)]

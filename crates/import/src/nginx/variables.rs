@@ -6,7 +6,6 @@ use ipnet::IpNet;
 
 use super::parser::Directive;
 use super::pieces::{TextPart, count_written, split_variables};
-use super::scope::FindingLedger;
 use crate::ImportFault;
 use crate::networks::{all_networks, longest_match, parse_range};
 
@@ -47,19 +46,19 @@ pub(super) struct MapVariable<'d> {
 }
 
 impl<'d> VariableTable<'d> {
-    pub fn read(http: &'d [Directive], ledger: &FindingLedger) -> Result<VariableTable<'d>, ImportFault> {
+    pub fn read(http: &'d [Directive]) -> Result<VariableTable<'d>, ImportFault> {
         let mut table = VariableTable::default();
         count_written(http, &mut table.written);
         for directive in http {
             let variable = match directive.name.as_str() {
-                "geo" => read_geo(directive, ledger)?,
-                "map" => read_map(directive, ledger)?,
+                "geo" => read_geo(directive)?,
+                "map" => read_map(directive)?,
                 _ => continue,
             };
             let name = directive.args.last().and_then(|name| name.strip_prefix('$'));
             let Some(name) = name else {
                 let message = format!("`{}` names no variable", directive.text());
-                return Err(ImportFault::new(&directive.at, message));
+                return Err(directive.fault(message));
             };
             let name = name.to_ascii_lowercase();
             if table.variables.insert(name.clone(), variable).is_some() {
@@ -108,7 +107,7 @@ impl GeoVariable<'_> {
     }
 }
 
-fn read_geo<'d>(directive: &'d Directive, ledger: &FindingLedger) -> Result<Variable<'d>, ImportFault> {
+fn read_geo<'d>(directive: &'d Directive) -> Result<Variable<'d>, ImportFault> {
     let mut entries: BTreeMap<IpNet, String> = BTreeMap::new();
     let (mut default, mut obstacle) = (String::new(), None);
     let by_ranges = directive.children().iter().any(|entry| entry.name == "ranges");
@@ -118,7 +117,7 @@ fn read_geo<'d>(directive: &'d Directive, ledger: &FindingLedger) -> Result<Vari
         _ => obstacle = Some(format!("it depends on {}, not on the client's address", directive.arg(0))),
     }
     for entry in directive.children() {
-        ledger.mark(entry);
+        entry.mark();
         match (entry.name.as_str(), entry.args.as_slice()) {
             ("default", [value]) if by_ranges => default.clone_from(value),
             // It stands for the networks of all addresses; the last of its values holds.
@@ -132,11 +131,11 @@ fn read_geo<'d>(directive: &'d Directive, ledger: &FindingLedger) -> Result<Vari
             }
             (net, [value]) => {
                 let Some(nets) = parse_range(net) else {
-                    return Err(ImportFault::new(&entry.at, format!("`{net}` is no network in `geo`")));
+                    return Err(entry.fault(format!("`{net}` is no network in `geo`")));
                 };
                 entries.extend(nets.into_iter().map(|net| (net, value.clone())));
             }
-            _ => return Err(ImportFault::new(&entry.at, format!("`{}` is no entry of `geo`", entry.text()))),
+            _ => return Err(entry.fault(format!("`{}` is no entry of `geo`", entry.text()))),
         }
     }
     for whole in all_networks() {
@@ -145,9 +144,9 @@ fn read_geo<'d>(directive: &'d Directive, ledger: &FindingLedger) -> Result<Vari
     Ok(Variable::Geo(GeoVariable { directive, entries, obstacle }))
 }
 
-fn read_map<'d>(directive: &'d Directive, ledger: &FindingLedger) -> Result<Variable<'d>, ImportFault> {
+fn read_map<'d>(directive: &'d Directive) -> Result<Variable<'d>, ImportFault> {
     let [source, _] = directive.args.as_slice() else {
-        return Err(ImportFault::new(&directive.at, "`map` takes a text and a variable"));
+        return Err(directive.fault("`map` takes a text and a variable"));
     };
     let mut map = MapVariable {
         directive,
@@ -157,7 +156,7 @@ fn read_map<'d>(directive: &'d Directive, ledger: &FindingLedger) -> Result<Vari
         obstacle: None,
     };
     for entry in directive.children() {
-        ledger.mark(entry);
+        entry.mark();
         match (entry.name.as_str(), entry.args.as_slice()) {
             ("default", [value]) => map.default.clone_from(value),
             ("volatile" | "include", _) => {}
@@ -167,7 +166,7 @@ fn read_map<'d>(directive: &'d Directive, ledger: &FindingLedger) -> Result<Vari
                 let pattern = pattern.strip_prefix('\\').unwrap_or(pattern);
                 map.entries.push((pattern.to_owned(), value.clone()));
             }
-            _ => return Err(ImportFault::new(&entry.at, format!("`{}` is no entry of `map`", entry.text()))),
+            _ => return Err(entry.fault(format!("`{}` is no entry of `map`", entry.text()))),
         }
     }
     Ok(Variable::Map(map))

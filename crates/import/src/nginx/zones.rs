@@ -35,7 +35,7 @@ impl<'d> ZoneTable<'d> {
             let key = ZoneKey::read(directive.arg(0), variables);
             let zone = Zone { directive, rate, key };
             if table.zones.insert(name.clone(), zone).is_some() {
-                return Err(ImportFault::new(&directive.at, format!("there are two zones `{name}`")));
+                return Err(directive.fault(format!("there are two zones `{name}`")));
             }
         }
         Ok(table)
@@ -52,7 +52,7 @@ impl<'d> ZoneTable<'d> {
 
 /// The name of the zone, and its rate in thousandths per second.
 fn read_parameters(directive: &Directive, is_rate: bool) -> Result<(String, Option<u64>), ImportFault> {
-    let wrong = |message: String| ImportFault::new(&directive.at, message);
+    let wrong = |message: String| directive.fault(message);
     let (mut name, mut rate) = (None, None);
     if directive.args.len() < 2 {
         return Err(wrong(format!("`{}` takes a key and a zone", directive.name)));

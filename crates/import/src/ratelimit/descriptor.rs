@@ -53,19 +53,18 @@ pub(super) struct ImportedRate {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallsPerWindow {
     pub requests: u32,
-    pub unit: WindowUnit,
+    pub unit: &'static WindowUnit,
     pub units: u32,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WindowUnit {
-    Second,
-    Minute,
-    Hour,
-    Day,
-    Week,
-    Month,
-    Year,
+/// A unit of envoyproxy/ratelimit.
+#[derive(Debug)]
+pub(super) struct WindowUnit {
+    name: &'static str,
+    /// The letter of a rate of gateway.yaml.
+    letter: &'static str,
+    /// The number of such letters in the unit.
+    times: u32,
 }
 
 // === impl EntryPattern ===
@@ -112,29 +111,25 @@ impl ImportedDescriptor {
 
 // === impl WindowUnit ===
 
-const UNITS: [(&str, WindowUnit, &str, u32); 7] = [
-    ("second", WindowUnit::Second, "s", 1),
-    ("minute", WindowUnit::Minute, "m", 1),
-    ("hour", WindowUnit::Hour, "h", 1),
-    ("day", WindowUnit::Day, "d", 1),
-    ("week", WindowUnit::Week, "d", 7),
-    ("month", WindowUnit::Month, "d", 30),
-    ("year", WindowUnit::Year, "d", 365),
+const fn unit(name: &'static str, letter: &'static str, times: u32) -> WindowUnit {
+    WindowUnit { name, letter, times }
+}
+
+/// A month has 30 days and a year 365, as in `UnitToDivider` of envoyproxy/ratelimit.
+static UNITS: [WindowUnit; 7] = [
+    unit("second", "s", 1),
+    unit("minute", "m", 1),
+    unit("hour", "h", 1),
+    unit("day", "d", 1),
+    unit("week", "d", 7),
+    unit("month", "d", 30),
+    unit("year", "d", 365),
 ];
 
 impl WindowUnit {
     /// The unit of a name in any case.
-    pub fn parse(name: &str) -> Option<WindowUnit> {
-        UNITS.iter().find(|(known, ..)| known.eq_ignore_ascii_case(name)).map(|(_, unit, ..)| *unit)
-    }
-
-    /// The letter of a rate, and the number of them in the unit: a month has 30 days and a year 365, as
-    /// `UnitToDivider` of envoyproxy/ratelimit has it.
-    fn of_rate(self) -> (&'static str, u32) {
-        UNITS
-            .iter()
-            .find(|(_, unit, ..)| *unit == self)
-            .map_or(("s", 1), |(_, _, letter, times)| (letter, *times))
+    pub fn parse(name: &str) -> Option<&'static WindowUnit> {
+        UNITS.iter().find(|unit| unit.name.eq_ignore_ascii_case(name))
     }
 }
 
@@ -143,9 +138,9 @@ impl WindowUnit {
 impl CallsPerWindow {
     /// The rate of gateway.yaml, of at least one request.
     pub fn write_rate(&self) -> String {
-        let (letter, times) = self.unit.of_rate();
+        let WindowUnit { letter, times, .. } = self.unit;
         let requests = self.requests.max(1);
-        match u64::from(times) * u64::from(self.units) {
+        match u64::from(*times) * u64::from(self.units) {
             1 => format!("{requests}/{letter}"),
             count => format!("{requests}/{count}{letter}"),
         }
@@ -154,7 +149,7 @@ impl CallsPerWindow {
 
 impl fmt::Display for CallsPerWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = UNITS.iter().find(|(_, unit, ..)| *unit == self.unit).map_or("second", |(name, ..)| name);
+        let name = self.unit.name;
         match self.units {
             1 => write!(f, "{} per {name}", self.requests),
             units => write!(f, "{} per {units} {name}s", self.requests),

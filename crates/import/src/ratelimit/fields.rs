@@ -13,16 +13,13 @@ pub(super) struct RatelimitFile<'f> {
 /// The fields of a mapping, each once, with those that `<<` merges into it.
 #[derive(Debug)]
 pub(super) struct DescriptorFields<'n> {
+    file: RatelimitFile<'n>,
     entries: Vec<(&'n MapKey, &'n Node)>,
 }
 
 impl<'f> RatelimitFile<'f> {
     pub fn line_at(self, position: Position) -> ImportedLine {
         ImportedLine { file: self.name.to_owned(), line: position.line }
-    }
-
-    pub fn line_of(self, node: &Node) -> ImportedLine {
-        self.line_at(node.position)
     }
 
     pub fn fault_at(self, position: Position, message: impl Into<String>) -> ImportFault {
@@ -34,16 +31,11 @@ impl<'f> RatelimitFile<'f> {
     }
 
     /// The fields of `node`, which is `what` and has the fields `wanted`.
-    pub fn open<'n>(
-        self,
-        node: &'n Node,
-        what: &str,
-        wanted: &str,
-    ) -> Result<DescriptorFields<'n>, ImportFault> {
+    pub fn open(self, node: &'f Node, what: &str, wanted: &str) -> Result<DescriptorFields<'f>, ImportFault> {
         let NodeContent::Map(written) = &node.content else {
             return Err(self.fault(node, format!("{what} must be a mapping with {wanted}")));
         };
-        let mut fields = DescriptorFields { entries: Vec::new() };
+        let mut fields = DescriptorFields { file: self, entries: Vec::new() };
         for (key, value) in written.iter().filter(|(key, _)| key.name != "<<") {
             if fields.find(&key.name).is_some() {
                 return Err(self.fault_at(key.position, format!("the field `{}` is there twice", key.name)));
@@ -66,6 +58,49 @@ impl<'n> DescriptorFields<'n> {
         self.entries.iter().copied()
     }
 
+    /// A text; `None` if it is empty or missing.
+    pub fn text(&self, name: &str) -> Result<Option<String>, ImportFault> {
+        let Some((key, node)) = self.find(name) else { return Ok(None) };
+        match &node.content {
+            NodeContent::Null => Ok(None),
+            NodeContent::Text(text) => Ok(Some(text.written.clone()).filter(|text| !text.is_empty())),
+            _ => Err(self.file.fault_at(key.position, format!("`{name}` must be a text"))),
+        }
+    }
+
+    /// A truth value in one of the spellings of YAML 1.1, by default false.
+    pub fn flag(&self, name: &str) -> Result<bool, ImportFault> {
+        let Some((_, node)) = self.find(name) else { return Ok(false) };
+        let text = self.text(name)?.unwrap_or_default();
+        match text.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "y" => Ok(true),
+            "false" | "no" | "off" | "n" | "" => Ok(false),
+            _ => Err(self.file.fault(node, format!("`{name}` must be true or false, not `{text}`"))),
+        }
+    }
+
+    /// A number of 32 bits without a sign.
+    pub fn number(&self, name: &str) -> Result<Option<u32>, ImportFault> {
+        let Some((_, node)) = self.find(name) else { return Ok(None) };
+        let text = self.text(name)?.unwrap_or_default();
+        // YAML 1.1 reads a leading zero as octal.
+        let is_decimal =
+            text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+        let number = if is_decimal { text.parse::<u32>().ok() } else { None };
+        let message = || format!("`{name}` must be a whole number up to {}, not `{text}`", u32::MAX);
+        number.map(Some).ok_or_else(|| self.file.fault(node, message()))
+    }
+
+    /// The items of a list, which is of the shape `shape`, and its key.
+    pub fn list(&self, name: &str, shape: &str) -> Result<Option<(&'n MapKey, &'n [Node])>, ImportFault> {
+        let Some((key, node)) = self.find(name) else { return Ok(None) };
+        match &node.content {
+            NodeContent::Null => Ok(None),
+            NodeContent::List(items) => Ok(Some((key, items))),
+            _ => Err(self.file.fault_at(key.position, format!("`{name}` must be a list{shape}"))),
+        }
+    }
+
     /// Adds the fields of a mapping, or of a list of mappings, that are not there yet.
     fn merge(&mut self, node: &'n Node) -> Result<(), ()> {
         match &node.content {
@@ -83,41 +118,4 @@ impl<'n> DescriptorFields<'n> {
             _ => Err(()),
         }
     }
-}
-
-/// A text; `None` if it is empty.
-pub(super) fn read_text(
-    file: RatelimitFile<'_>,
-    key: &MapKey,
-    node: &Node,
-) -> Result<Option<String>, ImportFault> {
-    match &node.content {
-        NodeContent::Null => Ok(None),
-        NodeContent::Text(text) if text.written.is_empty() => Ok(None),
-        NodeContent::Text(text) => Ok(Some(text.written.clone())),
-        _ => Err(file.fault_at(key.position, format!("`{}` must be a text", key.name))),
-    }
-}
-
-/// A truth value in one of the spellings of YAML 1.1.
-pub(super) fn read_flag(file: RatelimitFile<'_>, key: &MapKey, node: &Node) -> Result<bool, ImportFault> {
-    let text = read_text(file, key, node)?.unwrap_or_default();
-    match text.to_ascii_lowercase().as_str() {
-        "true" | "yes" | "on" | "y" => Ok(true),
-        "false" | "no" | "off" | "n" | "" => Ok(false),
-        _ => Err(file.fault(node, format!("`{}` must be true or false, not `{text}`", key.name))),
-    }
-}
-
-/// A number of 32 bits without a sign.
-pub(super) fn read_number(file: RatelimitFile<'_>, key: &MapKey, node: &Node) -> Result<u32, ImportFault> {
-    let text = read_text(file, key, node)?.unwrap_or_default();
-    // YAML 1.1 reads a leading zero as octal.
-    let is_decimal =
-        text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
-    let number = if is_decimal { text.parse::<u32>().ok() } else { None };
-    number.ok_or_else(|| {
-        let message = format!("`{}` must be a whole number up to {}, not `{text}`", key.name, u32::MAX);
-        file.fault(node, message)
-    })
 }

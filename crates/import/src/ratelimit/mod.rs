@@ -5,7 +5,6 @@
 
 mod descriptor;
 mod fields;
-mod joined;
 mod read;
 mod rules;
 mod translate;
@@ -16,11 +15,10 @@ use std::collections::HashMap;
 use super::gateway_file::{GatewayFile, ListenPlan, ServicePlan};
 use super::source::SourceText;
 use super::{ImportFault, ImportReport, ImportedLine};
-use joined::note_joined;
 use read::DomainReader;
 use rules::{DomainRules, RULES_MAX};
 use sluicegate_config::yaml::tree::{Node, NodeContent};
-use translate::{LimitNames, add_domain};
+use translate::DomainWriter;
 
 /// The port of envoyproxy/ratelimit, for calls of this host.
 const SERVICE_ADDRESS: &str = "127.0.0.1:8081";
@@ -56,7 +54,7 @@ pub(super) fn import_ratelimit(
         domains.push(domain);
     }
     let mut file = GatewayFile::default();
-    let mut names = LimitNames::default();
+    let mut writer = DomainWriter::new(&mut file, &mut report);
     let mut count = 0;
     let mut plans = Vec::new();
     for domain in &domains {
@@ -66,8 +64,7 @@ pub(super) fn import_ratelimit(
             return Err(ImportFault::new(&domain.at, message));
         };
         count += rules.rules.len();
-        note_joined(&domain.descriptors, &mut report);
-        plans.push(add_domain(domain, rules, &mut names, &mut file, &mut report));
+        plans.push(writer.add_domain(domain, rules));
     }
     // The service is the only listener, so that no port is open for requests.
     let listener = ListenPlan {

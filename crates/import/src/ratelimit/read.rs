@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use super::descriptor::{
     CallsPerWindow, EntryPattern, ImportedDescriptor, ImportedDomain, ImportedRate, WindowUnit,
 };
-use super::fields::{DescriptorFields, RatelimitFile, read_flag, read_number, read_text};
+use super::fields::{DescriptorFields, RatelimitFile};
 use crate::source::SourceText;
 use crate::{ImportFault, ImportReport};
-use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent};
+use sluicegate_config::yaml::tree::{Node, NodeContent};
 
 /// The most descriptors of all files: as many as a service may have rules.
 const DESCRIPTORS_MAX: usize = 10_000;
@@ -30,31 +30,21 @@ impl<'r> DomainReader<'r> {
     pub fn read_domain(&mut self, source: &SourceText, root: &Node) -> Result<ImportedDomain, ImportFault> {
         let file = RatelimitFile { name: &source.name };
         let fields = file.open(root, "the file", "`domain` and `descriptors`")?;
-        let name = fields.find("domain").map(|(key, node)| read_text(file, key, node)).transpose()?;
-        let Some(name) = name.flatten() else {
-            return Err(file.fault(root, "the file names no `domain`"));
-        };
-        self.note_others(file, &fields, &["domain", "descriptors"]);
-        let descriptors = match fields.find("descriptors") {
-            Some((key, node)) => self.read_list(file, key, node, &name, 1)?,
-            None => Vec::new(),
-        };
-        Ok(ImportedDomain { name, at: file.line_of(root), descriptors })
+        let no_name = || file.fault(root, "the file names no `domain`");
+        let name = fields.text("domain")?.ok_or_else(no_name)?;
+        self.note_others(file, &fields, "domain descriptors");
+        let descriptors = self.read_list(file, &fields, &name, 1)?;
+        Ok(ImportedDomain { name, at: file.line_at(root.position), descriptors })
     }
 
     fn read_list(
         &mut self,
         file: RatelimitFile<'_>,
-        key: &MapKey,
-        node: &Node,
+        fields: &DescriptorFields<'_>,
         parent: &str,
         depth: usize,
     ) -> Result<Vec<ImportedDescriptor>, ImportFault> {
-        let items = match &node.content {
-            NodeContent::Null => return Ok(Vec::new()),
-            NodeContent::List(items) => items,
-            _ => return Err(file.fault_at(key.position, "`descriptors` must be a list")),
-        };
+        let Some((key, items)) = fields.list("descriptors", "")? else { return Ok(Vec::new()) };
         if depth > DEPTH_MAX {
             let message = format!("descriptors are nested more than {DEPTH_MAX} deep");
             return Err(file.fault_at(key.position, message));
@@ -85,27 +75,22 @@ impl<'r> DomainReader<'r> {
         depth: usize,
     ) -> Result<(String, ImportedDescriptor), ImportFault> {
         let fields = file.open(item, "a descriptor", "`key`, `value` and `rate_limit`")?;
-        let text = |name: &str| {
-            fields.find(name).map(|(key, node)| read_text(file, key, node)).transpose().map(Option::flatten)
-        };
-        let flag = |name: &str| fields.find(name).map_or(Ok(false), |(key, node)| read_flag(file, key, node));
-        let Some(key) = text("key")? else {
-            return Err(file.fault(item, "the descriptor has no `key`"));
-        };
-        let value = text("value")?;
+        let key = fields.text("key")?.ok_or_else(|| file.fault(item, "the descriptor has no `key`"))?;
+        let value = fields.text("value")?;
         let composite = match &value {
             Some(value) => format!("{parent}.{key}_{value}"),
             None => format!("{parent}.{key}"),
         };
         let pattern = value.as_deref().map_or(EntryPattern::Any, read_pattern);
-        let share_threshold = flag("share_threshold")?;
+        let share_threshold = fields.flag("share_threshold")?;
         if share_threshold && !composite_has_wildcard(&key, value.as_deref()) {
             return Err(file.fault(item, "`share_threshold` needs a `value` with an asterisk"));
         }
-        let (shadow_mode, quota_mode) = (flag("shadow_mode")?, flag("quota_mode")?);
+        let (shadow_mode, quota_mode) = (fields.flag("shadow_mode")?, fields.flag("quota_mode")?);
         for name in ["detailed_metric", "value_to_metric"] {
-            if let Some((key, _)) = fields.find(name).filter(|_| flag(name) != Ok(false)) {
-                flag(name)?;
+            if fields.flag(name)?
+                && let Some((key, _)) = fields.find(name)
+            {
                 let says = "metrics have the name of the limit, and never a value of a client";
                 self.report.skips(&file.line_at(key.position), name, says);
             }
@@ -120,14 +105,10 @@ impl<'r> DomainReader<'r> {
             }
             _ => None,
         };
-        self.note_others(file, &fields, &DESCRIPTOR_FIELDS);
-        let children = match fields.find("descriptors") {
-            Some((key, node)) => self.read_list(file, key, node, &composite, depth + 1)?,
-            None => Vec::new(),
-        };
-        let at = file.line_of(item);
+        self.note_others(file, &fields, DESCRIPTOR_FIELDS);
+        let children = self.read_list(file, &fields, &composite, depth + 1)?;
         let descriptor = ImportedDescriptor {
-            at,
+            at: file.line_at(item.position),
             key,
             pattern,
             is_default: value.is_none(),
@@ -142,23 +123,14 @@ impl<'r> DomainReader<'r> {
 
     fn read_rate(&mut self, file: RatelimitFile<'_>, node: &Node) -> Result<ImportedRate, ImportFault> {
         let fields = file.open(node, "`rate_limit`", "`unit` and `requests_per_unit`")?;
-        let text = |name: &str| {
-            fields.find(name).map(|(key, node)| read_text(file, key, node)).transpose().map(Option::flatten)
-        };
-        let unlimited =
-            fields.find("unlimited").map_or(Ok(false), |(key, node)| read_flag(file, key, node))?;
-        let name = text("name")?;
-        let replaces = match fields.find("replaces") {
-            Some((key, node)) => read_replaces(file, key, node, name.as_deref())?,
-            None => Vec::new(),
-        };
-        let written = text("unit")?;
+        let unlimited = fields.flag("unlimited")?;
+        let name = fields.text("name")?;
+        let replaces = read_replaces(file, &fields, name.as_deref())?;
+        let written = fields.text("unit")?;
         let unit = written.as_deref().and_then(WindowUnit::parse);
         let place = fields.find("unit").map_or(node.position, |(_, unit)| unit.position);
-        self.note_others(file, &fields, &RATE_FIELDS);
-        let number =
-            |name: &str| fields.find(name).map(|(key, node)| read_number(file, key, node)).transpose();
-        let (requests, units) = (number("requests_per_unit")?, number("unit_multiplier")?);
+        self.note_others(file, &fields, RATE_FIELDS);
+        let (requests, units) = (fields.number("requests_per_unit")?, fields.number("unit_multiplier")?);
         if units == Some(0) {
             return Err(file.fault(node, "`unit_multiplier` is 0"));
         }
@@ -182,12 +154,11 @@ impl<'r> DomainReader<'r> {
     }
 
     /// Reports fields that are not read: some are ignored at this place, and others are not known at all.
-    fn note_others(&mut self, file: RatelimitFile<'_>, fields: &DescriptorFields<'_>, known: &[&str]) {
-        for (key, _) in fields.iter().filter(|(key, _)| !known.contains(&key.name.as_str())) {
+    fn note_others(&mut self, file: RatelimitFile<'_>, fields: &DescriptorFields<'_>, known: &str) {
+        let is_one_of = |names: &str, name: &str| names.split(' ').any(|known| known == name);
+        for (key, _) in fields.iter().filter(|(key, _)| !is_one_of(known, &key.name)) {
             let at = file.line_at(key.position);
-            let is_elsewhere =
-                ["domain"].iter().chain(&DESCRIPTOR_FIELDS).chain(&RATE_FIELDS).any(|name| *name == key.name);
-            if is_elsewhere {
+            if ["domain", DESCRIPTOR_FIELDS, RATE_FIELDS].iter().any(|names| is_one_of(names, &key.name)) {
                 self.report.skips(&at, &key.name, "envoyproxy/ratelimit ignores the field at this place");
             } else {
                 self.report.loses(&at, &key.name, "the field is not known; it may limit or deny");
@@ -196,21 +167,10 @@ impl<'r> DomainReader<'r> {
     }
 }
 
-const DESCRIPTOR_FIELDS: [&str; 10] = [
-    "key",
-    "value",
-    "rate_limit",
-    "descriptors",
-    "shadow_mode",
-    "quota_mode",
-    "detailed_metric",
-    "value_to_metric",
-    "share_threshold",
-    "metadata",
-];
+const DESCRIPTOR_FIELDS: &str = "key value rate_limit descriptors shadow_mode quota_mode detailed_metric \
+     value_to_metric share_threshold metadata";
 
-const RATE_FIELDS: [&str; 6] =
-    ["unit", "requests_per_unit", "unlimited", "name", "replaces", "unit_multiplier"];
+const RATE_FIELDS: &str = "unit requests_per_unit unlimited name replaces unit_multiplier";
 
 fn composite_has_wildcard(key: &str, value: Option<&str>) -> bool {
     key.contains('*') || value.is_some_and(|value| value.contains('*'))
@@ -228,24 +188,15 @@ fn read_pattern(value: &str) -> EntryPattern {
 
 fn read_replaces(
     file: RatelimitFile<'_>,
-    key: &MapKey,
-    node: &Node,
+    fields: &DescriptorFields<'_>,
     own_name: Option<&str>,
 ) -> Result<Vec<String>, ImportFault> {
-    let items = match &node.content {
-        NodeContent::Null => return Ok(Vec::new()),
-        NodeContent::List(items) => items,
-        _ => {
-            return Err(
-                file.fault_at(key.position, "`replaces` must be a list, `- name: NAME` for each limit")
-            );
-        }
-    };
+    let items = fields.list("replaces", ", `- name: NAME` for each limit")?;
     let mut names: Vec<String> = Vec::new();
-    for item in items {
+    for item in items.into_iter().flat_map(|(_, items)| items) {
         let fields = file.open(item, "an entry of `replaces`", "`name`")?;
-        let name = fields.find("name").map(|(key, node)| read_text(file, key, node)).transpose()?.flatten();
-        let name = name.ok_or_else(|| file.fault(item, "an entry of `replaces` has no `name`"))?;
+        let no_name = || file.fault(item, "an entry of `replaces` has no `name`");
+        let name = fields.text("name")?.ok_or_else(no_name)?;
         if own_name == Some(name.as_str()) {
             return Err(file.fault(item, format!("the limit `{name}` replaces itself")));
         }

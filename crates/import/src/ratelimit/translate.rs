@@ -6,13 +6,15 @@ use http::HeaderName;
 
 use super::descriptor::{ImportedDescriptor, ImportedDomain, ImportedRate};
 use super::rules::{DomainRules, RuleOutcome, TreeRule};
+use super::tree::note_joined;
 use crate::gateway_file::{DomainPlan, DomainRulePlan, GatewayFile, NamedLimitPlan, PlannedField};
-use crate::yaml_text::{one_or_list, quote};
+use crate::yaml_text::{clean_name, one_or_list, quote};
 use crate::{ImportReport, ImportedLine};
 
-/// The names of limits are unique in the file.
-#[derive(Debug, Default)]
-pub(super) struct LimitNames {
+/// Writes domains one after the other; the names of their limits are unique in the file.
+pub(super) struct DomainWriter<'w> {
+    file: &'w mut GatewayFile,
+    report: &'w mut ImportReport,
     used: HashSet<String>,
     /// The next number for a name that is used already.
     numbers: HashMap<String, usize>,
@@ -21,29 +23,108 @@ pub(super) struct LimitNames {
 /// A name may have 64 characters; some stay free for a number.
 const NAME_LENGTH_MAX: usize = 58;
 
-/// Adds the limits of a domain to the file and returns its rules; `rules` are those of `domain`.
-pub(super) fn add_domain(
-    domain: &ImportedDomain,
-    mut rules: DomainRules<'_>,
-    names: &mut LimitNames,
-    file: &mut GatewayFile,
-    report: &mut ImportReport,
-) -> DomainPlan {
-    note_unmatched(&rules, report);
-    note_orders(&mut rules, report);
-    let mut limits: HashMap<usize, Vec<String>> = HashMap::new();
-    let mut plan = DomainPlan { name: domain.name.clone(), source: domain.at.clone(), rules: Vec::new() };
-    let named: HashSet<&str> = named_limits(&rules).collect();
-    for rule in &rules.rules {
-        if let RuleOutcome::Limit(node) = rule.outcome {
-            limits.entry(node).or_insert_with(|| {
-                add_limit(&domain.name, &rules.tree.path(node), &named, names, file, report)
-            });
-        }
-        plan.rules.push(plan_rule(rule, &rules, &limits, &named));
+impl<'w> DomainWriter<'w> {
+    pub fn new(file: &'w mut GatewayFile, report: &'w mut ImportReport) -> DomainWriter<'w> {
+        DomainWriter { file, report, used: HashSet::new(), numbers: HashMap::new() }
     }
-    report.exact(&domain.at, &format!("domain {}", domain.name), format!("{} rules", plan.rules.len()));
-    plan
+
+    /// Adds the limits of a domain to the file and returns its rules; `rules` are those of `domain`.
+    pub fn add_domain(&mut self, domain: &ImportedDomain, mut rules: DomainRules<'_>) -> DomainPlan {
+        note_joined(&domain.descriptors, self.report);
+        note_unmatched(&rules, self.report);
+        note_orders(&mut rules, self.report);
+        let mut limits: HashMap<usize, Vec<String>> = HashMap::new();
+        let mut plan = DomainPlan { name: domain.name.clone(), source: domain.at.clone(), rules: Vec::new() };
+        let named: HashSet<&str> = named_limits(&rules).collect();
+        for rule in &rules.rules {
+            if let RuleOutcome::Limit(node) = rule.outcome {
+                let add = || self.add_limit(&domain.name, &rules.tree.path(node), &named);
+                limits.entry(node).or_insert_with(add);
+            }
+            plan.rules.push(plan_rule(rule, &rules, &limits, &named));
+        }
+        let says = format!("{} rules", plan.rules.len());
+        self.report.exact(&domain.at, &format!("domain {}", domain.name), says);
+        plan
+    }
+
+    /// Adds the limit at the end of a path; returns the chain of its rule, which is empty if it is unlimited.
+    fn add_limit(
+        &mut self,
+        domain: &str,
+        path: &[&ImportedDescriptor],
+        named: &HashSet<&str>,
+    ) -> Vec<String> {
+        let Some((descriptor, rate)) = path.last().and_then(|last| Some((last, last.limit.as_ref()?))) else {
+            return Vec::new();
+        };
+        let mut notes = Vec::new();
+        note_replaces(rate, named, &mut notes);
+        let Some(numbers) = rate.numbers else {
+            tell(descriptor, "no limit", notes, self.report);
+            return Vec::new();
+        };
+        let (key, lost) = write_key(path, &mut notes);
+        if let Some(lost) = lost {
+            self.report.loses(&descriptor.at, &show_limit(descriptor), lost);
+            return Vec::new();
+        }
+        let name = self.choose_name(domain, path);
+        let mut fields = vec![
+            PlannedField::plain("algorithm", "fixed_window"),
+            PlannedField::plain("align", "clock"),
+            PlannedField::plain("rate", numbers.write_rate()),
+        ];
+        if numbers.requests == 0 {
+            let note = "no call has it, so that each is refused";
+            fields.push(PlannedField::new("key", write_absent_key(path), note));
+            fields.push(PlannedField::plain("missing_key", "reject"));
+            notes.push(
+                "no request passes in a window: the limit refuses every call because it lacks the key"
+                    .to_owned(),
+            );
+        } else {
+            fields.push(PlannedField::plain("key", key));
+        }
+        if descriptor.shadow_mode {
+            fields.push(PlannedField::plain("dry_run", "true"));
+        }
+        if descriptor.quota_mode && !descriptor.shadow_mode {
+            let says = "a call is refused as soon as this limit is over; \
+                    in quota mode only if all such limits of the call are";
+            notes.push(says.to_owned());
+        }
+        self.file.limits.push(NamedLimitPlan { name: name.clone(), fields, source: descriptor.at.clone() });
+        tell(descriptor, &format!("limit {name}"), notes, self.report);
+        vec![name]
+    }
+
+    /// The name of the statistics of envoyproxy/ratelimit, `domain.key_value.key`, in characters that a name may have.
+    fn choose_name(&mut self, domain: &str, path: &[&ImportedDescriptor]) -> String {
+        let mut base = clean_name(domain);
+        for descriptor in path {
+            let value = descriptor.pattern.write();
+            let value = value.trim_end_matches('*');
+            base.push('.');
+            base.push_str(&clean_name(&descriptor.key));
+            if !value.is_empty() {
+                base.push('_');
+                base.push_str(&clean_name(value));
+            }
+        }
+        base.truncate(NAME_LENGTH_MAX);
+        if self.used.insert(base.clone()) {
+            return base;
+        }
+        let number = self.numbers.entry(base.clone()).or_insert(1);
+        loop {
+            *number += 1;
+            let name = format!("{base}-{number}");
+            if self.used.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
 }
 
 /// The names that `replaces` may use.
@@ -99,7 +180,7 @@ fn note_orders(rules: &mut DomainRules<'_>, report: &mut ImportReport) {
         let says = format!(
             "the order of entries is not judged: the most specific rule of this one and line {line} wins"
         );
-        report.differs(&descriptor.at, &show_limit(descriptor), "", says);
+        report.differs(&descriptor.at, &show_limit(descriptor), says);
     }
 }
 
@@ -146,73 +227,19 @@ fn write_rule_name(name: &str) -> String {
     if name == "none" { "none-".to_owned() } else { name.to_owned() }
 }
 
-/// Adds the limit at the end of a path; returns the chain of its rule, which is empty if it is unlimited.
-fn add_limit(
-    domain: &str,
-    path: &[&ImportedDescriptor],
-    named: &HashSet<&str>,
-    names: &mut LimitNames,
-    file: &mut GatewayFile,
-    report: &mut ImportReport,
-) -> Vec<String> {
-    let Some((descriptor, rate)) = path.last().and_then(|last| Some((last, last.limit.as_ref()?))) else {
-        return Vec::new();
-    };
-    let mut notes = Vec::new();
-    note_replaces(rate, named, &mut notes);
-    let Some(numbers) = rate.numbers else {
-        tell(descriptor, "no limit".to_owned(), notes, report);
-        return Vec::new();
-    };
-    let (key, lost) = write_key(path, &mut notes);
-    if let Some(lost) = lost {
-        report.loses(&descriptor.at, &show_limit(descriptor), lost);
-        return Vec::new();
-    }
-    let name = names.choose(domain, path);
-    let push = |fields: &mut Vec<PlannedField>, name: &str, value: &str| {
-        fields.push(PlannedField::new(name, value, ""));
-    };
-    let mut fields = Vec::new();
-    push(&mut fields, "algorithm", "fixed_window");
-    push(&mut fields, "align", "clock");
-    push(&mut fields, "rate", &numbers.write_rate());
-    if numbers.requests == 0 {
-        let note = "no call has it, so that each is refused";
-        fields.push(PlannedField::new("key", write_absent_key(path), note));
-        push(&mut fields, "missing_key", "reject");
-        notes.push(
-            "no request passes in a window: the limit refuses every call because it lacks the key".to_owned(),
-        );
-    } else {
-        push(&mut fields, "key", &key);
-    }
-    if descriptor.shadow_mode {
-        push(&mut fields, "dry_run", "true");
-    }
-    if descriptor.quota_mode && !descriptor.shadow_mode {
-        let says = "a call is refused as soon as this limit is over; \
-                    in quota mode only if all such limits of the call are";
-        notes.push(says.to_owned());
-    }
-    file.limits.push(NamedLimitPlan { name: name.clone(), fields, source: descriptor.at.clone() });
-    tell(descriptor, format!("limit {name}"), notes, report);
-    vec![name]
-}
-
 fn note_replaces(rate: &ImportedRate, named: &HashSet<&str>, notes: &mut Vec<String>) {
     for name in rate.replaces.iter().filter(|name| !named.contains(name.as_str())) {
         notes.push(format!("no limit of the domain has the name `{name}` that it replaces"));
     }
 }
 
-fn tell(descriptor: &ImportedDescriptor, becomes: String, notes: Vec<String>, report: &mut ImportReport) {
+fn tell(descriptor: &ImportedDescriptor, becomes: &str, notes: Vec<String>, report: &mut ImportReport) {
     let shown = show_limit(descriptor);
     if notes.is_empty() {
-        report.exact(&descriptor.at, &shown, becomes.clone());
+        report.exact(&descriptor.at, &shown, becomes);
     }
     for note in notes {
-        report.differs(&descriptor.at, &shown, &becomes, note);
+        report.differs(&descriptor.at, &shown, format!("{becomes}: {note}"));
     }
 }
 
@@ -275,40 +302,4 @@ fn show_modes(descriptor: &ImportedDescriptor) -> &'static str {
         (false, true) => ", quota_mode",
         (false, false) => "",
     }
-}
-
-// === impl LimitNames ===
-
-impl LimitNames {
-    /// The name of the statistics of envoyproxy/ratelimit, `domain.key_value.key`, in characters that a name may have.
-    fn choose(&mut self, domain: &str, path: &[&ImportedDescriptor]) -> String {
-        let mut base = clean_name(domain);
-        for descriptor in path {
-            let value = descriptor.pattern.write();
-            let value = value.trim_end_matches('*');
-            base.push('.');
-            base.push_str(&clean_name(&descriptor.key));
-            if !value.is_empty() {
-                base.push('_');
-                base.push_str(&clean_name(value));
-            }
-        }
-        base.truncate(NAME_LENGTH_MAX);
-        if self.used.insert(base.clone()) {
-            return base;
-        }
-        let number = self.numbers.entry(base.clone()).or_insert(1);
-        loop {
-            *number += 1;
-            let name = format!("{base}-{number}");
-            if self.used.insert(name.clone()) {
-                return name;
-            }
-        }
-    }
-}
-
-fn clean_name(text: &str) -> String {
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    text.chars().map(|c| if fits(c) { c } else { '-' }).collect()
 }

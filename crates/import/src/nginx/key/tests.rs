@@ -2,11 +2,10 @@
 
 use super::*;
 use crate::nginx::parser::ConfParser;
-use crate::nginx::scope::FindingLedger;
 
 fn read(conf: &str, key: &str) -> Result<ZoneKey, String> {
     let http = ConfParser::read_text(conf, "test.conf").unwrap();
-    let table = VariableTable::read(&http, &FindingLedger::default()).unwrap();
+    let table = VariableTable::read(&http).unwrap();
     ZoneKey::read(key, &table)
 }
 
