@@ -158,15 +158,14 @@ impl Leases {
             return;
         }
         let mut ended = Vec::new();
-        let mut held = self.held.lock();
-        while ended.len() < SWEPT_MAX
-            && let Some((ends, id)) = held.by_end.first().copied()
-            && ends <= now
-        {
-            ended.extend(held.remove_lease(id));
-        }
-        self.note_first_end(&held);
-        drop(held);
+        self.change(|held| {
+            while ended.len() < SWEPT_MAX
+                && let Some((ends, id)) = held.by_end.first().copied()
+                && ends <= now
+            {
+                ended.extend(held.remove_lease(id));
+            }
+        });
         // Outside of the lock: slots go to waiters, and charges to the store.
         ended.into_iter().for_each(|lease| lease.end(worker, now));
     }
@@ -181,11 +180,7 @@ impl Leases {
     /// Ends a lease: its slots are free, and charges that were not settled stay as they were reserved. False if there
     /// is none, or if its time is over.
     pub fn release(&self, id: LeaseId, worker: usize, now: Now) -> bool {
-        let mut held = self.held.lock();
-        let lease = held.remove_lease(id);
-        self.note_first_end(&held);
-        drop(held);
-        let Some(lease) = lease else { return false };
+        let Some(lease) = self.change(|held| held.remove_lease(id)) else { return false };
         let was_held = lease.ends > now;
         lease.end(worker, now);
         was_held
@@ -193,14 +188,12 @@ impl Leases {
 
     /// Lets a lease end only after `span` from `now`. False if there is none, or if its time is over.
     pub fn renew(&self, id: LeaseId, span: Duration, now: Now) -> bool {
-        let mut held = self.held.lock();
-        let LeaseSet { by_id, by_end } = &mut *held;
-        let Some(lease) = by_id.get_mut(&id).filter(|lease| lease.ends > now) else { return false };
-        by_end.remove(&(lease.ends, id));
-        lease.ends = end_after(now, span);
-        by_end.insert((lease.ends, id));
-        self.note_first_end(&held);
-        true
+        self.change(|LeaseSet { by_id, by_end }| {
+            let Some(lease) = by_id.get_mut(&id).filter(|lease| lease.ends > now) else { return false };
+            by_end.remove(&(lease.ends, id));
+            lease.ends = end_after(now, span);
+            by_end.insert((lease.ends, id))
+        })
     }
 
     /// Corrects charges of a lease to the units that were used. A lease that then holds nothing more has ended. Also
@@ -215,21 +208,24 @@ impl Leases {
         worker: usize,
         now: Now,
     ) -> Result<(Settlements, bool), SettleFault> {
-        let mut held = self.held.lock();
-        let lease = held.by_id.get_mut(&id).filter(|lease| lease.ends > now).ok_or(SettleFault::Unknown)?;
-        lease.check_units(units)?;
-        let settlements = lease.permit.settle_units(|limit| units.find(limit), now);
-        lease.count_settlements(&settlements, worker);
-        let goes_on = lease.permit.holds_anything();
-        let ended = if goes_on { None } else { held.remove_lease(id) };
-        self.note_first_end(&held);
-        drop(held);
-        drop(ended);
-        Ok((settlements, goes_on))
+        let settled = self.change(|held| {
+            let found = held.by_id.get_mut(&id).filter(|lease| lease.ends > now);
+            let lease = found.ok_or(SettleFault::Unknown)?;
+            lease.check_units(units)?;
+            let settlements = lease.permit.settle_units(|limit| units.find(limit), now);
+            lease.count_settlements(&settlements, worker);
+            let goes_on = lease.permit.holds_anything();
+            Ok((settlements, if goes_on { None } else { held.remove_lease(id) }))
+        });
+        settled.map(|(settlements, ended)| (settlements, ended.is_none()))
     }
 
-    fn note_first_end(&self, held: &LeaseSet) {
+    /// Changes the leases under their lock, which is free again before anything that is returned is dropped.
+    fn change<R>(&self, change: impl FnOnce(&mut LeaseSet) -> R) -> R {
+        let mut held = self.held.lock();
+        let changed = change(&mut held);
         self.first_end.store(held.by_end.first().map_or(0, |(ends, _)| ends.0), Relaxed);
+        changed
     }
 }
 
@@ -297,10 +293,10 @@ impl LeasePlace {
     pub fn hold(self, permit: ChainPermit, metrics: Arc<Metrics>, span: Duration, now: Now) -> LeaseId {
         let LeasePlace { leases, id, place } = self;
         let ends = end_after(now, span);
-        let mut held = leases.held.lock();
-        held.by_end.insert((ends, id));
-        held.by_id.insert(id, LeaseEntry { permit, metrics, ends, _place: place });
-        leases.note_first_end(&held);
+        leases.change(|held| {
+            held.by_end.insert((ends, id));
+            held.by_id.insert(id, LeaseEntry { permit, metrics, ends, _place: place });
+        });
         id
     }
 }
