@@ -1,4 +1,4 @@
-//! `keys`, `show`, `reset`, `grant`, `revoke`, `bans`, `ban`, `unban`: requests to the admin API of the running gateway.
+//! `keys`, `show`, `reset`, `grant`, `revoke`, `bans`, `ban`, `unban`: requests to the admin API of a running gateway.
 
 use std::path::Path;
 use std::time::Duration;
