@@ -1,6 +1,6 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients fuzz compare-import bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-scaling bench-service bench-streams audit fmt tools components \
+.PHONY: help run test test-clients fuzz cargo-fuzz compare-import bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-scaling bench-service bench-streams audit fmt tools components \
 	lint dependencies instructions gateway package test-package test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
@@ -74,6 +74,21 @@ test-clients: ## try the admin API with schemathesis, and limits of tokens with 
 
 fuzz: tools ## feed everything that reads strangers' words for 5 minutes a target; make fuzz SECONDS=60
 	FUZZ_SECONDS=$(SECONDS) cargo test --locked --test fuzz --test boundaries --test streams
+
+# The targets run on stable, because they need no sanitizer: none of our crates has unsafe code.
+FUZZ_TARGETS = config json nginx_import nginx_lexer proxy_header resp response
+FUZZ_BUILD := --sanitizer none --target-dir target/fuzz
+
+cargo-fuzz: TOOLS := c++:build-essential
+cargo-fuzz: tools ## run the coverage-guided targets of fuzz/ for 5 minutes each; SECONDS=60 FUZZ_TARGETS=json as well
+	[ -x $(TOOLBOX)/bin/cargo-fuzz ] || cargo install cargo-fuzz --locked --root $(TOOLBOX)
+	rustc --edition 2024 fuzz/seeds.rs -o $(TOOLBOX)/fuzz-seeds
+	$(TOOLBOX)/fuzz-seeds
+	$(TOOLBOX)/bin/cargo-fuzz build $(FUZZ_BUILD)
+	for target in $(FUZZ_TARGETS); do \
+		$(TOOLBOX)/bin/cargo-fuzz run $(FUZZ_BUILD) $$target -- -max_total_time=$(SECONDS) -timeout=20 \
+			-dict=fuzz/dictionaries/$${target%%_*}.dict || exit 1; \
+	done
 
 compare-import: TOOLS := nginx:nginx
 compare-import: tools ## compare imported random files of nginx with nginx itself; make compare-import FILES=50 SEED=1
