@@ -285,7 +285,8 @@ impl JsonScanner {
             self.literal = rest;
             if rest.is_empty() {
                 let is_mark = self.state == ScanState::Mark;
-                self.state = if is_mark { ScanState::Value } else { ScanState::AfterValue };
+                // Behind a mark stands the value: `FirstElement` takes no second mark.
+                self.state = if is_mark { ScanState::FirstElement } else { ScanState::AfterValue };
             }
         }
         length

@@ -67,7 +67,9 @@ pub fn collect<'a>(
 /// The value of a document by `serde_json`, with the byte order mark in front taken away and lone halves of surrogate
 /// pairs replaced, which it refuses. An error about a number beyond a double says nothing of the grammar.
 pub fn parse(document: &[u8]) -> Result<Option<Value>, serde_json::Error> {
-    let document = document.trim_ascii_start();
+    // A form feed, which `trim_ascii_start` takes away as well, is no space of JSON.
+    let spaces = document.iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
+    let document = &document[spaces..];
     let document = replace_halves(document.strip_prefix(b"\xef\xbb\xbf").unwrap_or(document));
     match serde_json::from_slice(&document) {
         Err(error) if error.to_string().starts_with("number out of range") => Err(error),
