@@ -1,6 +1,6 @@
 //! The tiers of accounts, from `members` or from a CSV file with lines `id,tier`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use sluicegate_base::file::FileContent;
 #[derive(Clone, Default)]
 pub struct TierMembers {
     /// Each name once, because many accounts share few tiers.
-    tiers: HashSet<Arc<str>>,
+    tiers: BTreeSet<Arc<str>>,
     tier_by_account: HashMap<Box<[u8]>, Arc<str>>,
 }
 
@@ -34,7 +34,7 @@ impl TierMembers {
         self.tier_by_account.len()
     }
 
-    /// Every tier of at least one account.
+    /// Every tier of at least one account, in the order of the alphabet.
     pub fn tiers(&self) -> impl Iterator<Item = &str> {
         self.tiers.iter().map(|tier| &**tier)
     }

@@ -1,7 +1,7 @@
 //! Reads `ip_sets`, `access` and `bans`: named networks, rules for clients by address, and strikes.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use sluicegate_model::value::scalars::Parsed;
 /// The sets of the file, with a note of those in use.
 pub(crate) struct IpSetReader<'a> {
     list: Vec<IpSetConfig>,
-    by_name: HashMap<String, usize>,
+    by_name: BTreeMap<String, usize>,
     defined: Vec<FieldValue<'a>>,
     used: RefCell<Vec<bool>>,
 }
@@ -41,7 +41,7 @@ impl<'a> IpSetReader<'a> {
     pub fn read_sets(root: &FieldReader<'a>, folder: &Path) -> IpSetReader<'a> {
         let mut sets = IpSetReader {
             list: Vec::new(),
-            by_name: HashMap::new(),
+            by_name: BTreeMap::new(),
             defined: Vec::new(),
             used: RefCell::default(),
         };

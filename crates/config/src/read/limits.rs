@@ -1,6 +1,6 @@
 //! Reads `limits`: named limits, and chains of named and inline limits.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use super::access::IpSetReader;
 use super::algorithm::{self, LimitNumbers};
@@ -39,7 +39,7 @@ pub(crate) struct LimitReader<'a> {
     list: Vec<LimitConfig>,
     /// The limits with a shadow, and its numbers.
     shadows: Vec<(LimitId, Algorithm)>,
-    by_name: HashMap<String, LimitId>,
+    by_name: BTreeMap<String, LimitId>,
     /// Names that inline limits were given.
     inline_names: HashSet<String>,
     defined: Vec<(LimitId, FieldValue<'a>)>,
@@ -60,7 +60,7 @@ impl<'a> LimitReader<'a> {
         let mut limits = LimitReader {
             list,
             shadows: Vec::new(),
-            by_name: HashMap::new(),
+            by_name: BTreeMap::new(),
             inline_names: HashSet::new(),
             defined,
             used,

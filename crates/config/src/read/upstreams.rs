@@ -1,7 +1,7 @@
 //! Reads `upstreams`: the groups of servers that requests are forwarded to.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -37,7 +37,7 @@ pub(crate) struct UpstreamReader<'a> {
 #[derive(Default)]
 struct NamedUpstreams {
     list: Vec<UpstreamConfig>,
-    by_name: HashMap<String, UpstreamId>,
+    by_name: BTreeMap<String, UpstreamId>,
     used: HashSet<UpstreamId>,
 }
 

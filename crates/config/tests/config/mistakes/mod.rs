@@ -237,6 +237,24 @@ fn every_mistake_has_one_problem_that_says_what_to_write() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
+/// Names that are equally near are suggested in the order of the alphabet, so that a file always says the same.
+#[test]
+fn of_equally_near_names_the_first_is_suggested() {
+    let names = ["k", "d", "h", "c", "f", "i", "e", "g"];
+    let list = |value: &str| names.map(|name| format!("{name}: {value}")).join(", ");
+    let near = |section: &str, value: &str, location: &str| {
+        let text = format!("{section}: {{ {} }}\nlocations: [{{ path: /, {location} }}]\n", list(value));
+        let report = read(&text).expect_err("z is not defined");
+        report.problems[0].suggestion.clone()
+    };
+    let found = [
+        near("limits", "{ rate: 1/s }", "upstream: demo, limits: z"),
+        near("upstreams", "[127.0.0.1:1]", "upstream: z"),
+        near("ip_sets", "[10.0.0.0/8]", "upstream: demo, access: { allow: z }"),
+    ];
+    assert_eq!(found, [(); 3].map(|()| Some("did you mean `c`?".to_owned())));
+}
+
 proptest! {
     #[test]
     fn no_change_of_a_file_makes_reading_panic(
