@@ -15,6 +15,7 @@ use thirtyfour::session::http::{Body, HttpClient};
 use thirtyfour::{ChromiumLikeCapabilities, LoggingPrefsLogLevel};
 
 use crate::support::run::Lines;
+use crate::support::timing::eventually_within;
 use crate::support::*;
 
 /// The start of a browser on a busy machine, and every other command to it.
@@ -59,7 +60,7 @@ impl Processes {
         let started = |line: &String| {
             line.split_once("successfully on port ")?.1.trim_end_matches('.').parse::<u16>().ok()
         };
-        eventually("chromedriver", || {
+        eventually_within(COMMAND_TIMEOUT, "chromedriver", || {
             port = self.output.all().iter().find_map(started);
             port.is_some()
         });
