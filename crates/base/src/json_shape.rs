@@ -50,8 +50,8 @@ pub trait JsonShaped {
 }
 
 /// Defines structs that are written as JSON objects: `field: Type = "its sentence"` for each field, `= maybe "…"` for
-/// one that is left out where it says nothing, `= nullable "…"` for one that may be null as well, `in [words]` for one of
-/// some texts, and no sentence for one that is not part of the JSON.
+/// one that is left out where it says nothing, `= nullable "…"` for one that may be null as well, `in [words]` for one
+/// of some texts, and no sentence for one that is not part of the JSON.
 #[macro_export]
 macro_rules! json_object {
     ($(

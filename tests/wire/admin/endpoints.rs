@@ -209,7 +209,22 @@ fn parts(mut document: Value) -> serde_json::Map<String, Value> {
     document["components"].as_object_mut().expect("components").remove("schemas");
     document["info"].as_object_mut().expect("info").remove("version");
     parts.insert("rest".to_owned(), document);
+    parts.values_mut().for_each(sort_members);
     parts
+}
+
+/// Puts the members of each object that it requires into one order, which says nothing.
+fn sort_members(part: &mut Value) {
+    match part {
+        Value::Object(members) => {
+            if let Some(Value::Array(required)) = members.get_mut("required") {
+                required.sort_by_key(Value::to_string);
+            }
+            members.values_mut().for_each(sort_members);
+        }
+        Value::Array(items) => items.iter_mut().for_each(sort_members),
+        _ => {}
+    }
 }
 
 /// Programs are written by the document, so a change of it is made on purpose: in `openapi.json` as well.

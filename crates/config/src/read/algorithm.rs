@@ -51,13 +51,13 @@ const FIELDS: [(&str, &[AlgorithmKind]); 11] = [
 
 /// The fields of a limit or a tier, with the limit's cost and the form of its rates.
 #[derive(Clone, Copy)]
-pub(crate) struct LimitNumbers<'f> {
+pub(crate) struct NumberReader<'f> {
     pub fields: &'f FieldReader<'f>,
     pub cost: &'f Cost,
     pub form: RateForm,
 }
 
-impl LimitNumbers<'_> {
+impl NumberReader<'_> {
     /// Reads the algorithm and its fields; `None` after an error.
     pub fn read_algorithm(self) -> Option<Algorithm> {
         let fields = self.fields;

@@ -1,6 +1,6 @@
 //! Reads `charge` of a limit, and checks that it fits the limit's numbers.
 
-use super::algorithm::LimitNumbers;
+use super::algorithm::NumberReader;
 use super::rates::RateForm;
 use crate::schema::field::{Field, ParseScalar};
 use crate::schema::kinds::{OneOrMoreOrWord, Scalar};
@@ -22,7 +22,7 @@ use sluicegate_model::value::scalars;
 
 /// Reads `charge` of a limit; `variants` are the numbers of the limit and of its tiers.
 pub(crate) fn read_charge<'n>(
-    limit: LimitNumbers<'_>,
+    limit: NumberReader<'_>,
     variants: impl Iterator<Item = &'n Algorithm>,
 ) -> Option<ChargeConfig> {
     let config = limit.fields.read_section_or_none(&limit::CHARGE, |fields| ChargeConfig {
@@ -113,7 +113,7 @@ fn read_weights(fields: &FieldReader<'_>) -> LlmWeights {
 
 fn read_reserve<'n>(
     fields: &FieldReader<'_>,
-    limit: LimitNumbers<'_>,
+    limit: NumberReader<'_>,
     variants: impl Iterator<Item = &'n Algorithm>,
 ) -> Reserve {
     let Some(value) = fields.find(&charge::RESERVE).filter(|value| !value.is_word("cost")) else {
@@ -133,7 +133,7 @@ fn read_reserve<'n>(
 
 fn read_body_reserve<'n>(
     value: &FieldValue<'_>,
-    limit: LimitNumbers<'_>,
+    limit: NumberReader<'_>,
     variants: impl Iterator<Item = &'n Algorithm>,
 ) -> Option<BodyReserve> {
     if limit.form == RateForm::Kib {
@@ -207,7 +207,7 @@ fn read_overrun(fields: &FieldReader<'_>) -> OverrunAction {
 }
 
 /// Rejects a cost where the rate is a size: a cost is a number, and its unit would be unclear.
-fn check_cost_of_sizes(limit: LimitNumbers<'_>) {
+fn check_cost_of_sizes(limit: NumberReader<'_>) {
     let value = limit.fields.find(&limit::COST).filter(|value| !value.is_word("1"));
     if let (RateForm::Kib, Some(value)) = (limit.form, value) {
         let message = "a cost is a number, and the rate of this limit is a size";

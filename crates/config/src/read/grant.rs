@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::algorithm::{self, LimitNumbers, units_per_second};
+use super::algorithm::{self, NumberReader, units_per_second};
 use super::rates::RateForm;
 use super::tiers;
 use crate::schema::tables::limits::limit as limit_fields;
@@ -43,7 +43,7 @@ pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<P
     let own = FieldValue { node: &own, path: String::new(), named_at: Position::START, sink: &own_sink };
     let grant = FieldValue { node: &written, path: PATH.into(), named_at: Position::START, sink: &sink };
     let fields = own.open_section(&limit_fields::SECTION);
-    let own_numbers = LimitNumbers { fields: &fields, cost: &limit.cost, form: RateForm::of_limit(limit) };
+    let own_numbers = NumberReader { fields: &fields, cost: &limit.cost, form: RateForm::of_limit(limit) };
     let read = tiers::read_tier_numbers(own_numbers, &grant, true);
     if let Some(numbers) = &read {
         algorithm::read_warm_up(&fields, std::iter::once(numbers));

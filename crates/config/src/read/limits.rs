@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::access::IpSetReader;
-use super::algorithm::{self, LimitNumbers};
+use super::algorithm::{self, NumberReader};
 use super::charge;
 use super::keys;
 use super::rates::RateForm;
@@ -192,7 +192,7 @@ impl<'a> LimitReader<'a> {
     /// Reads the limit that comes next in the list.
     fn read_limit(&mut self, name: &str, fields: &FieldReader<'_>) -> LimitConfig {
         let config = self.read_common(name, fields);
-        let own = LimitNumbers { fields, cost: &config.cost, form: RateForm::find_form(fields) };
+        let own = NumberReader { fields, cost: &config.cost, form: RateForm::find_form(fields) };
         let numbers = own.read_algorithm();
         let tiers = tiers::read_tiers(own, numbers.is_some());
         let shadow = tiers::read_shadow(own, numbers.is_some());

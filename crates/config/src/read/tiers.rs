@@ -1,6 +1,6 @@
 //! Reads `tiers`, `shadow` and `enforce` of a limit: numbers laid over its own, and the share of keys it acts on.
 
-use super::algorithm::LimitNumbers;
+use super::algorithm::NumberReader;
 use crate::schema::tables::limits::{limit, tier_numbers};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
@@ -15,7 +15,7 @@ use sluicegate_model::value::names;
 const TIERS_MAX: usize = 64;
 
 /// Reads the tiers of `limit`; `is_sound` = the limit's own numbers are valid.
-pub(crate) fn read_tiers(limit: LimitNumbers<'_>, is_sound: bool) -> Vec<(String, Option<Algorithm>)> {
+pub(crate) fn read_tiers(limit: NumberReader<'_>, is_sound: bool) -> Vec<(String, Option<Algorithm>)> {
     let mut tiers = Vec::new();
     let Some(value) = limit.fields.find(&limit::TIERS).filter(|value| !value.is_word("none")) else {
         return tiers;
@@ -42,7 +42,7 @@ pub(crate) fn read_tiers(limit: LimitNumbers<'_>, is_sound: bool) -> Vec<(String
 
 /// Reads the numbers of a tier, or of a grant, laid over those of `limit`.
 pub(crate) fn read_tier_numbers(
-    limit: LimitNumbers<'_>,
+    limit: NumberReader<'_>,
     tier: &FieldValue<'_>,
     is_sound: bool,
 ) -> Option<Algorithm> {
@@ -61,7 +61,7 @@ pub(crate) fn read_tier_numbers(
     let sink = ProblemSink::default();
     let numbers = {
         let merged = limit.fields.overlay_fields(&own, &sink);
-        LimitNumbers { fields: &merged, ..limit }.read_algorithm()
+        NumberReader { fields: &merged, ..limit }.read_algorithm()
     };
     for problem in sink.into_sorted().0 {
         let of_tier = problem.field.strip_prefix(&tier.path).is_some_and(|rest| rest.starts_with('.'));
@@ -77,7 +77,7 @@ pub(crate) fn read_tier_numbers(
 }
 
 /// Reads the numbers of the shadow of `limit`; `is_sound` = the limit's own numbers are valid.
-pub(crate) fn read_shadow(limit: LimitNumbers<'_>, is_sound: bool) -> Option<Algorithm> {
+pub(crate) fn read_shadow(limit: NumberReader<'_>, is_sound: bool) -> Option<Algorithm> {
     let value = limit.fields.find(&limit::SHADOW).filter(|value| !value.is_word("none"))?;
     if value.is_map() && value.entries().is_empty() {
         let error = ValueError::new(codes::MISSING, "this shadow has no numbers");

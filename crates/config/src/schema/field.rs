@@ -51,6 +51,37 @@ impl<S: ParseScalar> DescribeValue for S {
 /// One value or a list of them.
 pub struct OneOrMore<S>(pub S);
 
+/// The written fields of one mapping.
+pub trait FieldSource {
+    /// The value, or the default if it is absent or wrong.
+    fn read_scalar<S: ParseScalar>(&self, field: &Field<S>) -> S::Parsed;
+
+    fn read_list<S: ParseScalar>(&self, field: &Field<OneOrMore<S>>) -> Vec<S::Parsed>;
+}
+
+/// A kind of values that no rule but its own holds for.
+pub trait PlainValue: Sized {
+    type Value;
+
+    fn read_from(field: &Field<Self>, source: &impl FieldSource) -> Self::Value;
+}
+
+impl<S: ParseScalar> PlainValue for S {
+    type Value = S::Parsed;
+
+    fn read_from(field: &Field<S>, source: &impl FieldSource) -> S::Parsed {
+        source.read_scalar(field)
+    }
+}
+
+impl<S: ParseScalar> PlainValue for OneOrMore<S> {
+    type Value = Vec<S::Parsed>;
+
+    fn read_from(field: &Field<OneOrMore<S>>, source: &impl FieldSource) -> Vec<S::Parsed> {
+        source.read_list(field)
+    }
+}
+
 /// A field of any kind.
 pub trait DescribeField: Sync {
     fn name(&self) -> &'static str;
@@ -151,8 +182,9 @@ macro_rules! section {
             $(#[doc = $about])+
             mod $module = $path {
                 /// The section as a record; wrong fields have their defaults.
-                pub fn read(reader: &$crate::yaml::field_reader::FieldReader<'_>) -> $record {
-                    $record { $($field: reader.read(&$field).into()),* }
+                pub fn read(source: &impl $crate::schema::field::FieldSource) -> $record {
+                    use $crate::schema::field::PlainValue;
+                    $record { $($field: PlainValue::read_from(&$field, source).into()),* }
                 }
             };
             $(

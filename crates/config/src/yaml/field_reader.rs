@@ -8,7 +8,7 @@ use super::foreign_words::find_field_synonym;
 use super::hints::find_misplaced;
 use super::hints::{show_field, show_text};
 use super::tree::{MapKey, Node, NodeContent};
-use crate::schema::field::{Field, FieldDefault, OneOrMore, ParseScalar, Section};
+use crate::schema::field::{Field, FieldDefault, FieldSource, OneOrMore, ParseScalar, PlainValue, Section};
 use crate::schema::kinds::{Nested, NestedOrNone, OneOrMoreOrWord};
 use crate::schema::tables::root::root;
 use crate::schema::{sections_with, show_nested};
@@ -26,26 +26,13 @@ pub struct FieldReader<'a> {
     missing: RefCell<Vec<&'static str>>,
 }
 
-/// A kind of values that no rule but its own holds for.
-pub trait ReadPlain: Sized {
-    type Value;
-
-    fn read_plain(field: &Field<Self>, fields: &FieldReader<'_>) -> Self::Value;
-}
-
-impl<S: ParseScalar> ReadPlain for S {
-    type Value = S::Parsed;
-
-    fn read_plain(field: &Field<S>, fields: &FieldReader<'_>) -> S::Parsed {
-        fields.read_written(field).unwrap_or_else(|| field.parse_default())
+impl FieldSource for FieldReader<'_> {
+    fn read_scalar<S: ParseScalar>(&self, field: &Field<S>) -> S::Parsed {
+        self.read_written(field).unwrap_or_else(|| field.parse_default())
     }
-}
 
-impl<S: ParseScalar> ReadPlain for OneOrMore<S> {
-    type Value = Vec<S::Parsed>;
-
-    fn read_plain(field: &Field<OneOrMore<S>>, fields: &FieldReader<'_>) -> Vec<S::Parsed> {
-        match fields.find(field) {
+    fn read_list<S: ParseScalar>(&self, field: &Field<OneOrMore<S>>) -> Vec<S::Parsed> {
+        match self.find(field) {
             Some(value) => value.parse_list(|text| field.value.0.parse_text(text)),
             None => field.parse_default_list(),
         }
@@ -92,8 +79,8 @@ impl<'a> FieldReader<'a> {
     }
 
     /// A value without rules of its own; the default if it is absent, or a wrong scalar.
-    pub fn read<S: ReadPlain>(&self, field: &Field<S>) -> S::Value {
-        S::read_plain(field, self)
+    pub fn read<S: PlainValue>(&self, field: &Field<S>) -> S::Value {
+        S::read_from(field, self)
     }
 
     /// A scalar or its default; `None` if it is wrong.

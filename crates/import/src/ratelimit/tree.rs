@@ -147,8 +147,8 @@ impl<'d> DescriptorTree<'d> {
     }
 }
 
-/// Reports on all levels the descriptors that envoyproxy/ratelimit hides behind another one, because it compares keys and
-/// values joined by `_`: `path: "*"` stands for everything that begins with `path_`, so also for entries of the key
+/// Reports on all levels the descriptors that envoyproxy/ratelimit hides behind another one, because it compares keys
+/// and values joined by `_`: `path: "*"` stands for everything that begins with `path_`, so also for entries of the key
 /// `path_prefix`.
 pub(super) fn note_joined(level: &[ImportedDescriptor], report: &mut ImportReport) {
     // Where a wildcard begins and stands.
