@@ -216,7 +216,7 @@ fn a_file_is_appended_to_and_a_wrong_path_is_named() {
 
 #[test]
 fn the_same_output_keeps_its_thread_and_another_ends_it() {
-    let folder = std::env::temp_dir().join(format!("sluicegate-log-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("sluicegate-logs-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let to = |name: &str| model::AccessLogConfig {
         output: AccessLogOutput::File(folder.join(name)),
