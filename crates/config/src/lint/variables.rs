@@ -2,7 +2,7 @@
 
 use super::LintContext;
 use crate::yaml::field_value::FieldValue;
-use crate::yaml::hints::show_text;
+use crate::yaml::shown_text::show_text;
 use crate::yaml::tree::{NodeContent, ScalarText};
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;

@@ -6,7 +6,7 @@ use super::field_value::FieldValue;
 use super::foreign_fields::{ForeignField, PERIODS};
 use super::foreign_words::find_field_synonym;
 use super::hints::find_misplaced;
-use super::hints::{show_field, show_text};
+use super::shown_text::{show_field, show_text};
 use super::tree::{MapKey, Node, NodeContent};
 use crate::schema::field::{Field, FieldDefault, FieldSource, OneOrMore, ParseScalar, PlainValue, Section};
 use crate::schema::kinds::{Nested, NestedOrNone, OneOrMoreOrWord};

@@ -1,7 +1,7 @@
 //! Explains fields that only other programs have, and writes their values as this file does.
 
 use super::foreign_words::{find_advice, find_field_synonym, is_number, is_status, show_time, to_snake_case};
-use super::hints::{show_field, show_node, show_text};
+use super::shown_text::{show_field, show_node, show_text};
 use super::tree::{MapKey, Node, NodeContent};
 use sluicegate_model::diagnostics::redact::redact_credentials;
 use sluicegate_model::value::foreign_variables::replace_variables;

@@ -4,7 +4,7 @@ use sluicegate_model::value::network_hint::is_every_address;
 use sluicegate_model::value::scalars::{parse_duration, parse_rate};
 use sluicegate_model::value::words::find_synonym;
 
-use super::hints::show_text;
+use super::shown_text::show_text;
 
 /// The fields of this file, each with its names in other programs, in snake case.
 const SYNONYMS: &[(&str, &str)] = &[

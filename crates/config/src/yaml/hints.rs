@@ -1,9 +1,9 @@
 //! Suggestions for an unknown field, and for a value of the wrong form or with the wrong text.
 
 use super::foreign_words::{DENY_ALL, find_advice, is_unlimited};
+use super::shown_text::{show_field, show_node, show_text};
 use super::tree::{MapKey, Node, NodeContent};
 use crate::schema::{find_example, takes_list, takes_none};
-use sluicegate_model::diagnostics::redact::{may_hold_secret, redact_credentials};
 use sluicegate_model::value::foreign_variables::{find_dollar_names, is_environment_name};
 use sluicegate_model::value::network_hint::is_every_address;
 use sluicegate_model::value::scalars::parse_rate;
@@ -302,48 +302,4 @@ fn suggest_list(path: &str, name: &str, text: &str) -> Option<String> {
     let items: Vec<String> =
         text.split(separators).map(str::trim).filter(|item| !item.is_empty()).map(show_text).collect();
     (2..=8).contains(&items.len()).then(|| format!("write a list: {name}: [{}]", items.join(", ")))
-}
-
-/// Longer texts and lists are shown as `…`.
-const TEXT_MAX: usize = 80;
-const ITEMS_MAX: usize = 8;
-
-/// A short value as it is written in the file, or `…`.
-pub(crate) fn show_node(node: &Node) -> String {
-    match &node.content {
-        NodeContent::Text(text) => show_text(&text.written),
-        NodeContent::List(items) if (1..=ITEMS_MAX).contains(&items.len()) => {
-            let items: Vec<String> = items.iter().map(show_node).collect();
-            format!("[{}]", items.join(", "))
-        }
-        NodeContent::Map(entries) if (1..=ITEMS_MAX).contains(&entries.len()) => {
-            let fields: Vec<String> =
-                entries.iter().map(|(key, node)| show_field(&key.name, &show_node(node))).collect();
-            format!("{{ {} }}", fields.join(", "))
-        }
-        _ => "…".to_owned(),
-    }
-}
-
-/// A field with its value as shown, or with `…` if that may be a secret.
-pub(crate) fn show_field(name: &str, value: &str) -> String {
-    let value = if may_hold_secret(name) { "…" } else { value };
-    format!("{}: {value}", show_text(name))
-}
-
-/// A short text as a value of the file, quoted where it must be.
-pub(crate) fn show_text(text: &str) -> String {
-    let text = redact_credentials(text);
-    if text.is_empty() || text.len() > TEXT_MAX || text.contains(char::is_control) {
-        return "…".to_owned();
-    }
-    let is_plain = text.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '~' | '.'))
-        && !text.ends_with([':', ' '])
-        && !text.contains(['{', '}', '[', ']', ',', '"', '\'', '#'])
-        && !text.contains(": ");
-    match () {
-        () if is_plain => text,
-        () if text.contains(['"', '\\']) => format!("'{}'", text.replace('\'', "''")),
-        () => format!("\"{text}\""),
-    }
 }

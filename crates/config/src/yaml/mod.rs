@@ -7,6 +7,7 @@ mod foreign_fields;
 pub mod foreign_text;
 mod foreign_words;
 pub(crate) mod hints;
+pub(crate) mod shown_text;
 pub mod substitution;
 pub mod syntax_error;
 pub mod tree;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use http::{HeaderName, Method, StatusCode};
+use http::{Method, StatusCode};
 
 use super::access::access;
+use super::headers::edits;
 use super::limits::{KEY_PART, METHODS_OR_ANY, chain_view, limit, parse_name};
 use super::reject::{on_reject, response};
 use crate::schema::field::{OneOrMore, Shape, section};
@@ -208,21 +209,4 @@ fn parse_fixed_host(text: &str) -> Parsed<HostHeader> {
         names::parse_host_name(name)?;
     }
     names::parse_header_value(text).map(HostHeader::Fixed)
-}
-
-section! {
-    /// Changes to headers.
-    mod edits = "headers";
-    /// Headers that replace those of the same name. Values may have variables such as `${client_ip}`.
-    SET: Special = Special(headers), "set", "{}", "{ Strict-Transport-Security: max-age=31536000 }";
-    /// Headers beside those of the same name.
-    ADD: Special = Special(headers), "add", "{}", "{ Via: sluicegate }";
-    /// Names of headers to remove.
-    REMOVE: OneOrMore<Text<HeaderName>> = OneOrMore(Text::new("a header name", names::parse_editable_header)),
-        "remove", "[]", "[Server, X-Powered-By]";
-}
-
-/// Names and values of headers.
-pub fn headers() -> Shape {
-    Shape::Map("header names", Box::new(text("a header value")))
 }

@@ -3,6 +3,7 @@
 pub mod access;
 pub mod account;
 pub mod charge;
+pub mod headers;
 pub mod limits;
 pub mod listen;
 pub mod locations;

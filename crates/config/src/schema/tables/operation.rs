@@ -19,8 +19,8 @@ use sluicegate_model::value::names;
 use sluicegate_model::value::otlp_url::parse_otlp_url;
 use sluicegate_model::value::scalars::{Parsed, Secret};
 
+use super::headers::headers;
 use super::limits::parse_name;
-use super::locations::headers;
 
 section! {
     /// Reloading of the file without a signal. SIGHUP works in any case, `sluicegate reload`

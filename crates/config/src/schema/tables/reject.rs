@@ -2,7 +2,7 @@
 
 use crate::schema::field::{Shape, section};
 use crate::schema::kinds::{OrWord, Special, Text, WHOLE_PERCENTAGE, text};
-use crate::schema::tables::locations::headers;
+use crate::schema::tables::headers::headers;
 use http::{HeaderValue, StatusCode};
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
