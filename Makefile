@@ -53,14 +53,15 @@ COMPUTING := $(filter-out $(TIMED),$(sort $(PROGRAMS)))
 # No example in a doc comment is a test.
 test: tools components ## install what the tests need, then run every check and every test; about 15 minutes the first time
 	cargo fmt --all --check
-	@echo "Step 1 of 2: check the code and build the tests. About 6 minutes on two cores the first time."
+	@echo "Step 1 of 3: check the code and build the tests. About 6 minutes on two cores the first time."
 	$(CHECKED) cargo test --locked --workspace --all-targets --no-run
-	@echo "Step 2 of 2: run the tests. About 8 minutes; those that compute run beside the others and are shown at the end."
-	@{ $(CHECKED) nice -n 19 cargo test --locked --workspace --lib --bins $(COMPUTING:%=--test %) && \
-		$(CHECKED) nice -n 19 cargo test --locked --workspace --bench instructions -- --profile dev; } >target/computing.log 2>&1 & \
+	@echo "Step 2 of 3: run the tests. About 8 minutes; those that compute run beside the others and are shown at the end."
+	@$(CHECKED) nice -n 19 cargo test --locked --workspace --lib --bins $(COMPUTING:%=--test %) >target/computing.log 2>&1 & \
 	computing=$$!; trap 'kill $$computing 2>/dev/null' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
 	$(CHECKED) cargo test --locked --workspace $(TIMED:%=--test %) && \
 	{ wait $$computing; code=$$?; cat target/computing.log; exit $$code; }
+	@echo "Step 3 of 3: count the instructions of a request. Half a minute."
+	$(CHECKED) cargo test --locked --workspace --bench instructions -- --profile dev
 
 # What an outside client of the OpenAPI document tries; `make test` needs no network, so this is apart.
 CLIENTS := target/test-clients
