@@ -56,7 +56,7 @@ test: tools components ## install what the tests need, then run every check and 
 	@echo "Step 1 of 3: check the code and build the tests. About 6 minutes on two cores the first time."
 	$(CHECKED) cargo test --locked --workspace --all-targets --no-run
 	@echo "Step 2 of 3: run the tests. About 8 minutes; those that compute run beside the others and are shown at the end."
-	@$(CHECKED) nice -n 19 cargo test --locked --workspace --lib --bins $(COMPUTING:%=--test %) >target/computing.log 2>&1 & \
+	@mkdir -p target; $(CHECKED) nice -n 19 cargo test --locked --workspace --lib --bins $(COMPUTING:%=--test %) >target/computing.log 2>&1 & \
 	computing=$$!; trap 'kill $$computing 2>/dev/null' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
 	$(CHECKED) cargo test --locked --workspace $(TIMED:%=--test %) && \
 	{ wait $$computing; code=$$?; cat target/computing.log; exit $$code; }
