@@ -9,8 +9,6 @@ mod pieces;
 
 mod upstream {
     pub mod http1 {
-        #[path = "../../../../crates/http/src/upstream/http1/field.rs"]
-        pub mod field;
         #[allow(dead_code, reason = "one of its functions is not needed")]
         #[path = "../../../../crates/http/src/upstream/http1/framing.rs"]
         pub mod framing;

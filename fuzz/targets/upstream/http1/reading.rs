@@ -3,8 +3,7 @@
 use bytes::BytesMut;
 use http::{HeaderMap, Method, StatusCode};
 
-use super::field::MalformedResponse;
-use super::framing::ResponseFraming;
+use super::framing::{MalformedResponse, ResponseFraming};
 use super::head::{HeadReader, ResponseHead};
 
 /// What a response says.
