@@ -3,6 +3,11 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
+/// The atomic types of the files that `tests/interleavings` compiles with those of loom.
+mod atomics {
+    pub use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
+}
+
 // Client sockets, TLS, the PROXY protocol, RESP, deadlines.
 pub mod net;
 

@@ -30,6 +30,10 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
+/// The atomic types of the files that `tests/interleavings` compiles with those of loom.
+mod atomics {
+    pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
 mod background_take;
 mod debts;
 mod departures;

@@ -23,6 +23,7 @@ mod handover;
 mod health;
 mod http1;
 mod http2;
+mod lock_free;
 mod pool;
 mod pushback;
 mod response;

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -201,7 +201,7 @@ impl Server {
 
     /// Requests in flight at this server, over all workers.
     pub fn in_flight(&self) -> u32 {
-        self.state.in_flight.load(Relaxed)
+        self.state.in_flight.get()
     }
 
     /// True if it is below `max_connections`.
@@ -286,7 +286,7 @@ impl Server {
     /// As in nginx, idle connections do not count: this worker cannot use those of another one, and they would block
     /// requests to an idle server.
     pub fn begin_request(self: &Arc<Self>) -> Option<ServerInFlight> {
-        let before = self.state.in_flight.fetch_add(1, Relaxed);
+        let before = self.state.in_flight.add();
         let counted = ServerInFlight(self.clone());
         (before < self.state.max_connections()).then_some(counted)
     }
@@ -294,10 +294,7 @@ impl Server {
     /// Counts a request in like [`Server::begin_request`], but never above the maximum, not even for a moment: the
     /// queue calls it under its lock, which the end of a request takes.
     pub(super) fn try_begin_request(self: &Arc<Self>) -> Option<ServerInFlight> {
-        let most = self.state.max_connections();
-        let count_in = |count| (count < most).then_some(count + 1);
-        self.state.in_flight.fetch_update(SeqCst, SeqCst, count_in).ok()?;
-        Some(ServerInFlight(self.clone()))
+        self.state.in_flight.try_add(self.state.max_connections()).then(|| ServerInFlight(self.clone()))
     }
 }
 
@@ -328,8 +325,7 @@ impl ServerInFlight {
 impl Drop for ServerInFlight {
     fn drop(&mut self) {
         let state = &self.0.state;
-        // The order of both steps: see `server_queue`.
-        state.in_flight.fetch_sub(1, SeqCst);
+        state.in_flight.remove();
         state.signal_queue();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dns::DnsName;
 use super::fault::ServerFault;
+use super::lock_free::{InFlightCount, ServerFlags, WaiterCount};
 use sluicegate_base::clock::Now;
 
 /// The shortest time between two warnings of one reason, in nanoseconds.
@@ -29,13 +30,13 @@ pub(super) const DRAINING: u8 = 1 << 2;
 pub(super) const SLOW_START: u8 = 1 << 3;
 
 pub(super) struct ServerState {
-    pub in_flight: AtomicU32,
+    pub in_flight: InFlightCount,
     /// The number in force, which a reload changes for all gateways.
     max_connections: AtomicU32,
     /// Set once its upstream has a queue.
     pub queue: OnceLock<QueueSignal>,
     /// [`DOWN`] and the other flags.
-    flags: AtomicU8,
+    flags: ServerFlags,
     /// Errors in a row.
     errors: AtomicU32,
     /// Nanoseconds of [`Now`].
@@ -118,10 +119,10 @@ pub(super) enum HealthChange {
 impl ServerState {
     pub fn new(name: Option<Arc<DnsName>>) -> ServerState {
         ServerState {
-            in_flight: AtomicU32::new(0),
+            in_flight: InFlightCount::default(),
             max_connections: AtomicU32::new(u32::MAX),
             queue: OnceLock::new(),
-            flags: AtomicU8::new(0),
+            flags: ServerFlags::default(),
             errors: AtomicU32::new(0),
             ejected_until: AtomicU64::new(0),
             slow_start_since: AtomicU64::new(0),
@@ -155,17 +156,17 @@ impl ServerState {
 
     #[inline]
     pub fn flags(&self) -> u8 {
-        self.flags.load(Relaxed)
+        self.flags.get()
     }
 
     /// True if it was not set before.
     pub fn set_flag(&self, flag: u8) -> bool {
-        self.flags.fetch_or(flag, Relaxed) & flag == 0
+        self.flags.set(flag)
     }
 
     /// True if it was set before.
     pub fn clear_flag(&self, flag: u8) -> bool {
-        self.flags.fetch_and(!flag, Relaxed) & flag != 0
+        self.flags.clear(flag)
     }
 
     /// Counts an error. Returns the errors in a row and, if this one deserves a warning, the number of errors of this
@@ -307,20 +308,20 @@ impl ServerState {
 
 /// The connection of a server to the queue of its upstream.
 pub(super) struct QueueSignal {
-    waiting: Arc<AtomicUsize>,
+    waiting: Arc<WaiterCount>,
     queue: Waker,
 }
 
 impl QueueSignal {
     /// `waiting` is not 0 while requests wait; `queue` then hands out the free places.
-    pub fn new(waiting: Arc<AtomicUsize>, queue: Waker) -> QueueSignal {
+    pub fn new(waiting: Arc<WaiterCount>, queue: Waker) -> QueueSignal {
         QueueSignal { waiting, queue }
     }
 
     /// Tells the queue that there may be a place, if requests wait.
     #[inline]
     pub fn notify_queue(&self) {
-        if self.waiting.load(Ordering::SeqCst) != 0 {
+        if !self.waiting.is_zero() {
             self.queue.wake_by_ref();
         }
     }

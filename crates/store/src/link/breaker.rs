@@ -1,11 +1,10 @@
 //! The circuit breaker of one server. It opens when calls fail, and only probes close it; calls then come back in a
 //! ramp. All workers share it: nothing here waits or locks.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-
+use crate::atomics::{AtomicU32, AtomicU64, Ordering::*};
 use sluicegate_base::clock::Now;
 
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 
 /// The breaker opens after this many failures in a row, …
@@ -33,7 +32,7 @@ pub(super) struct Breaker {
 
 /// Bits of each count in [`Breaker::window`].
 const COUNT_BITS: u32 = 22;
-const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+pub(super) const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 
 /// 2⁶⁴ divided by the golden ratio: its multiples spread evenly, whatever share of them is taken.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -125,24 +124,24 @@ impl Breaker {
 
 /// [`Breaker::window`] unpacked: second (its low bits), calls, failures.
 #[derive(Clone, Copy)]
-struct BreakerWindow(u64);
+pub(super) struct BreakerWindow(pub(super) u64);
 
 impl BreakerWindow {
     /// The window in `second`; counts of another second are discarded.
-    fn from_packed(packed: u64, second: u64) -> BreakerWindow {
+    pub(super) fn from_packed(packed: u64, second: u64) -> BreakerWindow {
         let mark = second << (2 * COUNT_BITS);
         BreakerWindow(if packed >> (2 * COUNT_BITS) == mark >> (2 * COUNT_BITS) { packed } else { mark })
     }
 
-    fn calls(self) -> u64 {
+    pub(super) fn calls(self) -> u64 {
         self.0 >> COUNT_BITS & COUNT_MAX
     }
 
-    fn failures(self) -> u64 {
+    pub(super) fn failures(self) -> u64 {
         self.0 & COUNT_MAX
     }
 
-    fn add_call(self, failed: bool) -> BreakerWindow {
+    pub(super) fn add_call(self, failed: bool) -> BreakerWindow {
         if self.calls() == COUNT_MAX {
             return self;
         }
@@ -151,105 +150,5 @@ impl BreakerWindow {
 
     fn is_bad(self) -> bool {
         self.calls() >= CALLS_TO_JUDGE && self.failures() * 2 >= self.calls()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const START: Now = Now(1 << 60);
-
-    fn at(ms: u64) -> Now {
-        Now(START.0 + ms * MS)
-    }
-
-    fn settled() -> Breaker {
-        let breaker = Breaker::new();
-        breaker.close(START, false);
-        breaker
-    }
-
-    #[test]
-    fn it_is_open_until_it_is_closed() {
-        let breaker = Breaker::new();
-        assert!(breaker.is_open() && breaker.admit(START).is_none() && !breaker.is_settled(START));
-        breaker.close(START, false);
-        assert!(!breaker.is_open() && breaker.admit(START).is_some() && breaker.is_settled(START));
-    }
-
-    #[test]
-    fn five_failures_in_a_row_open_it_and_one_says_so() {
-        let breaker = settled();
-        let epoch = breaker.admit(START).unwrap();
-        for _ in 0..4 {
-            assert!(!breaker.record_call(START, epoch, true));
-        }
-        assert!(!breaker.record_call(START, epoch, false), "a success between");
-        for _ in 0..4 {
-            assert!(!breaker.record_call(START, epoch, true));
-        }
-        assert!(!breaker.is_open());
-        assert!(breaker.record_call(START, epoch, true));
-        assert!(breaker.is_open() && breaker.epoch() == epoch + 1);
-        assert!(!breaker.record_call(START, epoch, true), "only one opened it");
-    }
-
-    #[test]
-    fn half_of_twenty_calls_in_one_second_open_it() {
-        let breaker = settled();
-        let epoch = breaker.epoch();
-        let alternate =
-            |calls: u64, ms: u64| (0..calls).any(|n| breaker.record_call(at(ms), epoch, n % 2 == 0));
-        assert!(!alternate(19, 0), "too few to judge");
-        assert!(!alternate(19, 1000), "another second");
-        assert!(alternate(1, 1000));
-        assert!(breaker.is_open());
-    }
-
-    #[test]
-    fn fewer_than_half_leave_it_closed() {
-        let breaker = settled();
-        let epoch = breaker.epoch();
-        for n in 0..3000 {
-            assert!(!breaker.record_call(at(n / 10), epoch, n % 3 == 2));
-        }
-    }
-
-    #[test]
-    fn results_from_before_an_opening_are_ignored() {
-        let breaker = settled();
-        let old = breaker.epoch();
-        assert!((0..5).any(|_| breaker.record_call(START, old, true)));
-        breaker.close(at(500), true);
-        for _ in 0..100 {
-            assert!(!breaker.record_call(at(500), old, true));
-        }
-        assert!(!breaker.is_open());
-    }
-
-    #[test]
-    fn calls_come_back_in_a_ramp() {
-        let breaker = Breaker::new();
-        breaker.close(START, true);
-        let share = |ms| (0..1000).filter(|_| breaker.admit(at(ms)).is_some()).count();
-        for (ms, wanted) in [(0, 100), (50, 280), (125, 550), (200, 820), (249, 996)] {
-            let got = share(ms);
-            assert!(got.abs_diff(wanted) <= 15, "after {ms} ms: {got} of 1000, not about {wanted}");
-            assert!(!breaker.is_settled(at(ms)));
-        }
-        assert_eq!(share(250), 1000);
-        assert!(breaker.is_settled(at(250)));
-    }
-
-    #[test]
-    fn counts_of_a_second_never_spill_over() {
-        let mut window = BreakerWindow::from_packed(0, 7);
-        for _ in 0..COUNT_MAX + 5 {
-            window = window.add_call(true);
-        }
-        assert_eq!((window.calls(), window.failures()), (COUNT_MAX, COUNT_MAX));
-        assert_eq!(BreakerWindow::from_packed(window.0, 8).calls(), 0);
-        assert_eq!(BreakerWindow::from_packed(window.0, 7).calls(), COUNT_MAX);
     }
 }

@@ -8,6 +8,8 @@
 //! when the connection has ended. Its type for slots does not show the number.
 
 mod breaker;
+#[cfg(test)]
+mod breaker_tests;
 mod cluster;
 mod connection;
 mod fault;

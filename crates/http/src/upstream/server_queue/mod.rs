@@ -5,13 +5,11 @@
 //! places to the first waiters. A place is counted as taken when it is handed over, so no newcomer gets it in between,
 //! and a waiter that has left meanwhile hands it on by dropping it.
 //!
-//! A request that ends (`QueueSignal`) reads `waiting` without the lock after it has counted itself out; a newcomer
-//! raises `waiting` before it looks for a place. Both sides are sequentially consistent, so at least one of them sees
-//! the other.
+//! A request that ends (`QueueSignal`) looks at the number of waiters without the lock: see `lock_free`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
@@ -19,6 +17,7 @@ use smallvec::SmallVec;
 
 use super::Upstream;
 use super::balance::ServerChoice;
+use super::lock_free::WaiterCount;
 use super::server::{Server, ServerInFlight};
 use super::server_state::QueueSignal;
 use sluicegate_base::clock::Now;
@@ -39,8 +38,7 @@ pub enum ServerPlace {
 /// The waiters of one upstream. It survives a reload.
 #[derive(Default)]
 pub(super) struct ServerQueue {
-    /// The number of waiters, at times one more.
-    waiting: Arc<AtomicUsize>,
+    waiting: Arc<WaiterCount>,
     line: Mutex<WaiterLine>,
     totals: QueueTotals,
 }
@@ -165,7 +163,7 @@ impl Upstream {
 impl ServerQueue {
     #[inline]
     pub fn has_waiters(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) != 0
+        !self.waiting.is_zero()
     }
 
     /// The signal by which the servers of the upstream notify the queue.
@@ -179,7 +177,7 @@ impl ServerQueue {
         let mut wakers = Wakers::new();
         let mut line = self.line.lock();
         line.hand_out(&mut wakers);
-        self.waiting.store(line.waiters.len(), Ordering::SeqCst);
+        self.waiting.set(line.waiters.len());
         drop(line);
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -216,8 +214,7 @@ impl WaiterLine {
         size: usize,
         wakers: &mut Wakers,
     ) -> Result<u64, ServerPlace> {
-        queue.waiting.store(self.waiters.len() + 1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        queue.waiting.announce(self.waiters.len());
         self.hand_out(wakers);
         let entered = match upstream.find_place(hash, tried) {
             ServerPlace::Full if self.waiters.len() < size => {
@@ -231,7 +228,7 @@ impl WaiterLine {
             }
             place => Err(place),
         };
-        queue.waiting.store(self.waiters.len(), Ordering::SeqCst);
+        queue.waiting.set(self.waiters.len());
         entered
     }
 
@@ -293,7 +290,7 @@ impl Drop for ServerWaiter {
         let mut line = queue.line.lock();
         let left = line.waiters.remove(ticket);
         let turn = line.turns.remove(ticket);
-        queue.waiting.store(line.waiters.len(), Ordering::SeqCst);
+        queue.waiting.set(line.waiters.len());
         drop(line);
         // Only now: a place that is dropped goes to the next waiter, under the lock.
         drop((left, turn));

@@ -68,7 +68,7 @@ fn a_newcomer_stands_behind_those_that_wait() {
     let upstream = queued("servers: [a:1], max_connections: 1, queue: {}");
     std::mem::forget(take(&upstream));
     let first = join(&upstream);
-    upstream.servers[0].state.in_flight.store(0, Ordering::SeqCst);
+    upstream.servers[0].state.in_flight.remove();
     assert!(take(&upstream).is_none());
     let newcomer = join(&upstream);
     let place = got(&first);
