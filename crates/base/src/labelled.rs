@@ -1,15 +1,15 @@
 //! Enums in which each variant has a label.
 
-/// Defines an enum without fields, the lists of its variants and of their labels, and a method that returns the label
-/// of each.
+/// Defines enums without fields, for each the lists of its variants, of their labels and of both together, and a method
+/// that returns the label of a variant.
 #[macro_export]
 macro_rules! labelled_enum {
-    (
+    ($(
         $(#[$meta:meta])*
         $vis:vis enum $name:ident: $method:ident -> $label:ty {
             $($(#[$doc:meta])* $variant:ident = $value:expr,)*
         }
-    ) => {
+    )+) => {$(
         $(#[$meta])*
         $vis enum $name {
             $($(#[$doc])* $variant,)*
@@ -18,12 +18,13 @@ macro_rules! labelled_enum {
         impl $name {
             pub const ALL: [$name; [$(stringify!($variant)),*].len()] = [$($name::$variant),*];
             pub const LABELS: [$label; $name::ALL.len()] = [$($value),*];
+            pub const WORDS: [($label, $name); $name::ALL.len()] = [$(($value, $name::$variant)),*];
 
             pub fn $method(self) -> $label {
                 match self { $($name::$variant => $value,)* }
             }
         }
-    };
+    )+};
 }
 
 pub use labelled_enum;

@@ -26,10 +26,11 @@ use read::{operation, sections};
 use schema::tables::root::root;
 use sluicegate_base::file;
 use sluicegate_base::file::FileFingerprint;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{Position, Problem, ProblemReport, ProblemSink, ValueError};
 use sluicegate_model::diagnostics::redact;
-use sluicegate_model::{AdminConfig, Config, LocationConfig, PathRule};
+use sluicegate_model::{
+    AdminConfig, Config, LocationConfig, PathRule, Position, Problem, ProblemReport, ProblemSink, ValueError,
+    codes,
+};
 use yaml::field_value::FieldValue;
 use yaml::substitution::Environment;
 use yaml::tree::NodeContent;

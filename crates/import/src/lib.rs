@@ -23,8 +23,7 @@ use std::path::{Path, PathBuf};
 use gateway_file::GatewayFile;
 use sluicegate_config as config;
 use sluicegate_config::yaml::tree::{Node, parse_document};
-use sluicegate_model::codes;
-use sluicegate_model::diagnostics::problem::Problem;
+use sluicegate_model::{Problem, codes};
 use source::SourceText;
 
 pub use report::{FindingKind, ImportFinding, ImportReport};

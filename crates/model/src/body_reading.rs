@@ -1,11 +1,10 @@
 //! The values that a configuration reads from the bodies of requests.
 
 use super::account::AccountConfig;
-use super::bandwidth::BandwidthConfig;
 use super::charge::{BodyReserve, Reserve};
-use super::cost::Cost;
 use super::key::{KeyPart, ValueSource};
-use super::limit::LimitConfig;
+use super::limit::{Cost, LimitConfig};
+use super::location::BandwidthConfig;
 use super::{Config, LocationConfig};
 use sluicegate_base::json_pointer::JsonPointer;
 

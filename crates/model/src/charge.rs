@@ -4,6 +4,7 @@ use http::HeaderName;
 
 use super::upstream::StatusRanges;
 use sluicegate_base::json_pointer::JsonPointer;
+use sluicegate_base::labelled::labelled_enum;
 
 /// The `charge` section of a limit.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,21 +78,23 @@ pub struct BodyReserve {
     pub at_most: u64,
 }
 
-/// The cost of a response that does not tell it, or that was left before its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MissingUnits {
-    /// An estimate from the delivered part.
-    Estimate,
-    /// The reserved units.
-    Reserved,
-    Nothing,
-}
+labelled_enum! {
+    /// The cost of a response that does not tell it, or that was left before its end.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum MissingUnits: as_str -> &'static str {
+        /// An estimate from the delivered part.
+        Estimate = "estimate",
+        /// The reserved units.
+        Reserved = "reserved",
+        Nothing = "nothing",
+    }
 
-/// The treatment of a response that uses more than was reserved while nothing is left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OverrunAction {
-    Finish,
-    Cut,
+    /// The treatment of a response that uses more than was reserved while nothing is left.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum OverrunAction: as_str -> &'static str {
+        Finish = "finish",
+        Cut = "cut",
+    }
 }
 
 // === impl ChargeConfig ===

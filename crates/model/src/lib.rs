@@ -5,35 +5,27 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
-pub mod access;
-pub mod account;
-pub mod admin;
-pub mod bandwidth;
-pub mod body_reading;
-pub mod charge;
-pub mod cors;
-pub mod cost;
+mod access;
+mod account;
+mod body_reading;
+mod charge;
 pub mod diagnostics;
-pub mod domain;
-pub mod enforce;
-pub mod headers;
-pub mod id;
-pub mod key;
-pub mod limit;
-pub mod listen;
-pub mod log;
-pub mod log_field;
-pub mod members;
-pub mod redis_range;
-pub mod reject;
-pub mod service;
-pub mod template;
-pub mod tls;
-pub mod token_keys;
-pub mod traces;
-pub mod upstream;
+mod id;
+mod key;
+mod limit;
+mod listen;
+mod location;
+mod members;
+mod operation;
+mod redis_range;
+mod reject;
+mod service;
+mod template;
+mod tls;
+mod token_keys;
+mod upstream;
 pub mod value;
-pub mod view;
+mod view;
 
 use std::ops::Index;
 use std::path::PathBuf;
@@ -43,37 +35,31 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 
+use sluicegate_base::labelled::labelled_enum;
+
 pub use access::*;
 pub use account::*;
-pub use admin::*;
-pub use bandwidth::*;
 pub use body_reading::{BODY_PEEK_AUTO, BodyUse};
 pub use charge::*;
-pub use cors::*;
-pub use cost::*;
 pub use diagnostics::codes;
-pub use diagnostics::problem::{Problem, ProblemReport};
-pub use domain::*;
-pub use enforce::*;
-pub use headers::*;
+pub use diagnostics::problem::*;
 pub use id::*;
 pub use key::*;
 pub use limit::*;
 pub use listen::*;
-pub use log::*;
-pub use log_field::*;
+pub use location::*;
 pub use members::TierMembers;
+pub use operation::*;
 pub use redis_range::{check_redis_range, in_lowest_terms_us};
 pub use reject::*;
 pub use service::*;
 pub use template::*;
 pub use tls::*;
 pub use token_keys::TokenKeys;
-pub use traces::*;
 pub use upstream::*;
 pub use value::names::is_tier_name;
 pub use value::path_regex::PathRegex;
-pub use value::scalars::{Rate, Secret, read_duration};
+pub use value::scalars::{Parsed, Rate, Secret, read_duration};
 
 /// One checked `gateway.yaml`.
 #[derive(Debug, Clone)]
@@ -308,11 +294,13 @@ pub struct StateConfig {
     pub snapshot: Option<PathBuf>,
 }
 
-/// The store of counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoreConfig {
-    Local,
-    Redis,
+labelled_enum! {
+    /// The store of counters.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum StoreConfig: as_str -> &'static str {
+        Local = "local",
+        Redis = "redis",
+    }
 }
 
 /// The default of [`RedisConfig::prefix`].
@@ -346,12 +334,6 @@ pub enum RedisServers {
     },
     /// Some nodes of a Cluster.
     Cluster(Vec<(String, u16)>),
-}
-
-#[derive(Debug, Clone)]
-pub struct ReloadConfig {
-    /// The interval between checks of the files for changes; `None` = never.
-    pub watch: Option<Duration>,
 }
 
 impl Config {

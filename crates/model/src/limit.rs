@@ -1,18 +1,19 @@
-//! The typed model of limits: algorithms with their numbers, keys and costs.
+//! The typed model of limits: algorithms with their numbers, costs, and the share of keys on which they act.
 
 use std::ops::Index;
 use std::time::Duration;
 
+use http::{HeaderName, Method, StatusCode};
+use serde::{Deserialize, Serialize};
+
 use super::access::NetworkList;
 use super::charge::ChargeConfig;
-use super::cost::Cost;
-use super::enforce::EnforcedShare;
 use super::id::LimitId;
 use super::key::KeyPart;
 use super::reject::OnRejectPatch;
 use crate::value::scalars::Rate;
-use http::{Method, StatusCode};
-use serde::{Deserialize, Serialize};
+use sluicegate_base::json_pointer::JsonPointer;
+use sluicegate_base::labelled::labelled_enum;
 
 /// A named limit, or one written inline in a location.
 #[derive(Debug, Clone)]
@@ -133,27 +134,35 @@ pub enum Algorithm {
     },
 }
 
-/// The algorithms by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AlgorithmKind {
-    TokenBucket,
-    LeakyBucket,
-    FixedWindow,
-    SlidingWindow,
-    SlidingLog,
-    Concurrency,
-}
+labelled_enum! {
+    /// The algorithms by name.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum AlgorithmKind: as_str -> &'static str {
+        TokenBucket = "token_bucket",
+        LeakyBucket = "leaky_bucket",
+        FixedWindow = "fixed_window",
+        SlidingWindow = "sliding_window",
+        SlidingLog = "sliding_log",
+        Concurrency = "concurrency",
+    }
 
-impl AlgorithmKind {
-    /// The algorithms with their words in the file.
-    pub const WORDS: [(&str, AlgorithmKind); 6] = [
-        ("token_bucket", AlgorithmKind::TokenBucket),
-        ("leaky_bucket", AlgorithmKind::LeakyBucket),
-        ("fixed_window", AlgorithmKind::FixedWindow),
-        ("sliding_window", AlgorithmKind::SlidingWindow),
-        ("sliding_log", AlgorithmKind::SlidingLog),
-        ("concurrency", AlgorithmKind::Concurrency),
-    ];
+    /// The decision of a shared limit while Redis does not answer.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum OnFailure: as_str -> &'static str {
+        /// Judged by local counters, with one gateway's share of the limit.
+        Local = "local",
+        Allow = "allow",
+        /// Rejected with 503.
+        Reject = "reject",
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum MissingKey: as_str -> &'static str {
+        Ip = "ip",
+        Shared = "shared",
+        Reject = "reject",
+        Skip = "skip",
+    }
 }
 
 /// More sub-windows would cost memory without a gain in precision.
@@ -300,7 +309,7 @@ impl Algorithm {
             Algorithm::SlidingLog { .. } => AlgorithmKind::SlidingLog,
             Algorithm::Concurrency { .. } => AlgorithmKind::Concurrency,
         };
-        AlgorithmKind::WORDS.iter().find(|(_, word)| *word == kind).map_or("", |(word, _)| word)
+        kind.as_str()
     }
 
     /// The number of rates; concurrency, which has none, counts as one.
@@ -342,26 +351,6 @@ impl GrantKey {
     }
 }
 
-/// The decision of a shared limit while Redis does not answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnFailure {
-    /// Judged by local counters, with one gateway's share of the limit.
-    Local,
-    Allow,
-    /// Rejected with 503.
-    Reject,
-}
-
-impl OnFailure {
-    /// The values with their words in the file.
-    pub const WORDS: [(&str, OnFailure); 3] =
-        [("local", OnFailure::Local), ("allow", OnFailure::Allow), ("reject", OnFailure::Reject)];
-
-    pub fn as_str(self) -> &'static str {
-        OnFailure::WORDS[self as usize].0
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenBucketRate {
     pub rate: Rate,
@@ -378,18 +367,78 @@ pub struct LeakyBucketRate {
     pub queue: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MissingKey {
-    Ip,
-    Shared,
-    Reject,
-    Skip,
-}
-
 impl Index<LimitId> for Vec<LimitConfig> {
     type Output = LimitConfig;
 
     fn index(&self, LimitId(position): LimitId) -> &LimitConfig {
         &self[position]
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cost {
+    /// The minimum is 1.
+    Units(u64),
+    /// Read from trusted proxies only; otherwise the cost is 1.
+    Header { name: HeaderName, invalid: InvalidCost },
+    /// A number in the JSON of the body, of any client; 1 without it.
+    Json { pointer: JsonPointer, invalid: InvalidCost },
+    /// The number of calls in a batch of JSON-RPC; 1 for any other document, and without a body.
+    JsonRpc { invalid: InvalidCost },
+}
+
+/// The treatment of a request if its cost cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InvalidCost {
+    /// The request costs 1.
+    One,
+    /// The request is bad (400).
+    Reject,
+}
+
+/// A share of all keys, chosen by a hash that all gateways compute alike. A greater share contains every smaller one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EnforcedShare {
+    percent: f64,
+    /// Keys with a hash below this are in the share.
+    below: u64,
+}
+
+/// The number of hashes: 2⁶⁴.
+const HASHES: f64 = 18_446_744_073_709_551_616.0;
+
+impl EnforcedShare {
+    /// `percent` is from 0 to below 100.
+    pub fn new(percent: f64) -> EnforcedShare {
+        // A cast of floats saturates.
+        EnforcedShare { percent, below: (percent / 100.0 * HASHES) as u64 }
+    }
+
+    /// True if the limit acts on the key with this hash, which is the same in all gateways.
+    pub fn contains(self, hash: [u8; 16]) -> bool {
+        ((u128::from_be_bytes(hash) >> 64) as u64) < self.below
+    }
+}
+
+impl std::fmt::Display for EnforcedShare {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}%", self.percent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_end_where_they_say() {
+        let hash = |first: u64| u128::from(first).checked_shl(64).unwrap_or_default().to_be_bytes();
+        for (percent, last) in [(50.0, (1 << 63) - 1), (25.0, (1 << 62) - 1), (0.5, u64::MAX / 200)] {
+            let share = EnforcedShare::new(percent);
+            assert!(share.contains(hash(0)) && share.contains(hash(last - 2000)), "{share}");
+            assert!(!share.contains(hash(last + 2000)) && !share.contains([0xff; 16]), "{share}");
+        }
+        assert!(!EnforcedShare::new(0.0).contains([0; 16]), "0% contains no key");
+        assert_eq!(EnforcedShare::new(0.5).to_string(), "0.5%");
     }
 }

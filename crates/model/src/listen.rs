@@ -9,6 +9,7 @@ use rustls::RootCertStore;
 use rustls::sign::CertifiedKey;
 
 use super::Config;
+use sluicegate_base::labelled::labelled_enum;
 
 /// One `listen` entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,11 +40,19 @@ pub enum ListenerPurpose {
     Resp,
 }
 
-/// The scheme by which a client reached the gateway, or the proxy in front of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Scheme {
-    Http,
-    Https,
+labelled_enum! {
+    /// The scheme by which a client reached the gateway, or the proxy in front of it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Scheme: as_str -> &'static str {
+        Http = "http",
+        Https = "https",
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ProxyProtocolMode: as_str -> &'static str {
+        Optional = "optional",
+        Required = "required",
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,12 +63,6 @@ pub enum ListenAddress {
     Unix(PathBuf),
     /// Sockets that systemd passed under this name.
     Systemd(String),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyProtocolMode {
-    Optional,
-    Required,
 }
 
 /// The TLS settings of one listener, with the contents of its files at the time of reading.
@@ -105,18 +108,6 @@ impl ListenConfig {
     /// The scheme of its own connections.
     pub fn scheme(&self) -> Scheme {
         if self.tls.is_some() { Scheme::Https } else { Scheme::Http }
-    }
-}
-
-impl Scheme {
-    /// The schemes with their words in the file.
-    pub const WORDS: [(&str, Scheme); 2] = [("http", Scheme::Http), ("https", Scheme::Https)];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! The typed model of rejections: the answer to a rejected request.
 
-use super::headers::HeaderText;
-use super::template::TemplateConfig;
+use super::template::{HeaderText, TemplateConfig};
 use crate::UpstreamId;
 use http::{HeaderName, HeaderValue, StatusCode};
 

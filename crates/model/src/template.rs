@@ -1,6 +1,10 @@
-//! The typed model of texts with variables.
+//! The typed model of texts with variables, and of edits to header fields.
 
 use std::fmt;
+
+use http::{HeaderName, HeaderValue};
+
+use sluicegate_base::labelled::labelled_enum;
 
 /// Parsed text with `${name}` variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,52 +16,30 @@ pub enum TemplatePiece {
     Var(TemplateVar),
 }
 
-/// The template variables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TemplateVar {
-    Status,
-    Title,
-    Message,
-    Limit,
-    Tier,
-    Rate,
-    RetryAfter,
-    RetryAfterMs,
-    RequestId,
-    ClientIp,
-    Account,
-    Host,
-    /// The normalised path without its query; another name of [`TemplateVar::Path`].
-    Uri,
-    Path,
-    RequestUri,
-    Scheme,
-    Location,
-    Upstream,
-}
-
-impl TemplateVar {
-    /// The variables with their names in the file.
-    pub const NAMES: [(&'static str, TemplateVar); 18] = [
-        ("status", TemplateVar::Status),
-        ("title", TemplateVar::Title),
-        ("message", TemplateVar::Message),
-        ("limit", TemplateVar::Limit),
-        ("tier", TemplateVar::Tier),
-        ("rate", TemplateVar::Rate),
-        ("retry_after", TemplateVar::RetryAfter),
-        ("retry_after_ms", TemplateVar::RetryAfterMs),
-        ("request_id", TemplateVar::RequestId),
-        ("client_ip", TemplateVar::ClientIp),
-        ("account", TemplateVar::Account),
-        ("host", TemplateVar::Host),
-        ("uri", TemplateVar::Uri),
-        ("path", TemplateVar::Path),
-        ("request_uri", TemplateVar::RequestUri),
-        ("scheme", TemplateVar::Scheme),
-        ("location", TemplateVar::Location),
-        ("upstream", TemplateVar::Upstream),
-    ];
+labelled_enum! {
+    /// The template variables.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum TemplateVar: as_str -> &'static str {
+        Status = "status",
+        Title = "title",
+        Message = "message",
+        Limit = "limit",
+        Tier = "tier",
+        Rate = "rate",
+        RetryAfter = "retry_after",
+        RetryAfterMs = "retry_after_ms",
+        RequestId = "request_id",
+        ClientIp = "client_ip",
+        Account = "account",
+        Host = "host",
+        /// The normalised path without its query; another name of [`TemplateVar::Path`].
+        Uri = "uri",
+        Path = "path",
+        RequestUri = "request_uri",
+        Scheme = "scheme",
+        Location = "location",
+        Upstream = "upstream",
+    }
 }
 
 /// The text as in the file.
@@ -65,10 +47,22 @@ impl fmt::Display for TemplateConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|piece| match piece {
             TemplatePiece::Text(text) => f.write_str(text),
-            TemplatePiece::Var(var) => {
-                let name = TemplateVar::NAMES.iter().find(|(_, known)| known == var);
-                write!(f, "${{{}}}", name.map_or("", |(name, _)| name))
-            }
+            TemplatePiece::Var(var) => write!(f, "${{{}}}", var.as_str()),
         })
     }
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct HeaderEdits {
+    pub set: Vec<(HeaderName, HeaderText)>,
+    pub add: Vec<(HeaderName, HeaderText)>,
+    pub remove: Vec<HeaderName>,
+}
+
+/// The value of a field that is set or added.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeaderText {
+    Fixed(HeaderValue),
+    /// Each request fills in the variables.
+    Template(TemplateConfig),
 }

@@ -6,14 +6,18 @@ use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
 
-/// The HTTP version for the servers of an upstream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UpstreamProtocol {
-    /// HTTP/1.1 without TLS; over TLS the server chooses.
-    Auto,
-    Http1,
-    /// HTTP/2, by prior knowledge if the connection has no TLS.
-    Http2,
+use sluicegate_base::labelled::labelled_enum;
+
+labelled_enum! {
+    /// The HTTP version for the servers of an upstream.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum UpstreamProtocol: as_str -> &'static str {
+        /// HTTP/1.1 without TLS; over TLS the server chooses.
+        Auto = "auto",
+        Http1 = "http1",
+        /// HTTP/2, by prior knowledge if the connection has no TLS.
+        Http2 = "http2",
+    }
 }
 
 /// The settings that verify `https://` servers.

@@ -9,6 +9,7 @@ use http::uri::PathAndQuery;
 use serde::{Deserialize, Serialize};
 
 use super::key::KeyPart;
+use sluicegate_base::labelled::labelled_enum;
 
 /// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,33 +83,26 @@ pub struct RetryConfig {
     pub total: Option<Duration>,
 }
 
-/// A reason to try a request again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RetryReason {
-    /// The connect failed.
-    Connect,
-    /// The server did not accept the request.
-    Refused,
-    /// The response did not come in time.
-    Timeout,
-    /// The response was 502, or the connection broke before a response.
-    BadGateway,
-    /// The response was 503.
-    Unavailable,
-    /// The response was 504.
-    GatewayTimeout,
+labelled_enum! {
+    /// A reason to try a request again.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum RetryReason: as_str -> &'static str {
+        /// The connect failed.
+        Connect = "connect",
+        /// The server did not accept the request.
+        Refused = "refused",
+        /// The response did not come in time.
+        Timeout = "timeout",
+        /// The response was 502, or the connection broke before a response.
+        BadGateway = "502",
+        /// The response was 503.
+        Unavailable = "503",
+        /// The response was 504.
+        GatewayTimeout = "504",
+    }
 }
 
 impl RetryReason {
-    pub const WORDS: [(&'static str, RetryReason); 6] = [
-        ("connect", RetryReason::Connect),
-        ("refused", RetryReason::Refused),
-        ("timeout", RetryReason::Timeout),
-        ("502", RetryReason::BadGateway),
-        ("503", RetryReason::Unavailable),
-        ("504", RetryReason::GatewayTimeout),
-    ];
-
     /// `None` for a status that is never retried.
     pub fn from_status(status: u16) -> Option<RetryReason> {
         match status {

@@ -1,8 +1,7 @@
 //! Access rules and bans in one line each.
 
 use super::{format_count, format_full_period, format_period, join_names, list_statuses};
-use sluicegate_model::access::{AccessConfig, BanKey, NetworkList, StrikeRules};
-use sluicegate_model::{Config, StoreConfig};
+use sluicegate_model::{AccessConfig, BanKey, Config, NetworkList, StoreConfig, StrikeRules};
 
 /// More networks would hide the rest of the line.
 const NETWORKS_MAX: usize = 5;

@@ -1,14 +1,12 @@
 //! Describes the counted units of a limit, and how responses settle its charges.
 
 use super::{format_bytes, format_count, join_names, list_statuses};
-use sluicegate_model::charge::{
-    BodyReserve, ChargeConfig, ChargedUnits, LlmWeights, MissingUnits, OverrunAction, Reserve, ResponseSet,
-    format_millionths,
-};
-use sluicegate_model::cost::Cost;
-use sluicegate_model::limit::LimitConfig;
 use sluicegate_model::value::byte_rate::KIB;
-use sluicegate_model::value::grpc_codes::grpc_code_name;
+use sluicegate_model::value::statuses::grpc_code_name;
+use sluicegate_model::{
+    BodyReserve, ChargeConfig, ChargedUnits, Cost, LimitConfig, LlmWeights, MissingUnits, OverrunAction,
+    Reserve, ResponseSet, format_millionths,
+};
 
 /// More responses would hide the rest of the sentence.
 const RESPONSES_MAX: usize = 8;

@@ -1,8 +1,7 @@
 //! Listeners in one line each.
 
 use super::join_names;
-use sluicegate_model::Config;
-use sluicegate_model::listen::{ListenConfig, ListenerPurpose, ProxyProtocolMode, TlsVersion};
+use sluicegate_model::{Config, ListenConfig, ListenerPurpose, ProxyProtocolMode, TlsVersion};
 
 /// More names would hide the rest of the line.
 const NAMES_MAX: usize = 8;

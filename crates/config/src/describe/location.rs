@@ -4,10 +4,10 @@ use http::{HeaderName, Method};
 
 use super::{format_bytes, format_full_period, format_key, format_period, join_names, shorten};
 use crate::schema::tables::locations::cors;
-use sluicegate_model::bandwidth::BandwidthConfig;
-use sluicegate_model::cors::{CorsConfig, CorsOrigins, OriginRule};
-use sluicegate_model::headers::{HeaderEdits, HeaderText};
-use sluicegate_model::{ActionConfig, Config, HostRule, LocationConfig};
+use sluicegate_model::{
+    ActionConfig, BandwidthConfig, Config, CorsConfig, CorsOrigins, HeaderEdits, HeaderText, HostRule,
+    LocationConfig, OriginRule,
+};
 
 /// More names would hide the rest of the line.
 const NAMES_MAX: usize = 3;

@@ -13,10 +13,8 @@ use std::time::Duration;
 
 use charge::{format_amount, format_units};
 
-use sluicegate_model::key::{KeyPart, ValueSource};
-use sluicegate_model::limit::{Algorithm, LimitConfig};
-use sluicegate_model::upstream::StatusRanges;
-use sluicegate_model::value::scalars::{Rate, split_size};
+use sluicegate_model::value::scalars::split_size;
+use sluicegate_model::{Algorithm, KeyPart, LimitConfig, Rate, StatusRanges, ValueSource};
 
 pub use access::{describe_access, describe_bans};
 pub use listen::describe_listen;

@@ -1,8 +1,7 @@
 //! The rate-limit service, and its domains, one line for each rule.
 
 use super::{join_names, shorten};
-use sluicegate_model::domain::{DescriptorRuleConfig, DomainConfig};
-use sluicegate_model::{Config, LEASE_TIME, LEASE_TIME_MAX};
+use sluicegate_model::{Config, DescriptorRuleConfig, DomainConfig, LEASE_TIME, LEASE_TIME_MAX};
 
 /// "calls at 127.0.0.1:9902 need no token; a lease ends after 10 seconds, …"; `None` without a service.
 pub fn describe_service(config: &Config) -> Option<String> {

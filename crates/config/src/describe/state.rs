@@ -1,8 +1,7 @@
 //! Describes the store of counters, without its credentials.
 
 use super::join_names;
-use sluicegate_model::limit::{LimitConfig, OnFailure};
-use sluicegate_model::{Config, DEFAULT_PREFIX, RedisConfig, RedisServers};
+use sluicegate_model::{Config, DEFAULT_PREFIX, LimitConfig, OnFailure, RedisConfig, RedisServers};
 
 /// More servers would hide the rest of the line.
 const SERVERS_MAX: usize = 5;

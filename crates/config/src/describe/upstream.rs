@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::{describe_key, format_full_period, join_names, shorten};
 use crate::schema::tables::upstreams::timeouts;
-use sluicegate_model::key::KeyPart;
-use sluicegate_model::tls::UpstreamProtocol;
-use sluicegate_model::upstream::{ObeyConfig, RetryConfig, RetryReason, ServerQueueConfig};
-use sluicegate_model::{BalancePolicy, UpstreamConfig, UpstreamKind, UpstreamServerConfig};
+use sluicegate_model::{
+    BalancePolicy, KeyPart, ObeyConfig, RetryConfig, RetryReason, ServerQueueConfig, UpstreamConfig,
+    UpstreamKind, UpstreamProtocol, UpstreamServerConfig,
+};
 
 /// More servers would hide the rest of the line.
 const SERVERS_MAX: usize = 5;
@@ -88,8 +88,8 @@ fn describe_balance(balance: &BalancePolicy) -> String {
 
 /// "1 retry (connect, refused)", "2 retries (connect, 503), 2 seconds each, 5 seconds in all", "no retries".
 fn describe_retries(retries: &RetryConfig) -> String {
-    let reasons = RetryReason::WORDS.iter().filter(|(_, reason)| retries.when.contains(*reason));
-    let reasons: Vec<&str> = reasons.map(|(word, _)| *word).collect();
+    let reasons = RetryReason::ALL.into_iter().filter(|reason| retries.when.contains(*reason));
+    let reasons: Vec<&str> = reasons.map(RetryReason::as_str).collect();
     let number = match retries.attempts {
         0 => return "no retries".to_owned(),
         _ if reasons.is_empty() => return "no retries".to_owned(),

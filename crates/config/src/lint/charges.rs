@@ -1,10 +1,9 @@
 //! Warns of charges that settle nothing, or that one request can use to shut the others out.
 
 use super::LintContext;
-use sluicegate_model::charge::{ChargeConfig, ChargedUnits, Reserve, ResponseSet};
-use sluicegate_model::cost::Cost;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::{ActionConfig, LimitId};
+use sluicegate_model::{
+    ActionConfig, ChargeConfig, ChargedUnits, Cost, LimitId, Reserve, ResponseSet, codes,
+};
 
 /// The only response below 200 that ends a request.
 const SWITCHING_PROTOCOLS: u16 = 101;

@@ -4,15 +4,10 @@ use http::HeaderName;
 use http::header::ACCESS_CONTROL_EXPOSE_HEADERS;
 
 use super::LintContext;
-use sluicegate_model::access::{BanKey, StrikeRules};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::headers::HeaderEdits;
-use sluicegate_model::key::KeyPart;
-use sluicegate_model::limit::Algorithm;
-use sluicegate_model::reject::Degrade;
-use sluicegate_model::upstream::{ObeyConfig, RetryReason, StatusRanges};
-use sluicegate_model::{ActionConfig, Config, LimitId, LocationConfig, UpstreamConfig, UpstreamId};
+use sluicegate_model::{
+    ActionConfig, Algorithm, BanKey, Config, Degrade, HeaderEdits, KeyPart, LimitId, LocationConfig,
+    ObeyConfig, RetryReason, StatusRanges, StrikeRules, UpstreamConfig, UpstreamId, ValueError, codes,
+};
 
 pub(super) fn lint_ineffective(file: &LintContext<'_>) {
     warn_of_accounts(file);

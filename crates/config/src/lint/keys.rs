@@ -3,11 +3,7 @@
 use super::LintContext;
 use crate::describe::describe_key_part;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::cost::Cost;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::key::{KeyPart, ValueSource};
-use sluicegate_model::listen::ListenAddress;
+use sluicegate_model::{Cost, KeyPart, ListenAddress, ValueError, ValueSource, codes};
 
 const HELP: &str = "let only the proxy that sets it reach this listener, and name that proxy in \
                     server.trusted_proxies, e.g. [10.0.0.0/8]";

@@ -8,10 +8,9 @@ use std::collections::HashMap;
 use http::Method;
 
 use super::LintContext;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::listen::{ListenAddress, ListenConfig};
-use sluicegate_model::value::path_regex::PathRegex;
-use sluicegate_model::{Config, HostRule, LocationConfig, PathRule};
+use sluicegate_model::{
+    Config, HostRule, ListenAddress, ListenConfig, LocationConfig, PathRegex, PathRule, codes,
+};
 
 /// Patterns that match every path: a path starts with a slash, and `$` alone matches at the end of any.
 const MATCH_ALL: [&str; 11] = ["^", "^/", "/", ".", "^.", ".*", "^.*", "^/.*", "/.*", "$", ".*$"];

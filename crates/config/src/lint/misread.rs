@@ -8,9 +8,8 @@ use ipnet::IpNet;
 use super::LintContext;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
-use sluicegate_model::diagnostics::codes;
 use sluicegate_model::value::network_hint::prefix_before_zeros;
-use sluicegate_model::{HostRule, PathRule};
+use sluicegate_model::{HostRule, PathRule, codes};
 
 /// The fields that hold networks.
 const NETWORKS: [&str; 5] = ["trusted_proxies", "allow", "deny", "bypass", "ip_sets"];

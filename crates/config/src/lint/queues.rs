@@ -5,11 +5,9 @@ use std::time::Duration;
 use super::LintContext;
 use crate::describe::format_full_period;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::limit::{Algorithm, LeakyBucketRate, LimitConfig, TokenBucketRate};
-use sluicegate_model::value::scalars::Rate;
-use sluicegate_model::{ActionConfig, LimitId};
+use sluicegate_model::{
+    ActionConfig, Algorithm, LeakyBucketRate, LimitConfig, LimitId, Rate, TokenBucketRate, ValueError, codes,
+};
 
 /// The wait after which a client is assumed to give up, if no `max_wait` is set.
 const ASSUMED_MAX_WAIT: Duration = Duration::from_secs(30);

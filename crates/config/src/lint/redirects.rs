@@ -4,10 +4,9 @@ use std::collections::HashSet;
 
 use super::LintContext;
 use super::locations::selects_listener;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::listen::Scheme;
-use sluicegate_model::template::{TemplateConfig, TemplatePiece, TemplateVar};
-use sluicegate_model::{ActionConfig, LocationConfig, PathRule};
+use sluicegate_model::{
+    ActionConfig, LocationConfig, PathRule, Scheme, TemplateConfig, TemplatePiece, TemplateVar, codes,
+};
 
 pub(super) fn lint_redirects(file: &LintContext<'_>) {
     let locations = &file.config.locations;

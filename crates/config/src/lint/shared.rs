@@ -4,9 +4,7 @@ use std::net::IpAddr;
 
 use super::LintContext;
 use crate::describe::format_full_period;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::limit::Algorithm;
-use sluicegate_model::{RedisConfig, RedisServers};
+use sluicegate_model::{Algorithm, RedisConfig, RedisServers, codes};
 
 pub(super) fn lint_shared(file: &LintContext<'_>) {
     match &file.config.state.redis {

@@ -4,13 +4,12 @@ use super::LintContext;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::shown_text::show_text;
 use crate::yaml::tree::{NodeContent, ScalarText};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::diagnostics::redact::may_hold_secret;
 use sluicegate_model::value::foreign_variables::{
     VARIABLES, find_braced_name, find_dollar_names, find_variable, is_body_variable, is_environment_name,
     replace_variables,
 };
+use sluicegate_model::{ValueError, codes};
 
 /// The variables that a text can have.
 #[derive(Clone, Copy, PartialEq, Eq)]

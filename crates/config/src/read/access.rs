@@ -12,13 +12,12 @@ use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_base::file;
-use sluicegate_model::access::{AccessConfig, BansConfig, IpSetConfig, NetworkList, StrikeRules};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
-use sluicegate_model::upstream::StatusRanges;
 use sluicegate_model::value::names;
 use sluicegate_model::value::network_hint::suggest_network;
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{
+    AccessConfig, BansConfig, IpSetConfig, NetworkList, Parsed, StatusRanges, StrikeRules, ValueError, codes,
+    did_you_mean,
+};
 
 /// The sets of the file, with a note of those in use.
 pub(crate) struct IpSetReader<'a> {

@@ -12,14 +12,11 @@ use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_base::file::{self, FileContent, NamedFile};
-use sluicegate_model::account::{AccountConfig, JwtConfig, TierRules};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{Mention, ValueError, did_you_mean};
-use sluicegate_model::key::ValueSource;
-use sluicegate_model::members::TierMembers;
-use sluicegate_model::token_keys::TokenKeys;
-use sluicegate_model::value::scalars::Secret;
 use sluicegate_model::value::words::parse_or_none;
+use sluicegate_model::{
+    AccountConfig, JwtConfig, Mention, Secret, TierMembers, TierRules, TokenKeys, ValueError, ValueSource,
+    codes, did_you_mean,
+};
 
 /// Reads the section, and checks the claims and tiers that the rest of the file uses. Paths start at `folder`.
 pub(crate) fn read_account(root: &FieldReader<'_>, folder: &Path) -> AccountConfig {

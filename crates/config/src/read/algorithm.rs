@@ -7,11 +7,9 @@ use crate::schema::field::ParseScalar;
 use crate::schema::tables::limits::{adaptive, limit};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::cost::Cost;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::limit::{Algorithm, AlgorithmKind, LeakyBucketRate, TokenBucketRate};
-use sluicegate_model::value::scalars::Rate;
+use sluicegate_model::{
+    Algorithm, AlgorithmKind, Cost, LeakyBucketRate, Rate, TokenBucketRate, ValueError, codes,
+};
 
 /// Algorithms that count units of a rate.
 const RATED: [AlgorithmKind; 5] = [
@@ -171,7 +169,7 @@ pub(crate) fn read_warm_up<'n>(
 }
 
 fn report_foreign_fields(fields: &FieldReader<'_>, kind: AlgorithmKind) {
-    let own = AlgorithmKind::WORDS.iter().find(|(_, other)| *other == kind).map_or("", |(name, _)| name);
+    let own = kind.as_str();
     for (name, kinds) in FIELDS {
         let Some(value) = fields.find_by_name(name).filter(|_| !kinds.contains(&kind)) else { continue };
         let off = match name {

@@ -11,14 +11,11 @@ use crate::schema::tables::limits::limit;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
-use sluicegate_model::charge::{
-    BodyReserve, ChargeConfig, ChargedUnits, LlmWeights, OverrunAction, Reserve, ResponseSet,
-};
-use sluicegate_model::cost::Cost;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::limit::Algorithm;
 use sluicegate_model::value::scalars;
+use sluicegate_model::{
+    Algorithm, BodyReserve, ChargeConfig, ChargedUnits, Cost, LlmWeights, OverrunAction, Reserve,
+    ResponseSet, ValueError, codes,
+};
 
 /// Reads `charge` of a limit; `variants` are the numbers of the limit and of its tiers.
 pub(crate) fn read_charge<'n>(

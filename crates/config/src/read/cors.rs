@@ -6,11 +6,8 @@ use super::limits;
 use crate::schema::tables::locations::{cors, location};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::cors::{CorsConfig, CorsOrigins, OriginRule};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::value::names;
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{CorsConfig, CorsOrigins, OriginRule, Parsed, ValueError, codes};
 
 /// `None` = none.
 pub(crate) fn read_cors(fields: &FieldReader<'_>) -> Option<CorsConfig> {

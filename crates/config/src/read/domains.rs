@@ -7,9 +7,9 @@ use crate::schema::tables::service::{domain_rule, service};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
-use sluicegate_model::domain::{DescriptorRuleConfig, DomainConfig, EntryRule, ValuePattern};
+use sluicegate_model::{
+    DescriptorRuleConfig, DomainConfig, EntryRule, ValueError, ValuePattern, codes, did_you_mean,
+};
 
 /// The most rules of all domains.
 const RULES_MAX: usize = 10_000;

@@ -9,12 +9,10 @@ use crate::schema::tables::limits::limit as limit_fields;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree;
 use crate::yaml::tree::NodeContent;
-use sluicegate_model::cost::Cost;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{Position, Problem, ProblemSink, ValueError};
-use sluicegate_model::limit::{Algorithm, LimitConfig, WindowAlign};
-use sluicegate_model::redis_range::check_redis_range;
-use sluicegate_model::value::scalars::Rate;
+use sluicegate_model::{
+    Algorithm, Cost, LimitConfig, Position, Problem, ProblemSink, Rate, ValueError, WindowAlign,
+    check_redis_range, codes,
+};
 
 /// The longest text of the numbers, in bytes.
 const NUMBERS_MAX: usize = 4096;

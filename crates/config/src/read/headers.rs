@@ -8,12 +8,11 @@ use crate::schema::tables::headers::edits;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::{NodeContent, TextPiece};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
-use sluicegate_model::headers::{HeaderEdits, HeaderText};
-use sluicegate_model::template::{TemplateConfig, TemplatePiece, TemplateVar};
 use sluicegate_model::value::foreign_variables::find_variable;
 use sluicegate_model::value::names;
+use sluicegate_model::{
+    HeaderEdits, HeaderText, TemplateConfig, TemplatePiece, TemplateVar, ValueError, codes, did_you_mean,
+};
 
 /// The template variables of header values: facts about the request, known before it is forwarded.
 const HEADER_VARS: [TemplateVar; 10] = [
@@ -90,11 +89,11 @@ pub(crate) fn read_template_of(
     for piece in &text.pieces {
         match piece {
             TextPiece::Plain(plain) => pieces.push(TemplatePiece::Text(plain.clone())),
-            TextPiece::Variable(name) => match TemplateVar::NAMES.iter().find(|(known, _)| known == name) {
+            TextPiece::Variable(name) => match TemplateVar::WORDS.iter().find(|(known, _)| known == name) {
                 Some((_, var)) if is_allowed(*var) => pieces.push(TemplatePiece::Var(*var)),
                 known => {
                     let allowed =
-                        TemplateVar::NAMES.iter().filter(|(_, var)| is_allowed(*var)).map(|(name, _)| *name);
+                        TemplateVar::WORDS.iter().filter(|(_, var)| is_allowed(*var)).map(|(name, _)| *name);
                     let names: Vec<&str> = allowed.collect();
                     let message = match known {
                         Some(_) => format!("the template variable `${{{name}}}` has no value here"),

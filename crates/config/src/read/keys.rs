@@ -4,16 +4,12 @@ use http::StatusCode;
 
 use crate::schema::field::{Field, OneOrMore, ParseScalar};
 use crate::schema::kinds::Text;
-use crate::schema::tables::limits::{KEY_PART, MISSING_KEYS, limit, missing_key};
+use crate::schema::tables::limits::{KEY_PART, limit, missing_key};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::key::KeyPart;
-use sluicegate_model::limit::MissingKey;
-use sluicegate_model::value::scalars::Parsed;
 use sluicegate_model::value::words::parse_word;
+use sluicegate_model::{KeyPart, MissingKey, Parsed, ValueError, codes};
 
 /// The parts of a key, or those of its default.
 pub(crate) fn read_key(fields: &FieldReader<'_>, field: &Field<OneOrMore<Text<KeyPart>>>) -> Vec<KeyPart> {
@@ -69,7 +65,7 @@ pub(crate) fn read_missing_key(fields: &FieldReader<'_>) -> (MissingKey, StatusC
 }
 
 fn parse_missing_key(text: &str) -> Parsed<MissingKey> {
-    parse_word(&MISSING_KEYS)(text).map_err(|error| match missing_key::REJECT.value.parse_text(text) {
+    parse_word(&MissingKey::WORDS)(text).map_err(|error| match missing_key::REJECT.value.parse_text(text) {
         Ok(_) => error.with_help(format!("write {{ reject: {text} }}")),
         Err(_) => error,
     })

@@ -19,13 +19,11 @@ use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
-use sluicegate_model::cost::{Cost, InvalidCost};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
-use sluicegate_model::id::{LimitId, ViewId};
-use sluicegate_model::limit::{Algorithm, LimitConfig};
 use sluicegate_model::value::names;
 use sluicegate_model::value::rate_hint::suggest_rate;
+use sluicegate_model::{
+    Algorithm, Cost, InvalidCost, LimitConfig, LimitId, ValueError, ViewId, codes, did_you_mean,
+};
 
 /// A chain: its limits, and those of them that it uses with other numbers.
 #[derive(Default)]

@@ -9,12 +9,10 @@ use crate::schema::tables::listen::listen;
 use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::ServerConfig;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::listen::{ListenAddress, ListenConfig, ListenerPurpose, ProxyProtocolMode};
 use sluicegate_model::value::names;
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{
+    ListenAddress, ListenConfig, ListenerPurpose, Parsed, ProxyProtocolMode, ServerConfig, ValueError, codes,
+};
 
 /// The limit of systemd.
 const SYSTEMD_NAME_MAX: usize = 255;

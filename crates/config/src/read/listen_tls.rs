@@ -16,10 +16,7 @@ use super::pem;
 use crate::schema::tables::listen::tls;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::listen::{ListenCertificate, ListenTlsConfig, TlsVersion};
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{ListenCertificate, ListenTlsConfig, Parsed, TlsVersion, ValueError, codes};
 
 /// Settings that must be the same for all certificates of a listener.
 #[derive(PartialEq, Eq)]

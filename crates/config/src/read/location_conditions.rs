@@ -5,10 +5,9 @@ use std::collections::{HashMap, HashSet};
 use crate::schema::tables::locations::location;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
-use sluicegate_model::listen::{ListenConfig, Scheme};
-use sluicegate_model::{HostRule, LocationConfig, PathRule};
+use sluicegate_model::{
+    HostRule, ListenConfig, LocationConfig, PathRule, Scheme, ValueError, codes, did_you_mean,
+};
 
 /// `listener`: names of `listen` entries; empty = any.
 pub(super) fn read_listeners(fields: &FieldReader<'_>, listen: &[ListenConfig]) -> Vec<String> {

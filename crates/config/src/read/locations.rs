@@ -15,16 +15,12 @@ use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
-use sluicegate_model::access::AccessConfig;
-use sluicegate_model::bandwidth::BandwidthConfig;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::listen::{ListenConfig, Scheme};
-use sluicegate_model::reject::CannedResponse;
-use sluicegate_model::template::TemplatePiece;
 use sluicegate_model::value::byte_rate::parse_byte_rate;
-use sluicegate_model::value::scalars::{self, Parsed};
-use sluicegate_model::{ActionConfig, HostRule, LocationConfig, PathRule};
+use sluicegate_model::value::scalars;
+use sluicegate_model::{
+    AccessConfig, ActionConfig, BandwidthConfig, CannedResponse, HostRule, ListenConfig, LocationConfig,
+    Parsed, PathRule, Scheme, TemplatePiece, ValueError, codes,
+};
 
 /// Reads all locations; their inline limits and upstreams are added to `limits` and `upstreams`.
 pub(crate) fn read_locations(

@@ -9,13 +9,11 @@ use crate::schema::tables::operation::{access_log, admin, admin_token, tracing};
 use crate::schema::tables::root::root;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::admin::{AdminConfig, AdminRights, AdminToken};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::log::{AccessLogConfig, AccessLogOutput};
-use sluicegate_model::traces::TracingConfig;
 use sluicegate_model::value::names;
-use sluicegate_model::value::scalars::Secret;
+use sluicegate_model::{
+    AccessLogConfig, AccessLogOutput, AdminConfig, AdminRights, AdminToken, Secret, TracingConfig,
+    ValueError, codes,
+};
 
 /// `None` = there is none, or its address is wrong.
 pub(crate) fn read_admin(root: &FieldReader<'_>) -> Option<AdminConfig> {

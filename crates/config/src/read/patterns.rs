@@ -7,10 +7,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::value::path_regex::PathRegex;
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{Parsed, PathRegex, ValueError, codes};
 
 /// Bytes of all compiled expressions of a file together, except those that are being compiled when it is reached.
 const ALL_MAX_BYTES: usize = 256 << 20;

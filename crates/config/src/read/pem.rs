@@ -9,9 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use sluicegate_base::file::{explain_path, read_capped};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{Parsed, ValueError, codes};
 
 /// Larger than any bundle of authorities.
 const BYTES_MAX: u64 = 4 << 20;

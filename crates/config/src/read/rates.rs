@@ -6,11 +6,9 @@ use crate::schema::tables::charge::charge;
 use crate::schema::tables::limits::limit;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::limit::LimitConfig;
 use sluicegate_model::value::byte_rate::{is_size, parse_kib, parse_kib_rate, show_kib};
-use sluicegate_model::value::scalars::{self, Parsed, Rate};
+use sluicegate_model::value::scalars;
+use sluicegate_model::{LimitConfig, Parsed, Rate, ValueError, codes};
 
 /// How the rates of a limit are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,13 +8,11 @@ use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::reject::{
-    CannedResponse, Degrade, OnReject, OnRejectPatch, RateLimitHeaders, RejectBody,
-};
-use sluicegate_model::template::TemplateConfig;
 use sluicegate_model::value::words::{parse_or_none, parse_word};
+use sluicegate_model::{
+    CannedResponse, Degrade, OnReject, OnRejectPatch, RateLimitHeaders, RejectBody, TemplateConfig,
+    ValueError, codes,
+};
 
 /// The top-level section.
 pub(crate) fn read_on_reject(root: &FieldReader<'_>, upstreams: &UpstreamReader<'_>) -> OnReject {

@@ -13,9 +13,7 @@ use crate::schema::tables::server::{keepalive, server, timeouts};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::{Node, NodeContent};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{Position, ProblemSink};
-use sluicegate_model::{Config, ServerConfig};
+use sluicegate_model::{Config, Position, ProblemSink, ServerConfig, codes};
 
 /// Reads the whole tree; the result is valid only if there are no problems. Relative paths start at `folder`.
 pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> Option<Config> {

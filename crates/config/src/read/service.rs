@@ -10,10 +10,7 @@ use crate::schema::tables::root::root;
 use crate::schema::tables::service::service;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::ServerConfig;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::listen::{ListenAddress, ListenConfig, ListenerPurpose};
-use sluicegate_model::service::ServiceConfig;
+use sluicegate_model::{ListenAddress, ListenConfig, ListenerPurpose, ServerConfig, ServiceConfig, codes};
 
 /// Reads `service`, and takes the listeners that it names out of `listen`; relative paths start at `folder`. The inline
 /// limits of its domains are added to `limits`.

@@ -16,13 +16,11 @@ use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
 use sluicegate_base::file::explain_path;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::limit::{LimitConfig, OnFailure};
-use sluicegate_model::redis_range::check_redis_range;
-use sluicegate_model::value::scalars::Parsed;
 use sluicegate_model::value::words::parse_word;
-use sluicegate_model::{RedisConfig, StateConfig, StoreConfig};
+use sluicegate_model::{
+    LimitConfig, OnFailure, Parsed, RedisConfig, StateConfig, StoreConfig, ValueError, check_redis_range,
+    codes,
+};
 
 /// The section `state`, on which the readers of limits depend.
 pub(crate) struct StateReader {

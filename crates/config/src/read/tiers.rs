@@ -4,12 +4,8 @@ use super::algorithm::NumberReader;
 use crate::schema::tables::limits::{limit, tier_numbers};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{Mention, ProblemSink, ValueError};
-use sluicegate_model::enforce::EnforcedShare;
-use sluicegate_model::key::KeyPart;
-use sluicegate_model::limit::Algorithm;
 use sluicegate_model::value::names;
+use sluicegate_model::{Algorithm, EnforcedShare, KeyPart, Mention, ProblemSink, ValueError, codes};
 
 /// Each tier has its own counters, and every request searches this list.
 const TIERS_MAX: usize = 64;

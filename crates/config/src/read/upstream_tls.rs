@@ -15,11 +15,7 @@ use crate::schema::tables::upstreams::{tls, upstream};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_base::system_roots::load_system_roots;
-use sluicegate_model::UpstreamServerConfig;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::tls::UpstreamTlsConfig;
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{Parsed, UpstreamServerConfig, UpstreamTlsConfig, ValueError, codes};
 
 /// The base folder of paths and the system's authorities, common to all upstreams of a file.
 pub(crate) struct UpstreamTlsReader {

@@ -13,13 +13,12 @@ use crate::schema::tables::upstreams::{
 };
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
-use sluicegate_model::tls::UpstreamTlsConfig;
-use sluicegate_model::upstream::{HealthConfig, ObeyConfig, RetryConfig, RetryReasons, StatusRanges};
 use sluicegate_model::value::names;
 use sluicegate_model::value::server_url::{is_server_url, parse_server};
-use sluicegate_model::{UpstreamConfig, UpstreamId, UpstreamKind, UpstreamServerConfig};
+use sluicegate_model::{
+    HealthConfig, ObeyConfig, RetryConfig, RetryReasons, StatusRanges, UpstreamConfig, UpstreamId,
+    UpstreamKind, UpstreamServerConfig, UpstreamTlsConfig, ValueError, codes, did_you_mean,
+};
 
 /// The name of the built-in echo backend.
 const DEMO: &str = "demo";

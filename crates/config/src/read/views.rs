@@ -6,11 +6,10 @@ use crate::schema::tables::limits::{chain_view, limit};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
-use sluicegate_model::charge::Reserve;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
-use sluicegate_model::id::ViewId;
-use sluicegate_model::limit::{Algorithm, LeakyBucketRate, LimitConfig, TokenBucketRate};
+use sluicegate_model::{
+    Algorithm, LeakyBucketRate, LimitConfig, Reserve, TokenBucketRate, ValueError, ViewId, codes,
+    did_you_mean,
+};
 
 /// The most different numbers of one limit: each has prepared header fields and responses.
 const VIEWS_MAX: usize = 64;

@@ -1,6 +1,6 @@
 //! The description of a field, from which come reading, the JSON Schema and the reference.
 
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::Parsed;
 
 /// One field of one section: its name, its value and its meaning.
 pub struct Field<S> {

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::field::{DescribeValue, OneOrMore, ParseScalar, Section, Shape};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::value::byte_rate::show_size;
 use sluicegate_model::value::names::parse_file_name;
-use sluicegate_model::value::scalars::{self, Parsed, Rate, show_duration};
+use sluicegate_model::value::scalars;
+use sluicegate_model::value::scalars::show_duration;
 use sluicegate_model::value::statuses::parse_status_range;
 use sluicegate_model::value::words::{parse_or_word, parse_word};
+use sluicegate_model::{Parsed, Rate, ValueError, codes};
 
 /// A whole number; both bounds are included.
 pub struct Number<T = u64>(pub T, pub T);

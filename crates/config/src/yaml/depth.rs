@@ -1,6 +1,6 @@
 //! Limits the nesting of a text before it is parsed, because parsing takes time quadratic in the depth.
 
-use sluicegate_model::diagnostics::problem::Position;
+use sluicegate_model::Position;
 
 /// The deepest level; it is above the parser's bound, so that an ordinary file never fails here.
 const DEPTH_MAX: usize = 200;

@@ -12,9 +12,7 @@ use crate::schema::field::{Field, FieldDefault, FieldSource, OneOrMore, ParseSca
 use crate::schema::kinds::{Nested, NestedOrNone, OneOrMoreOrWord};
 use crate::schema::tables::root::root;
 use crate::schema::{sections_with, show_nested};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{ProblemSink, ValueError, did_you_mean, find_nearest};
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{Parsed, ProblemSink, ValueError, codes, did_you_mean, find_nearest};
 
 /// The fields of one mapping. [`FieldReader::report_unknown`] reports those that the section does not have.
 pub struct FieldReader<'a> {

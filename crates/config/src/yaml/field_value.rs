@@ -2,11 +2,8 @@
 
 use super::hints::{field_name, suggest_example, suggest_form, suggest_template, suggest_value};
 use super::tree::{MapKey, Node, NodeContent};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{Mention, Position, ProblemSink, ValueError};
 use sluicegate_model::diagnostics::redact::may_hold_secret;
-use sluicegate_model::key::ValueSource;
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{Mention, Parsed, Position, ProblemSink, ValueError, ValueSource, codes};
 
 /// A value of the file: its node, its path, and the sink of its problems.
 #[derive(Clone)]

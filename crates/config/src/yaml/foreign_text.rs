@@ -1,7 +1,6 @@
 //! Texts that are no YAML of this gateway: files of other programs, and characters that only look like those of YAML.
 
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{Position, Problem, ValueError};
+use sluicegate_model::{Position, Problem, ValueError, codes};
 
 /// The problem of a file that is the configuration of nginx or Caddy, told by its first line.
 pub fn find_other_program(text: &str) -> Option<(Position, ValueError)> {

@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::tree::{MapKey, Node, NodeContent, ScalarText, TextPiece};
 use sluicegate_base::file;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{Position, ProblemSink, ValueError, did_you_mean};
 use sluicegate_model::diagnostics::redact::may_hold_secret;
 use sluicegate_model::value::foreign_variables::{find_variable, is_body_variable, is_environment_name};
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{Parsed, Position, ProblemSink, ValueError, codes, did_you_mean};
 
 /// The sources of replaced text.
 pub struct Environment<'a> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::{ImportFault, ImportReport, ImportedLine};
 use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent, parse_document};
-use sluicegate_model::diagnostics::problem::Position;
+use sluicegate_model::Position;
 
 #[derive(Debug)]
 pub(super) struct IngressObject {

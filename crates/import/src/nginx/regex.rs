@@ -6,7 +6,7 @@ use regex_syntax::hir::Look;
 use regex_syntax::hir::literal::{ExtractKind, Extractor, Literal};
 
 use sluicegate_config::schema::tables::locations::parse_plain_path;
-use sluicegate_model::value::path_regex::PathRegex;
+use sluicegate_model::PathRegex;
 
 /// Marks that PCRE and the gateway read differently: possessive repetitions, operators of classes, marks of words.
 const AMBIGUOUS: [&str; 10] = ["*+", "++", "?+", "}+", "&&", "--", "~~", r"\<", r"\>", r"\b{"];

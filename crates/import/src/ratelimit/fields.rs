@@ -2,7 +2,7 @@
 
 use crate::{ImportFault, ImportedLine};
 use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent};
-use sluicegate_model::diagnostics::problem::Position;
+use sluicegate_model::Position;
 
 /// A file, for the places of findings and faults.
 #[derive(Debug, Clone, Copy)]

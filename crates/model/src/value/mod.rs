@@ -4,7 +4,6 @@ pub mod byte_rate;
 pub mod divide;
 pub mod foreign_variables;
 pub mod fraction;
-pub mod grpc_codes;
 pub mod methods;
 pub mod names;
 pub mod network_hint;

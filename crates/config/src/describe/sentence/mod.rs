@@ -10,14 +10,11 @@ use super::state::describe_store;
 use super::{
     describe_optional_key, describe_part, format_count, format_full_period, format_key, format_rate,
 };
-use sluicegate_model::access::NetworkList;
-use sluicegate_model::charge::Reserve;
-use sluicegate_model::cost::{Cost, InvalidCost};
-use sluicegate_model::id::{LimitId, ViewId};
-use sluicegate_model::limit::{Algorithm, LeakyBucketRate, LimitConfig, MissingKey, WindowAlign};
-use sluicegate_model::reject::{Degrade, OnReject};
-use sluicegate_model::value::scalars::{Rate, split_size};
-use sluicegate_model::{Config, LocationConfig};
+use sluicegate_model::value::scalars::split_size;
+use sluicegate_model::{
+    Algorithm, Config, Cost, Degrade, InvalidCost, LeakyBucketRate, LimitConfig, LimitId, LocationConfig,
+    MissingKey, NetworkList, OnReject, Rate, Reserve, ViewId, WindowAlign,
+};
 
 /// Describes the limit at `index` of the configuration, in the chain of `location` if one is given, e.g. "per-ip:
 /// 10 requests per second per client IP, 20 at once; the 21st is rejected with 429 and told when to return".

@@ -8,10 +8,8 @@ use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
 use sluicegate_base::system_roots::load_system_roots;
-use sluicegate_model::RedisServers;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::tls::RedisTlsFiles;
 use sluicegate_model::value::redis_url::{RedisEndpoint, parse_seed_url, parse_server_url, url_error};
+use sluicegate_model::{RedisServers, RedisTlsFiles, codes};
 
 /// Reads `url`; `None` after an error.
 pub(crate) fn read_redis_endpoint(value: &FieldValue<'_>) -> Option<RedisEndpoint> {

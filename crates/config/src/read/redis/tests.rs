@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::yaml::tree;
-use sluicegate_model::diagnostics::problem::{Position, ProblemSink};
-use sluicegate_model::value::scalars::Secret;
+use sluicegate_model::{Position, ProblemSink, Secret};
 
 /// The endpoint of the URL or list `yaml`, or its error messages.
 fn try_read_endpoint(yaml: &str) -> Result<RedisEndpoint, Vec<String>> {

@@ -2,10 +2,8 @@
 
 use crate::schema::field::{OneOrMore, Shape, section};
 use crate::schema::kinds::{NONZERO_TIME, OrWord, STATUS_RANGE, Special, StatusRange, Text, Words, text};
-use sluicegate_model::access::BanKey;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::value::scalars::{self, Parsed, Rate};
+use sluicegate_model::value::scalars;
+use sluicegate_model::{BanKey, Parsed, Rate, ValueError, codes};
 use std::time::Duration;
 
 /// Every strike within the period is kept in memory.

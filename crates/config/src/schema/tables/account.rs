@@ -5,12 +5,9 @@ use jsonwebtoken::Algorithm;
 
 use crate::schema::field::{OneOrMore, Shape, section};
 use crate::schema::kinds::{Nested, OneOrMoreOrWord, OrWord, Special, Text, text};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::key::ValueSource;
 use sluicegate_model::value::names;
-use sluicegate_model::value::scalars::{Parsed, Secret};
 use sluicegate_model::value::words::parse_word;
+use sluicegate_model::{Parsed, Secret, ValueError, ValueSource, codes};
 
 const ALGORITHMS: [(&str, Algorithm); 12] = [
     ("RS256", Algorithm::RS256),

@@ -5,15 +5,13 @@ use crate::schema::kinds::{
     Nested, Number, OneOrMoreOrWord, OrWord, PERCENTAGE, STATUS_RANGE, Scalar, Special, Text, Words, text,
 };
 use sluicegate_base::json_pointer::JsonPointer;
-use sluicegate_model::charge::{ChargedUnits, LlmWeights, MissingUnits, OverrunAction};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::value::grpc_codes::parse_grpc_code;
 use sluicegate_model::value::names;
 use sluicegate_model::value::names::parse_pointer;
-use sluicegate_model::value::scalars::{self, Parsed};
+use sluicegate_model::value::scalars;
+use sluicegate_model::value::statuses::parse_grpc_code;
 use sluicegate_model::value::statuses::parse_status_range;
 use sluicegate_model::value::words::parse_word;
+use sluicegate_model::{ChargedUnits, LlmWeights, MissingUnits, OverrunAction, Parsed, ValueError, codes};
 
 section! {
     /// A limit whose responses settle what a request costs: each request reserves units, and at the end of its
@@ -33,14 +31,9 @@ section! {
     RESERVE: Special = Special(reserve_shape), "reserve", "cost", "100";
     /// The cost of a response that does not say it, or whose end nobody awaited: an estimate by what was delivered, of
     /// tokens after an early end or without a known text at least what was reserved; what was reserved; or nothing.
-    MISSING: Words<MissingUnits> = Words(&[
-        ("estimate", MissingUnits::Estimate),
-        ("reserved", MissingUnits::Reserved),
-        ("nothing", MissingUnits::Nothing),
-    ]), "missing", "estimate", "reserved";
+    MISSING: Words<MissingUnits> = Words(&MissingUnits::WORDS), "missing", "estimate", "reserved";
     /// What happens to a response that uses more than was reserved while nothing is left: it is finished, or cut.
-    OVER: Words<OverrunAction> = Words(&[("finish", OverrunAction::Finish), ("cut", OverrunAction::Cut)]),
-        "over", "finish", "cut";
+    OVER: Words<OverrunAction> = Words(&OverrunAction::WORDS), "over", "finish", "cut";
 }
 
 section! {

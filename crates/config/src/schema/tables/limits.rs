@@ -1,7 +1,14 @@
 //! The fields of a limit.
 
 use http::{Method, StatusCode};
-use sluicegate_model::value::scalars::Rate;
+use sluicegate_model::value::names::parse_pointer;
+use sluicegate_model::value::scalars;
+use sluicegate_model::value::words::parse_word;
+use sluicegate_model::value::{methods, names};
+use sluicegate_model::{
+    AlgorithmKind, BUCKETS_MAX, Cost, InvalidCost, KeyPart, MissingKey, OnFailure, Parsed, Rate, StoreConfig,
+    ValueError, WindowAlign, codes,
+};
 use std::time::Duration;
 
 use crate::schema::field::{OneOrMore, Shape, section};
@@ -9,16 +16,6 @@ use crate::schema::kinds::{
     COUNT, NONZERO_TIME, NUMBER_OR_SIZE, Nested, NestedOrNone, Number, OneOrMoreOrWord, OrWord, PERCENTAGE,
     RATE_TEXT, SWITCH, Scalar, Special, Text, Words,
 };
-use sluicegate_model::StoreConfig;
-use sluicegate_model::cost::{Cost, InvalidCost};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::key::KeyPart;
-use sluicegate_model::limit::{AlgorithmKind, BUCKETS_MAX, MissingKey, OnFailure, WindowAlign};
-use sluicegate_model::value::names::parse_pointer;
-use sluicegate_model::value::scalars::{self, Parsed};
-use sluicegate_model::value::words::parse_word;
-use sluicegate_model::value::{methods, names};
 
 use super::access::networks;
 use super::charge::charge;
@@ -86,9 +83,7 @@ section! {
     /// The response to requests that this limit rejects.
     ON_REJECT: Nested = Nested(&on_reject::SECTION), "on_reject", "{}", "{ status: 503 }";
     /// Where it counts; `auto` is `state.store`.
-    STATE: OrWord<Words<StoreConfig>> =
-        OrWord("auto", Words(&[("local", StoreConfig::Local), ("redis", StoreConfig::Redis)])),
-        "state", "auto", "redis";
+    STATE: OrWord<Words<StoreConfig>> = OrWord("auto", Words(&StoreConfig::WORDS)), "state", "auto", "redis";
     /// What decides while Redis does not answer; `auto` is `state.redis.on_failure`.
     ON_FAILURE: OrWord<Words<OnFailure>> = OrWord("auto", Words(&OnFailure::WORDS)), "on_failure", "auto", "allow";
 }
@@ -152,13 +147,6 @@ pub const KEY_PART: Text<KeyPart> = Text::new(
 pub const METHODS_OR_ANY: OneOrMoreOrWord<Text<Method>> =
     OneOrMoreOrWord("any", Text::new("a request method", methods::parse_method));
 
-pub const MISSING_KEYS: [(&str, MissingKey); 4] = [
-    ("ip", MissingKey::Ip),
-    ("shared", MissingKey::Shared),
-    ("reject", MissingKey::Reject),
-    ("skip", MissingKey::Skip),
-];
-
 fn tiers() -> Shape {
     let none = || Shape::Words(vec!["none"]);
     let numbers = Shape::Either(vec![none(), Shape::Section(&tier_numbers::SECTION)]);
@@ -171,8 +159,7 @@ fn max_concurrent() -> Shape {
 }
 
 fn missing_key_shape() -> Shape {
-    let words = MISSING_KEYS.iter().map(|(word, _)| *word).collect();
-    Shape::Either(vec![Shape::Words(words), Shape::Section(&missing_key::SECTION)])
+    Shape::Either(vec![Shape::Words(MissingKey::LABELS.to_vec()), Shape::Section(&missing_key::SECTION)])
 }
 
 fn parse_missing_key_status(text: &str) -> Parsed<StatusCode> {

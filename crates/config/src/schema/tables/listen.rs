@@ -4,10 +4,7 @@ use std::path::PathBuf;
 
 use crate::schema::field::{Shape, section};
 use crate::schema::kinds::{FILE, OrWord, SWITCH, Scalar, Special, Text, Words, text};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::listen::{ProxyProtocolMode, TlsVersion};
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{Parsed, ProxyProtocolMode, TlsVersion, ValueError, codes};
 
 use super::limits::parse_name;
 
@@ -21,10 +18,8 @@ section! {
     /// Whether HTTP/2 is spoken, with TLS by ALPN and without by prior knowledge.
     HTTP2: Scalar<bool> = SWITCH, "http2", "true", "false";
     /// Whether connections begin with a PROXY header; only trusted proxies and unix sockets may send one.
-    PROXY_PROTOCOL: OrWord<Words<ProxyProtocolMode>> = OrWord("none", Words(&[
-        ("optional", ProxyProtocolMode::Optional),
-        ("required", ProxyProtocolMode::Required),
-    ])), "proxy_protocol", "none", "required";
+    PROXY_PROTOCOL: OrWord<Words<ProxyProtocolMode>> = OrWord("none", Words(&ProxyProtocolMode::WORDS)),
+        "proxy_protocol", "none", "required";
     /// The permissions of a unix socket's file, as octal digits, quoted or not; `none` leaves them to the umask.
     MODE: OrWord<Text<u32>> = OrWord("none", Text::new("octal digits", parse_mode)), "mode", "none", "\"0660\"";
     /// The name by which locations select the listener; `auto` is none.

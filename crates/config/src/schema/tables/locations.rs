@@ -13,13 +13,8 @@ use crate::schema::kinds::{
     NONZERO_TIME, Nested, NestedOrNone, OneOrMoreOrWord, OrWord, SWITCH, Scalar, Size, Span, Special, Text,
     Words, text,
 };
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::key::KeyPart;
-use sluicegate_model::listen::Scheme;
 use sluicegate_model::value::names;
-use sluicegate_model::value::scalars::Parsed;
-use sluicegate_model::{HostHeader, HostRule};
+use sluicegate_model::{HostHeader, HostRule, KeyPart, Parsed, Scheme, ValueError, codes};
 
 /// The most that `body_peek` may hold of each request.
 const BODY_PEEK_MAX: u64 = 64 << 20;

@@ -8,16 +8,12 @@ use http::HeaderName;
 
 use crate::schema::field::{OneOrMore, Shape, section};
 use crate::schema::kinds::{OrWord, PERCENTAGE, SWITCH, Scalar, Span, Special, Text, Words};
-use sluicegate_model::ReloadConfig;
-use sluicegate_model::admin::AdminRights;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::log::{AccessLogConfig, AccessLogOutput, LogConfig, LogFormat, LogLevel};
-use sluicegate_model::log_field::LogField;
-use sluicegate_model::traces::CollectorConfig;
 use sluicegate_model::value::names;
 use sluicegate_model::value::otlp_url::parse_otlp_url;
-use sluicegate_model::value::scalars::{Parsed, Secret};
+use sluicegate_model::{
+    AccessLogConfig, AccessLogOutput, AdminRights, CollectorConfig, LogConfig, LogField, LogFormat, LogLevel,
+    Parsed, ReloadConfig, Secret, ValueError, codes,
+};
 
 use super::headers::headers;
 use super::limits::parse_name;
@@ -66,19 +62,9 @@ section! {
     /// The log of the program itself, on stderr.
     mod log = "log" for LogConfig;
     /// The least severe messages that are written.
-    level: Words<LogLevel> = Words(&[
-        ("error", LogLevel::Error),
-        ("warn", LogLevel::Warn),
-        ("info", LogLevel::Info),
-        ("debug", LogLevel::Debug),
-        ("trace", LogLevel::Trace),
-    ]), "info", "warn";
+    level: Words<LogLevel> = Words(&LogLevel::WORDS), "info", "warn";
     /// The form of a message; `auto` is pretty on a terminal, else JSON.
-    format: Words<LogFormat> = Words(&[
-        ("auto", LogFormat::Auto),
-        ("pretty", LogFormat::Pretty),
-        ("json", LogFormat::Json),
-    ]), "auto", "json";
+    format: Words<LogFormat> = Words(&LogFormat::WORDS), "auto", "json";
 }
 
 section! {
@@ -95,14 +81,7 @@ section! {
         "[]", "[user-agent, referer]";
     /// Further fields of each line: the user agent, the referer without its query, the tries and the response time of
     /// the upstream, the scheme and the version of HTTP.
-    fields: OneOrMore<Words<LogField>> = OneOrMore(Words(&[
-        ("user_agent", LogField::UserAgent),
-        ("referer", LogField::Referer),
-        ("tries", LogField::Tries),
-        ("upstream_ms", LogField::UpstreamMs),
-        ("scheme", LogField::Scheme),
-        ("proto", LogField::Proto),
-    ])), "[]", "[user_agent, upstream_ms]";
+    fields: OneOrMore<Words<LogField>> = OneOrMore(Words(&LogField::WORDS)), "[]", "[user_agent, upstream_ms]";
     /// Writes accounts and keys as 64-bit hashes instead of their text.
     hash_keys: Scalar<bool> = SWITCH, "true", "false";
     /// The secret that hashes of accounts and keys are made with. Gateways with the same secret make the same hashes,

@@ -4,10 +4,8 @@ use crate::schema::field::{Shape, section};
 use crate::schema::kinds::{OrWord, Special, Text, WHOLE_PERCENTAGE, text};
 use crate::schema::tables::headers::headers;
 use http::{HeaderValue, StatusCode};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::value::names;
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{Parsed, ValueError, codes};
 
 section! {
     /// The response to rejected requests. The section of a location goes over that of the limit, and both go over the

@@ -10,9 +10,8 @@ use crate::schema::kinds::{COUNT, NONZERO_TIME, Nested, Number, OrWord, Size, Sp
 use crate::schema::tables::headers::edits;
 use crate::schema::tables::locations::chain;
 use sluicegate_model::value::names;
-use sluicegate_model::value::scalars::Parsed;
 use sluicegate_model::value::words::parse_word;
-use sluicegate_model::{ClientIpConfig, ServerTimeouts, UnderscoreHeaders};
+use sluicegate_model::{ClientIpConfig, Parsed, ServerTimeouts, UnderscoreHeaders};
 
 section! {
     /// Settings for all clients and locations.

@@ -2,9 +2,7 @@
 
 use crate::schema::field::{Shape, section};
 use crate::schema::kinds::{OneOrMoreOrWord, OrWord, SWITCH, Scalar, Special, Text, text};
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::value::scalars::{Parsed, Secret};
+use sluicegate_model::{Parsed, Secret, ValueError, codes};
 
 use super::listen::listen_shape;
 use super::locations::chain;

@@ -5,11 +5,7 @@ use std::time::Duration;
 
 use crate::schema::field::{Shape, section};
 use crate::schema::kinds::{FILE, Nested, Number, OrWord, Span, Special, Text, Words, text};
-use sluicegate_model::StoreConfig;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::limit::OnFailure;
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{OnFailure, Parsed, StoreConfig, ValueError, codes};
 
 const PREFIX_MAX: usize = 32;
 
@@ -17,8 +13,7 @@ section! {
     /// The place where limits count, and the counters of this process.
     mod state = "state";
     /// Where limits count that do not say `state` themselves.
-    STORE: Words<StoreConfig> = Words(&[("local", StoreConfig::Local), ("redis", StoreConfig::Redis)]),
-        "store", "local", "redis";
+    STORE: Words<StoreConfig> = Words(&StoreConfig::WORDS), "store", "local", "redis";
     /// Keys that one limit counts apart. When it is full, new ones share counters by network, and that is counted.
     MAX_KEYS: Number<usize> = Number(1, 1_000_000_000), "max_keys", "1000000", "100000";
     /// The precision of the heaviest keys of each limit: the rates that are shown of them are too low by at most the

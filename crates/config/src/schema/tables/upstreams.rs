@@ -11,19 +11,15 @@ use crate::schema::kinds::{
     COUNT, FILE, NONZERO_TIME, Nested, NestedOrNone, Number, OrWord, PERCENTAGE, SHARE, STATUS_RANGE, SWITCH,
     Scalar, Special, StatusRange, Text, Words, text,
 };
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::key::KeyPart;
-use sluicegate_model::tls::UpstreamProtocol;
-use sluicegate_model::upstream::{
-    EjectConfig, HealthConfig, RetryReason, ServerQueueConfig, UpstreamTimeouts,
-};
 use sluicegate_model::value::names;
-use sluicegate_model::value::scalars::{self, Parsed};
+use sluicegate_model::value::scalars;
 use sluicegate_model::value::server_url::parse_server;
 use sluicegate_model::value::statuses::parse_status_range;
 use sluicegate_model::value::words::parse_word;
-use sluicegate_model::{BalancePolicy, UpstreamServerConfig};
+use sluicegate_model::{
+    BalancePolicy, EjectConfig, HealthConfig, KeyPart, Parsed, RetryReason, ServerQueueConfig,
+    UpstreamProtocol, UpstreamServerConfig, UpstreamTimeouts, ValueError, codes,
+};
 
 use super::limits::KEY_PART;
 
@@ -40,11 +36,7 @@ section! {
     ).matching("^(p2c|round_robin|least_conn|random|hash:(ip|uri|header:.+))$"),
         "balance", "p2c", "least_conn";
     /// The HTTP version; `auto` is HTTP/1.1, and over TLS the choice of the server.
-    PROTOCOL: Words<UpstreamProtocol> = Words(&[
-        ("auto", UpstreamProtocol::Auto),
-        ("http1", UpstreamProtocol::Http1),
-        ("http2", UpstreamProtocol::Http2),
-    ]), "protocol", "auto", "http2";
+    PROTOCOL: Words<UpstreamProtocol> = Words(&UpstreamProtocol::WORDS), "protocol", "auto", "http2";
     /// Idle connections that each worker keeps to each server.
     KEEPALIVE: Number<usize> = Number(0, 1_000_000), "keepalive", "128", "32";
     /// Requests that each server gets at once, over all workers; while all servers have that many, further ones wait in

@@ -5,9 +5,8 @@
 
 mod values;
 
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{Position, ValueError};
 use sluicegate_model::diagnostics::redact;
+use sluicegate_model::{Position, ValueError, codes};
 
 /// A mistake and its cure.
 struct Finding {

@@ -1,7 +1,7 @@
 //! Scans values: plain ones, quotes, and brackets with their content.
 
 use super::{Bracket, Finding, Scanned, SyntaxScan};
-use sluicegate_model::diagnostics::problem::Position;
+use sluicegate_model::Position;
 
 impl SyntaxScan<'_> {
     pub(super) fn scan_value(&mut self, at: usize) -> Result<(), Finding> {

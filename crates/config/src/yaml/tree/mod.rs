@@ -11,8 +11,7 @@ use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, Seq
 use super::depth;
 use super::foreign_text::find_forbidden_character;
 use super::syntax_error::explain_syntax_error;
-use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{Position, ValueError};
+use sluicegate_model::{Position, ValueError, codes};
 
 /// One value of the file.
 #[derive(Debug)]
