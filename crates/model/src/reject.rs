@@ -19,7 +19,7 @@ pub struct OnReject {
 }
 
 /// The substitute for a rejection.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Degrade {
     /// Index into [`crate::Config::upstreams`].
     Upstream(UpstreamId),
@@ -27,14 +27,14 @@ pub enum Degrade {
 }
 
 /// A response written in the file.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CannedResponse {
     pub status: StatusCode,
     pub body: TemplateConfig,
     pub content_type: HeaderValue,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum RejectBody {
     Problem,
     Envelope,
@@ -49,7 +49,7 @@ pub struct RateLimitHeaders {
 }
 
 /// An `on_reject` section that overrides only the fields it has.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct OnRejectPatch {
     /// `Some(None)` restores `auto`.
     pub status: Option<Option<StatusCode>>,
@@ -64,13 +64,7 @@ pub struct OnRejectPatch {
 impl OnRejectPatch {
     /// True if the section overrides nothing.
     pub fn is_empty(&self) -> bool {
-        let OnRejectPatch { status, body, headers, ratelimit_headers, retry_jitter, degrade } = self;
-        status.is_none()
-            && body.is_none()
-            && headers.is_none()
-            && ratelimit_headers.is_none()
-            && retry_jitter.is_none()
-            && degrade.is_none()
+        *self == OnRejectPatch::default()
     }
 }
 

@@ -6,7 +6,7 @@ use http::header::ACCESS_CONTROL_EXPOSE_HEADERS;
 use super::LintContext;
 use sluicegate_model::{
     ActionConfig, Algorithm, BanKey, Config, Degrade, HeaderEdits, KeyPart, LimitId, LocationConfig,
-    ObeyConfig, RetryReason, StatusRanges, StrikeRules, UpstreamConfig, UpstreamId, ValueError, codes,
+    ObeyConfig, RetryReason, StatusRanges, StrikeRules, UpstreamConfig, UpstreamId, codes,
 };
 
 pub(super) fn lint_ineffective(file: &LintContext<'_>) {
@@ -207,8 +207,7 @@ pub(super) fn lint_shadows(file: &LintContext<'_>) {
     for (id, limit) in file.used_limits().into_iter().map(|id| (id, &file.config.limits[id])) {
         let Some(shadow) = limit.shadow.map(|shadow| &file.config.limits[shadow]) else { continue };
         let warn = |message: &str, help: &str| {
-            let error = ValueError::new(codes::NO_EFFECT, message).with_help(help);
-            file.limit_value(id, &["shadow"]).warn_at(error);
+            file.limit_value(id, &["shadow"]).warn(codes::NO_EFFECT, message, help);
         };
         let numbers = || limit.file_variants();
         if numbers().all(|numbers| *numbers == shadow.algorithm) {
@@ -233,8 +232,7 @@ pub(super) fn lint_obeyed(file: &LintContext<'_>) {
         if let Some(status) = shared_status(upstream, obey) {
             let message = format!("{status} is obeyed, so it never counts as an error of a server");
             let help = "leave it out of eject.status, or of obey.status";
-            let error = ValueError::new(codes::NO_EFFECT, message).with_help(help);
-            field(&["eject", "status"]).warn_at(error);
+            field(&["eject", "status"]).warn(codes::NO_EFFECT, message, help);
         }
         let is_obeyed = |status: &u16| obey.status.contains(*status);
         let is_retried = |status: &u16| {
@@ -244,8 +242,7 @@ pub(super) fn lint_obeyed(file: &LintContext<'_>) {
         if let Some(status) = (502..=504).filter(is_obeyed).find(is_retried) {
             let message = format!("{status} is obeyed, so it is never tried again");
             let help = "leave it out of retries.when, or of obey.status";
-            let error = ValueError::new(codes::NO_EFFECT, message).with_help(help);
-            field(&["retries", "when"]).warn_at(error);
+            field(&["retries", "when"]).warn(codes::NO_EFFECT, message, help);
         }
         if obey.key != [KeyPart::Global] && is_degraded_to(file.config, index) {
             let message = "requests that come here by `degrade` stop together, whatever their key";

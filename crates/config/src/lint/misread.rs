@@ -64,8 +64,7 @@ fn warn_of_no_locations(file: &LintContext<'_>) {
     if file.config.locations.is_empty() && file.config.service.is_none() {
         let message = "there are no locations, so every request is answered with 404";
         let help = "write e.g. locations: [{ path: /, upstream: demo }]";
-        let value = file.value_at(&["locations"]);
-        value.warn(codes::NO_EFFECT, message, help);
+        file.value_at(&["locations"]).warn(codes::NO_EFFECT, message, help);
     }
 }
 
@@ -80,8 +79,7 @@ fn warn_of_every(file: &LintContext<'_>) {
             let Some(name) = name else { continue };
             let message = format!("`{name}` is a name like any other here");
             let help = format!("write {field}: any, or leave it out");
-            let value = file.location_value(index, &[field]);
-            value.warn(codes::MISREAD, message, help);
+            file.location_value(index, &[field]).warn(codes::MISREAD, message, help);
         }
     }
 }
@@ -109,14 +107,12 @@ fn warn_of_stars(file: &LintContext<'_>) {
         if path.contains(" /") {
             let message = "this is one path with a space in it, not several paths";
             let help = "write a location for each path, or one with ~ ^(/a|/b)";
-            let value = file.location_value(index, &["path"]);
-            value.warn(codes::MISREAD, message, help);
+            file.location_value(index, &["path"]).warn(codes::MISREAD, message, help);
         }
         if let Some(exact) = path.strip_suffix('$') {
             let message = "`$` is a character like any other in this path";
             let help = format!("write = {exact} for this path alone, or a regular expression: ~ ^{exact}$");
-            let value = file.location_value(index, &["path"]);
-            value.warn(codes::MISREAD, message, help);
+            file.location_value(index, &["path"]).warn(codes::MISREAD, message, help);
         }
         let Some((star, sign)) = find_wildcard(path) else { continue };
         let before = &path[..star];
@@ -135,8 +131,7 @@ fn warn_of_stars(file: &LintContext<'_>) {
             "*" => "`*` is a character like any other in this path".to_owned(),
             sign => format!("`{sign}` is text like any other in this path"),
         };
-        let value = file.location_value(index, &["path"]);
-        value.warn(codes::MISREAD, message, help);
+        file.location_value(index, &["path"]).warn(codes::MISREAD, message, help);
     }
 }
 

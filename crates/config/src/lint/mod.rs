@@ -73,9 +73,7 @@ impl<'a> LintContext<'a> {
             && let NodeContent::Map(entries) = &defined.node.content
             && let Some((key, node)) = entries.get(index.0)
         {
-            let path = format!("{}.{}", defined.path, key.name);
-            let limit = FieldValue { node, path, named_at: key.position, sink: defined.sink };
-            return resolve_path(limit, fields);
+            return resolve_path(defined.field(key, node), fields);
         }
         match self.inline_limits.get(&index) {
             Some(&(location, position)) => self.chain_value(location, position, fields),
@@ -107,8 +105,7 @@ fn resolve_path<'a>(mut value: FieldValue<'a>, fields: &[&str]) -> FieldValue<'a
     for name in fields {
         let NodeContent::Map(entries) = &value.node.content else { break };
         let Some((key, node)) = entries.iter().find(|(key, _)| key.name == *name) else { break };
-        let path = if value.path.is_empty() { key.name.clone() } else { format!("{}.{name}", value.path) };
-        value = FieldValue { node, path, named_at: key.position, sink: value.sink };
+        value = value.field(key, node);
     }
     value
 }
@@ -116,6 +113,5 @@ fn resolve_path<'a>(mut value: FieldValue<'a>, fields: &[&str]) -> FieldValue<'a
 /// An item of a list; a single value is its own only item.
 fn list_item(value: FieldValue<'_>, index: usize) -> FieldValue<'_> {
     let NodeContent::List(items) = &value.node.content else { return value };
-    let Some(node) = items.get(index) else { return value };
-    FieldValue { node, path: format!("{}[{index}]", value.path), named_at: node.position, sink: value.sink }
+    items.get(index).map_or(value.clone(), |node| value.item(index, node))
 }

@@ -23,8 +23,7 @@ pub(super) fn lint_redirects(file: &LintContext<'_>) {
         ) {
             let message = "this redirect leads to the path of the request on the same host";
             let help = "write the host before it, e.g. https://www.example.com${request_uri}";
-            let value = file.location_value(index, &["redirect", "to"]);
-            value.warn(codes::MISREAD, message, help);
+            file.location_value(index, &["redirect", "to"]).warn(codes::MISREAD, message, help);
         }
         if !leads_to_https(to) {
             continue;
@@ -33,8 +32,7 @@ pub(super) fn lint_redirects(file: &LintContext<'_>) {
             None if loops_over_https(file, location, to, &schemes) => {
                 let message = "this location redirects to itself over https";
                 let help = "write scheme: http, so that it takes only requests without TLS";
-                let value = file.location_value(index, &["redirect", "to"]);
-                value.warn(codes::MISREAD, message, help);
+                file.location_value(index, &["redirect", "to"]).warn(codes::MISREAD, message, help);
             }
             Some(Scheme::Http) => warn_of_plain_locations(file, location, &schemes),
             _ => {}
@@ -86,8 +84,7 @@ fn warn_of_plain_locations(file: &LintContext<'_>, redirect: &LocationConfig, sc
         if is_below && is_open && !schemes.contains(&(location.written_path.as_str(), Scheme::Http)) {
             let message = format!("{path} is also served without TLS, because it is longer than /");
             let help = "write scheme: https, or a redirect with scheme: http for this path too";
-            let value = file.location_value(index, &["path"]);
-            value.warn(codes::MISREAD, message, help);
+            file.location_value(index, &["path"]).warn(codes::MISREAD, message, help);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Reads `ip_sets`, `access` and `bans`: named networks, rules for clients by address, and strikes.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,11 +20,12 @@ use sluicegate_model::{
 };
 
 /// The sets of the file, with a note of those in use.
+#[derive(Default)]
 pub(crate) struct IpSetReader<'a> {
     list: Vec<IpSetConfig>,
     by_name: BTreeMap<String, usize>,
     defined: Vec<FieldValue<'a>>,
-    used: RefCell<Vec<bool>>,
+    used: RefCell<HashSet<usize>>,
 }
 
 /// Size limits of a list, in bytes and in lines.
@@ -38,20 +39,11 @@ const EXCERPT_MAX: usize = 40;
 impl<'a> IpSetReader<'a> {
     /// Relative paths of lists start at `folder`.
     pub fn read_sets(root: &FieldReader<'a>, folder: &Path) -> IpSetReader<'a> {
-        let mut sets = IpSetReader {
-            list: Vec::new(),
-            by_name: BTreeMap::new(),
-            defined: Vec::new(),
-            used: RefCell::default(),
-        };
+        let mut sets = IpSetReader::default();
         for (key, value) in root.find(&root_fields::IP_SETS).map(|value| value.entries()).unwrap_or_default()
         {
-            if let Err(error) = names::check_name(&key.name).and_then(|()| check_not_network(&key.name)) {
-                value.report_at_name(error);
-            }
-            if value.is_empty() {
-                value.report_empty("write networks such as [10.0.0.0/8], or { file: list.txt }");
-            }
+            value.accept_name(names::check_name(&key.name).and_then(|()| check_not_network(&key.name)));
+            value.check_filled("write networks such as [10.0.0.0/8], or { file: list.txt }");
             let items = value.one_or_more();
             let networks = items.iter().flat_map(|item| match item.is_map() {
                 true => read_list_file(item, folder),
@@ -61,7 +53,6 @@ impl<'a> IpSetReader<'a> {
             sets.list.push(IpSetConfig { name: key.name.clone(), networks: networks.collect() });
             sets.defined.push(value);
         }
-        sets.used = RefCell::new(vec![false; sets.list.len()]);
         sets
     }
 
@@ -72,23 +63,21 @@ impl<'a> IpSetReader<'a> {
             return networks;
         }
         for item in value.one_or_more() {
-            match item.parse_with(|text| self.resolve_network(text, item.written_text())) {
-                Some(NetworkOrSet::Network(network)) => networks.written.push(network),
-                Some(NetworkOrSet::Set(set)) => {
-                    self.used.borrow_mut()[set] = true;
-                    networks.sets.push(set);
+            item.parse_with(|text| {
+                match self.by_name.get(text) {
+                    Some(&set) => networks.sets.push(set),
+                    None => networks.written.push(self.parse_network(text, item.written_text())?),
                 }
-                None => {}
-            }
+                Ok(())
+            });
         }
+        self.used.borrow_mut().extend(&networks.sets);
         networks
     }
 
-    fn resolve_network(&self, text: &str, shown: &str) -> Parsed<NetworkOrSet> {
-        if let Some(&set) = self.by_name.get(text) {
-            return Ok(NetworkOrSet::Set(set));
-        }
-        names::parse_network(text).map(NetworkOrSet::Network).map_err(|error| {
+    /// A network; a word that names none is meant as the name of a set.
+    fn parse_network(&self, text: &str, shown: &str) -> Parsed<IpNet> {
+        names::parse_network(text).map_err(|error| {
             if !names::looks_like_name(text) || suggest_network(text).is_some() {
                 return error;
             }
@@ -101,19 +90,14 @@ impl<'a> IpSetReader<'a> {
 
     /// All sets. Unused ones get a warning, so it comes after everything that may use a set.
     pub fn collect_sets(&self) -> Vec<IpSetConfig> {
-        for ((set, value), used) in self.list.iter().zip(&self.defined).zip(self.used.borrow().iter()) {
-            if !used {
+        for (index, (set, value)) in self.list.iter().zip(&self.defined).enumerate() {
+            if !self.used.borrow().contains(&index) {
                 let message = format!("the address set `{}` is defined and never used", set.name);
                 value.warn_at_name(ValueError::new(codes::UNUSED, message));
             }
         }
         self.list.clone()
     }
-}
-
-enum NetworkOrSet {
-    Network(IpNet),
-    Set(usize),
 }
 
 /// A set called `10.0.0.1` would be mistaken for that address.

@@ -11,41 +11,26 @@ use sluicegate_model::{
     Algorithm, AlgorithmKind, Cost, LeakyBucketRate, Rate, TokenBucketRate, ValueError, codes,
 };
 
-/// Algorithms that count units of a rate.
-const RATED: [AlgorithmKind; 5] = [
-    AlgorithmKind::TokenBucket,
-    AlgorithmKind::LeakyBucket,
-    AlgorithmKind::FixedWindow,
-    AlgorithmKind::SlidingWindow,
-    AlgorithmKind::SlidingLog,
-];
-
-/// Algorithms with charges that a response can settle.
-const CHARGED: [AlgorithmKind; 4] = [
-    AlgorithmKind::TokenBucket,
-    AlgorithmKind::FixedWindow,
-    AlgorithmKind::SlidingWindow,
-    AlgorithmKind::SlidingLog,
-];
-/// Algorithms in which requests can wait.
-const QUEUED: [AlgorithmKind; 2] = [AlgorithmKind::LeakyBucket, AlgorithmKind::Concurrency];
-
-/// Fields that only some algorithms have.
-const FIELDS: [(&str, &[AlgorithmKind]); 11] = [
-    ("rate", &RATED),
-    ("burst", &[AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket]),
-    ("queue", &QUEUED),
-    ("max_wait", &QUEUED),
-    ("fair_by", &QUEUED),
-    ("warm_up", &[AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket]),
-    ("max_concurrent", &[AlgorithmKind::Concurrency]),
+/// Fields that only some algorithms have, with the words of those.
+const FIELDS: [(&str, &str); 11] = [
+    ("rate", RATED),
+    ("burst", "token_bucket leaky_bucket"),
+    ("queue", QUEUED),
+    ("max_wait", QUEUED),
+    ("fair_by", QUEUED),
+    ("warm_up", "token_bucket leaky_bucket"),
+    ("max_concurrent", "concurrency"),
     // A cost is a number of units, while concurrency counts requests.
-    ("cost", &RATED),
+    ("cost", RATED),
     // A wait or a slot cannot be given back.
-    ("charge", &CHARGED),
-    ("align", &[AlgorithmKind::FixedWindow]),
-    ("buckets", &[AlgorithmKind::SlidingWindow]),
+    ("charge", "token_bucket fixed_window sliding_window sliding_log"),
+    ("align", "fixed_window"),
+    ("buckets", "sliding_window"),
 ];
+/// Algorithms that count units of a rate.
+const RATED: &str = "token_bucket leaky_bucket fixed_window sliding_window sliding_log";
+/// Algorithms in which requests can wait.
+const QUEUED: &str = "leaky_bucket concurrency";
 
 /// The fields of a limit or a tier, with the limit's cost and the form of its rates.
 #[derive(Clone, Copy)]
@@ -170,20 +155,13 @@ pub(crate) fn read_warm_up<'n>(
 
 fn report_foreign_fields(fields: &FieldReader<'_>, kind: AlgorithmKind) {
     let own = kind.as_str();
-    for (name, kinds) in FIELDS {
-        let Some(value) = fields.find_by_name(name).filter(|_| !kinds.contains(&kind)) else { continue };
-        let off = match name {
-            "cost" => "1",
-            _ => "none",
-        };
+    for (name, owners) in FIELDS {
+        let owners: Vec<&str> = owners.split(' ').collect();
+        let Some(value) = fields.find_by_name(name).filter(|_| !owners.contains(&own)) else { continue };
+        let off = if name == "cost" { "1" } else { "none" };
         if ["cost", "charge", "fair_by", "warm_up"].contains(&name) && value.is_word(off) {
             continue;
         }
-        let owners: Vec<&str> = AlgorithmKind::WORDS
-            .iter()
-            .filter(|(_, other)| kinds.contains(other))
-            .map(|(name, _)| *name)
-            .collect();
         let error = ValueError::new(codes::FOREIGN_FIELD, format!("`{name}` is not a field of {own}"));
         let help = match (name, kind) {
             ("max_concurrent", _) if fields.find(&limit::RATE).is_none() => {

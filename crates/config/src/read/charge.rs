@@ -54,9 +54,7 @@ fn read_responses(
 fn read_units(fields: &FieldReader<'_>) -> Vec<ChargedUnits> {
     let default = || vec![ChargedUnits::Request];
     let Some(value) = fields.find(&charge::UNITS) else { return default() };
-    if value.is_empty() {
-        value.report_empty("write e.g. units: bytes");
-    }
+    value.check_filled("write e.g. units: bytes");
     let items = value.one_or_more();
     check_length(&value, items.len());
     let mut list: Vec<ChargedUnits> = Vec::new();
@@ -141,9 +139,7 @@ fn read_body_reserve<'n>(
     value.open_section(&reserve::SECTION).read_all(|fields| {
         let from = fields.find_required(&reserve::FROM);
         if let Some(from) = &from {
-            if from.is_empty() {
-                from.report_empty("write e.g. from: json:/max_tokens");
-            }
+            from.check_filled("write e.g. from: json:/max_tokens");
             check_length(from, from.one_or_more().len());
         }
         let default = fields.read(&reserve::DEFAULT).unwrap_or(match limit.cost {
@@ -163,8 +159,7 @@ fn read_body_reserve<'n>(
 fn read_share(fields: &FieldReader<'_>) -> u64 {
     let millionths = (fields.read(&reserve::AT_MOST) * 10_000.0).round() as u64;
     if let (0, Some(value)) = (millionths, fields.find(&reserve::AT_MOST)) {
-        let error = ValueError::new(codes::PERCENT, "no request could claim anything");
-        value.report_at_value(error.with_help("write a share above 0, e.g. 25%"));
+        value.refuse(codes::PERCENT, "no request could claim anything", "write a share above 0, e.g. 25%");
     }
     millionths
 }

@@ -34,9 +34,7 @@ fn read_headers(fields: &FieldReader<'_>) -> Option<Vec<HeaderName>> {
     if value.is_word("none") {
         return Some(Vec::new());
     }
-    if value.is_empty() {
-        value.report_empty("write any, none, or names such as [Authorization, Content-Type]");
-    }
+    value.check_filled("write any, none, or names such as [Authorization, Content-Type]");
     Some(value.parse_list(names::parse_header_name))
 }
 

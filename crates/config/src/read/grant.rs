@@ -73,50 +73,38 @@ fn numbers_text(limit: &LimitConfig) -> String {
     let unit = if limit.counts_kib() { "KiB" } else { "" };
     let mut text = String::new();
     let mut line = |name: &str, value: String| text.push_str(&format!("{name}: {value}\n"));
+    line("algorithm", limit.algorithm.word().to_owned());
+    let rates: Vec<Rate> = limit.algorithm.rate_quotas().into_iter().map(|(rate, _)| rate).collect();
+    if !rates.is_empty() {
+        line("rate", list(rates.iter().map(|rate| rate_text(*rate, unit))));
+    }
+    let wait_text = |max_wait: &Option<Duration>| max_wait.map_or("none".to_owned(), span_text);
     match &limit.algorithm {
         Algorithm::TokenBucket { rates } => {
-            line("algorithm", "token_bucket".to_owned());
-            line("rate", list(rates.iter().map(|one| rate_text(one.rate, unit))));
-            let burst = rates.iter().map(|one| (one.burst, one.rate.units.get()));
-            line("burst", amounts(burst, unit));
+            line("burst", amounts(rates.iter().map(|one| (one.burst, one.rate.units.get())), unit));
         }
         Algorithm::LeakyBucket { rates, max_wait } => {
-            line("algorithm", "leaky_bucket".to_owned());
-            line("rate", list(rates.iter().map(|one| rate_text(one.rate, unit))));
             line("burst", amounts(rates.iter().map(|one| (one.burst, 1)), unit));
             line("queue", amounts(rates.iter().map(|one| (one.queue, units_per_second(one.rate))), ""));
-            line("max_wait", max_wait.map_or("none".to_owned(), span_text));
+            line("max_wait", wait_text(max_wait));
         }
-        Algorithm::FixedWindow { rates, align } => {
-            line("algorithm", "fixed_window".to_owned());
-            line("rate", list(rates.iter().map(|rate| rate_text(*rate, unit))));
+        Algorithm::FixedWindow { align, .. } => {
             line("align", if *align == WindowAlign::Clock { "clock" } else { "first" }.to_owned());
         }
-        Algorithm::SlidingWindow { rates, buckets } => {
-            line("algorithm", "sliding_window".to_owned());
-            line("rate", list(rates.iter().map(|rate| rate_text(*rate, unit))));
-            line("buckets", buckets.to_string());
-        }
-        Algorithm::SlidingLog { rates } => {
-            line("algorithm", "sliding_log".to_owned());
-            line("rate", list(rates.iter().map(|rate| rate_text(*rate, unit))));
-        }
+        Algorithm::SlidingWindow { buckets, .. } => line("buckets", buckets.to_string()),
+        Algorithm::SlidingLog { .. } => {}
         Algorithm::Concurrency { min, max, queue, max_wait } => {
-            line("algorithm", "concurrency".to_owned());
-            line(
-                "max_concurrent",
-                min.map_or(max.to_string(), |min| format!("{{ min: {min}, max: {max} }}")),
-            );
+            let slots = min.map_or(max.to_string(), |min| format!("{{ min: {min}, max: {max} }}"));
+            line("max_concurrent", slots);
             line("queue", queue.to_string());
-            line("max_wait", max_wait.map_or("none".to_owned(), span_text));
+            line("max_wait", wait_text(max_wait));
         }
     }
     if let Some(warm_up) = limit.warm_up {
         line("warm_up", span_text(warm_up));
     }
-    match limit.cost {
-        Cost::Units(units) if units > 1 => line("cost", units.to_string()),
-        _ => {}
+    if let Cost::Units(units @ 2..) = limit.cost {
+        line("cost", units.to_string());
     }
     text
 }

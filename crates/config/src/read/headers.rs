@@ -8,46 +8,37 @@ use crate::schema::tables::headers::edits;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::{NodeContent, TextPiece};
-use sluicegate_model::value::foreign_variables::find_variable;
+use sluicegate_model::value::foreign_variables::{VARIABLES, find_variable};
 use sluicegate_model::value::names;
 use sluicegate_model::{
     HeaderEdits, HeaderText, TemplateConfig, TemplatePiece, TemplateVar, ValueError, codes, did_you_mean,
 };
 
-/// The template variables of header values: facts about the request, known before it is forwarded.
-const HEADER_VARS: [TemplateVar; 10] = [
-    TemplateVar::ClientIp,
-    TemplateVar::Account,
-    TemplateVar::Tier,
-    TemplateVar::Host,
-    TemplateVar::RequestUri,
-    TemplateVar::Path,
-    TemplateVar::Scheme,
-    TemplateVar::RequestId,
-    TemplateVar::Location,
-    TemplateVar::Upstream,
-];
-
 /// The edits of a field that is a section of them.
 pub(crate) fn read_edits(fields: &FieldReader<'_>, field: &Field<Nested>) -> HeaderEdits {
     fields.read_section(field, |edits| {
-        let pairs = |field| edits.find(field).map(|value| read_pairs(&value)).unwrap_or_default();
+        let pairs = |field| edits.find(field).map(|value| read_texts(&value)).unwrap_or_default();
         HeaderEdits { set: pairs(&edits::SET), add: pairs(&edits::ADD), remove: edits.read(&edits::REMOVE) }
     })
 }
 
-/// A mapping of header names to values. The same name in two spellings counts as a duplicate.
-pub(crate) fn read_pairs(value: &FieldValue<'_>) -> Vec<(HeaderName, HeaderText)> {
-    let mut pairs: Vec<(HeaderName, HeaderText)> = Vec::new();
+/// A mapping of header names to values with variables.
+pub(crate) fn read_texts(value: &FieldValue<'_>) -> Vec<(HeaderName, HeaderText)> {
+    read_pairs(value, read_header_text)
+}
+
+/// A mapping of header names to values of `read`. The same name in two spellings counts as a duplicate.
+pub(crate) fn read_pairs<T>(
+    value: &FieldValue<'_>,
+    read: impl Fn(&FieldValue<'_>) -> Option<T>,
+) -> Vec<(HeaderName, T)> {
+    let mut pairs: Vec<(HeaderName, T)> = Vec::new();
     for (key, value) in value.entries() {
-        let name = names::parse_editable_header(&key.name).map_err(|error| value.report_at_name(error)).ok();
-        let text = read_header_text(&value);
-        let (Some(name), Some(text)) = (name, text) else { continue };
+        let name = value.accept_name(names::parse_editable_header(&key.name));
+        let (Some(text), Some(name)) = (read(&value), name) else { continue };
         if pairs.iter().any(|(other, _)| *other == name) {
-            value.report_at_name(ValueError::new(
-                codes::DUPLICATE_KEY,
-                format!("the header `{name}` appears twice"),
-            ));
+            let message = format!("the header `{name}` appears twice");
+            value.report_at_name(ValueError::new(codes::DUPLICATE_KEY, message));
         }
         pairs.push((name, text));
     }
@@ -59,7 +50,7 @@ fn read_header_text(value: &FieldValue<'_>) -> Option<HeaderText> {
     if !has_variables {
         return value.parse_with(names::parse_header_value).map(HeaderText::Fixed);
     }
-    let template = read_template_of(value, |var| HEADER_VARS.contains(&var))?;
+    let template = read_template_of(value, |var| VARIABLES.contains(&var.as_str()))?;
     let fixed_error = template.0.iter().find_map(|piece| match piece {
         TemplatePiece::Text(text) => names::parse_header_value(text).err(),
         TemplatePiece::Var(_) => None,

@@ -21,12 +21,10 @@ pub(crate) fn read_key(fields: &FieldReader<'_>, field: &Field<OneOrMore<Text<Ke
 
 /// One or more parts, each once.
 pub(crate) fn read_key_parts(value: &FieldValue<'_>, name: &str) -> Vec<KeyPart> {
-    if value.is_empty() {
-        value.report_empty(match name {
-            "key" => "write key: ip, or key: global for one counter",
-            _ => "write fair_by: account, or fair_by: none for arrival order",
-        });
-    }
+    value.check_filled(match name {
+        "key" => "write key: ip, or key: global for one counter",
+        _ => "write fair_by: account, or fair_by: none for arrival order",
+    });
     let mut parts = Vec::new();
     for item in value.one_or_more() {
         let Some(part) = item.parse_with(|text| KEY_PART.parse_text(text)) else { continue };

@@ -67,9 +67,7 @@ impl<'a> LimitReader<'a> {
             upstreams,
         };
         for (key, value) in root.find(&root_fields::LIMITS).map(|value| value.entries()).unwrap_or_default() {
-            if let Err(error) = names::check_name(&key.name) {
-                value.report_at_name(error);
-            }
+            value.accept_name(names::check_name(&key.name));
             let read = match value.node.content {
                 NodeContent::Text(_) => limits.read_short(&key.name, &value),
                 _ => limits.read_named(&key.name, &value),

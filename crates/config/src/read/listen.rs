@@ -26,9 +26,7 @@ pub(crate) fn read_listen(root: &FieldReader<'_>, server: &ServerConfig, folder:
         }
         return vec![ListenConfig::with_address(ListenAddress::Port(8080))];
     };
-    if value.is_empty() {
-        value.report_empty("write a port, e.g. listen: 8080");
-    }
+    value.check_filled("write a port, e.g. listen: 8080");
     let mut listens: Vec<ListenConfig> = Vec::new();
     for item in value.one_or_more() {
         listens.extend(read_listener(&item, &listens, server, folder).map(|(listen, _)| listen));

@@ -14,9 +14,7 @@ pub(super) fn read_listeners(fields: &FieldReader<'_>, listen: &[ListenConfig]) 
     let Some(value) = fields.find(&location::LISTENER).filter(|value| !value.is_word("any")) else {
         return Vec::new();
     };
-    if value.is_empty() {
-        value.report_empty("write any, or names of listeners such as [plain, secure]");
-    }
+    value.check_filled("write any, or names of listeners such as [plain, secure]");
     let mut listeners: Vec<String> = Vec::new();
     for item in value.one_or_more() {
         let Some(name) = item.parse_with(|text| Ok(text.to_owned())) else { continue };
@@ -40,39 +38,24 @@ fn report_unknown_listener(item: &FieldValue<'_>, name: &str, listen: &[ListenCo
     item.refuse(codes::UNDEFINED, message, help);
 }
 
-/// The names that locations have been given so far.
-#[derive(Default)]
-pub(super) struct LocationNames(HashSet<String>);
-
-impl LocationNames {
-    /// `name`; `None` = auto.
-    pub fn read_name(&mut self, fields: &FieldReader<'_>) -> Option<String> {
-        let name = fields.read(&location::NAME)?;
-        let value = fields.find(&location::NAME)?;
-        if !self.0.insert(name.clone()) {
-            let message = format!("two locations are named `{}`", value.written_text());
-            value.report_at_value(ValueError::new(codes::NAME, message));
-        }
-        Some(name)
+/// `name`, which none of `taken` may be; `None` = auto.
+pub(super) fn read_name(fields: &FieldReader<'_>, taken: &mut HashSet<String>) -> Option<String> {
+    let name = fields.read(&location::NAME)?;
+    let value = fields.find(&location::NAME)?;
+    if !taken.insert(name.clone()) {
+        let message = format!("two locations are named `{}`", value.written_text());
+        value.report_at_value(ValueError::new(codes::NAME, message));
     }
+    Some(name)
 }
 
 /// The locations read so far, by each host with all that narrows them.
 #[derive(Default)]
 pub(super) struct SeenLocations(HashMap<MatchedRequests, usize>);
 
-#[derive(PartialEq, Eq, Hash)]
-struct MatchedRequests {
-    /// The path with a mark that tells prefixes from exact paths.
-    path: String,
-    /// `None` = any.
-    host: Option<HostRule>,
-    /// Sorted.
-    methods: Vec<String>,
-    scheme: Option<Scheme>,
-    /// Sorted.
-    listeners: Vec<String>,
-}
+/// A path with a mark that tells prefixes from exact paths, a host (`None` = any), the methods, the scheme and the
+/// listeners; lists are sorted.
+type MatchedRequests = (String, Option<HostRule>, Vec<String>, Option<Scheme>, Vec<String>);
 
 impl SeenLocations {
     /// The first earlier location with the same path, methods, scheme and listeners on a common host. `location` gets
@@ -91,19 +74,10 @@ impl SeenLocations {
             [] => vec![None],
             hosts => hosts.iter().cloned().map(Some).collect(),
         };
-        let entries: Vec<usize> = hosts
-            .into_iter()
-            .map(|host| {
-                let matched = MatchedRequests {
-                    path: path.clone(),
-                    host,
-                    methods: methods.clone(),
-                    scheme: location.scheme,
-                    listeners: listeners.clone(),
-                };
-                *self.0.entry(matched).or_insert(index)
-            })
-            .collect();
-        entries.into_iter().filter(|&first| first != index).min()
+        let entries = hosts.into_iter().map(|host| {
+            let matched = (path.clone(), host, methods.clone(), location.scheme, listeners.clone());
+            *self.0.entry(matched).or_insert(index)
+        });
+        entries.filter(|&first| first != index).min()
     }
 }

@@ -1,12 +1,13 @@
 //! Reads `locations`: matching rules, limits and actions.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Method};
 
 use super::limits::{self, LimitReader};
-use super::location_conditions::{self, LocationNames, SeenLocations};
+use super::location_conditions::{self, SeenLocations};
 use super::patterns::{self, PathPatterns};
 use super::upstreams::UpstreamReader;
 use super::{access, cors, headers, keys, reject};
@@ -44,16 +45,9 @@ pub(crate) fn read_locations(
     }
     let items = value.one_or_more();
     let paths = items.iter().filter_map(|item| item.node.find_field("path")?.as_plain());
-    let patterns = match PathPatterns::compile_all(paths) {
-        Ok(patterns) => patterns,
-        Err(error) => {
-            value.report_at_name(error);
-            return Vec::new();
-        }
-    };
+    let Some(patterns) = value.accept_name(PathPatterns::compile_all(paths)) else { return Vec::new() };
     let (mut locations, mut lines, mut seen) = (Vec::new(), Vec::new(), SeenLocations::default());
-    let mut section =
-        LocationSection { access, listen, body_memory, patterns, names: LocationNames::default() };
+    let mut section = LocationSection { access, listen, body_memory, patterns, names: HashSet::new() };
     for item in items {
         let form = "a mapping such as { path: /, upstream: demo }";
         let Some(fields) = item.open_map(&location::SECTION, form) else { continue };
@@ -81,7 +75,8 @@ struct LocationSection<'s> {
     listen: &'s [ListenConfig],
     body_memory: u64,
     patterns: PathPatterns,
-    names: LocationNames,
+    /// The names that locations have been given so far.
+    names: HashSet<String>,
 }
 
 fn read_location(
@@ -98,7 +93,7 @@ fn read_location(
     let methods = limits::read_methods(fields, &location::METHODS);
     let scheme = fields.read(&location::SCHEME);
     let listeners = location_conditions::read_listeners(fields, section.listen);
-    let given_name = section.names.read_name(fields);
+    let given_name = location_conditions::read_name(fields, &mut section.names);
     let action = read_action(fields, upstreams);
     let owner = match &given_name {
         Some(name) => name.clone(),

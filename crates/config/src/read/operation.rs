@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use http::HeaderName;
-
+use super::headers;
 use crate::schema::field::ParseScalar;
 use crate::schema::tables::operation::{access_log, admin, admin_token, tracing};
 use crate::schema::tables::root::root;
@@ -55,9 +54,7 @@ fn read_tokens(fields: &FieldReader<'_>) -> Vec<AdminToken> {
         let message = "`token` and `tokens` are both written";
         single.refuse_name(codes::NAME, message, "move it into tokens");
     }
-    if value.is_empty() {
-        value.report_empty(&format!("write e.g. tokens: {}", admin::TOKENS.example));
-    }
+    value.check_filled(&format!("write e.g. tokens: {}", admin::TOKENS.example));
     let mut tokens: Vec<AdminToken> = Vec::new();
     for item in value.one_or_more() {
         tokens.extend(read_token(&item, &tokens));
@@ -109,39 +106,22 @@ pub(crate) fn read_access_log(root: &FieldReader<'_>, folder: &Path) -> AccessLo
         }
         log
     };
-    root.read_section_or_none(&root::ACCESS_LOG, read).unwrap_or(AccessLogConfig {
-        output: AccessLogOutput::None,
-        sample: 100.0,
-        headers: Vec::new(),
-        fields: Vec::new(),
-        hash_keys: true,
-        hash_secret: None,
+    root.read_section_or_none(&root::ACCESS_LOG, read).unwrap_or_else(|| {
+        let defaults = access_log::read(&root.whole.absent_section(&access_log::SECTION));
+        AccessLogConfig { output: AccessLogOutput::None, ..defaults }
     })
 }
 
 pub(crate) fn read_tracing(root: &FieldReader<'_>) -> TracingConfig {
     root.read_section(&root::TRACING, |fields| {
         let mut otlp = fields.read(&tracing::OTLP);
-        let headers = fields.find(&tracing::HEADERS).map(|value| read_export_headers(&value));
+        // The values are secrets.
+        let secret = |text: &str| names::parse_header_value(text).map(|_| Secret(text.to_owned()));
+        let pairs = |value| headers::read_pairs(&value, |value| value.parse_with(secret));
+        let headers = fields.find(&tracing::HEADERS).map(pairs);
         if let Some(collector) = &mut otlp {
             collector.headers = headers.unwrap_or_default();
         }
         TracingConfig { otlp, sample: fields.read(&tracing::SAMPLE) }
     })
-}
-
-/// Names and values of headers. The values are secrets.
-fn read_export_headers(value: &FieldValue<'_>) -> Vec<(HeaderName, Secret)> {
-    let mut headers: Vec<(HeaderName, Secret)> = Vec::new();
-    for (key, value) in value.entries() {
-        let name = names::parse_editable_header(&key.name).map_err(|error| value.report_at_name(error)).ok();
-        let text = value.parse_with(|text| names::parse_header_value(text).map(|_| Secret(text.to_owned())));
-        let (Some(name), Some(text)) = (name, text) else { continue };
-        if headers.iter().any(|(other, _)| *other == name) {
-            let message = format!("the header `{name}` appears twice");
-            value.report_at_name(ValueError::new(codes::DUPLICATE_KEY, message));
-        }
-        headers.push((name, text));
-    }
-    headers
 }

@@ -99,9 +99,7 @@ pub(crate) fn read_rates<'a>(
         return None;
     }
     let items = value.one_or_more();
-    if value.is_empty() {
-        value.report_empty("write e.g. rate: 10/s");
-    }
+    value.check_filled("write e.g. rate: 10/s");
     if items.is_empty() {
         return None;
     }

@@ -33,7 +33,7 @@ pub(crate) fn read_patch(value: Option<&FieldValue<'_>>, upstreams: &UpstreamRea
     value.open_section(&on_reject::SECTION).read_all(|fields| OnRejectPatch {
         status: fields.read_written(&on_reject::STATUS),
         body: fields.find(&on_reject::BODY).and_then(|value| read_body(&value)),
-        headers: fields.find(&on_reject::HEADERS).map(|value| headers::read_pairs(&value)),
+        headers: fields.find(&on_reject::HEADERS).map(|value| headers::read_texts(&value)),
         ratelimit_headers: fields
             .find(&on_reject::RATELIMIT_HEADERS)
             .map(|value| read_ratelimit_headers(&value)),

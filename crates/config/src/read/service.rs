@@ -36,9 +36,7 @@ pub(crate) fn read_service(
         let mut own = Vec::new();
         for (value, purpose) in lists.into_iter().zip([ListenerPurpose::Calls, ListenerPurpose::Resp]) {
             let Some(value) = value.filter(|value| !is_absent(value)) else { continue };
-            if value.is_empty() {
-                value.report_empty("write an address, e.g. 127.0.0.1:9902, or none");
-            }
+            value.check_filled("write an address, e.g. 127.0.0.1:9902, or none");
             for item in value.one_or_more() {
                 let Some((listener, named)) = read_service_listener(&item, &own, listen, server, folder)
                 else {

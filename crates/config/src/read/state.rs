@@ -73,8 +73,7 @@ fn read_snapshot(fields: &FieldReader<'_>, folder: &Path) -> Option<PathBuf> {
     } else if let Err(error) = probe_writable(&path) {
         let message = format!("the snapshot `{}` cannot be written: {error}", value.written_text());
         let help = "name a folder in which the user of the gateway may make files";
-        let error = ValueError::new(codes::NO_EFFECT, message).with_help(help);
-        value.warn_at(error);
+        value.warn(codes::NO_EFFECT, message, help);
     }
     Some(path)
 }

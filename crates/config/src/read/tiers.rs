@@ -23,9 +23,7 @@ pub(crate) fn read_tiers(limit: NumberReader<'_>, is_sound: bool) -> Vec<(String
         return tiers;
     }
     for (key, tier) in entries {
-        if let Err(error) = names::check_tier_name(&key.name) {
-            tier.report_at_name(error);
-        }
+        tier.accept_name(names::check_tier_name(&key.name));
         tier.sink.record_mention(tier.named_at, &tier.path, Mention::Tier(key.name.clone()));
         if tier.is_word("none") {
             tiers.push((key.name.clone(), None));
@@ -76,8 +74,11 @@ pub(crate) fn read_tier_numbers(
 pub(crate) fn read_shadow(limit: NumberReader<'_>, is_sound: bool) -> Option<Algorithm> {
     let value = limit.fields.find(&limit::SHADOW).filter(|value| !value.is_word("none"))?;
     if value.is_map() && value.entries().is_empty() {
-        let error = ValueError::new(codes::MISSING, "this shadow has no numbers");
-        value.report_at_name(error.with_help("write e.g. shadow: { rate: 5/s }, or remove it"));
+        value.refuse_name(
+            codes::MISSING,
+            "this shadow has no numbers",
+            "write e.g. shadow: { rate: 5/s }, or remove it",
+        );
         return None;
     }
     read_tier_numbers(limit, &value, is_sound)

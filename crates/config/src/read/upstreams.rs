@@ -69,9 +69,7 @@ impl<'a> UpstreamReader<'a> {
                 );
                 continue;
             }
-            if let Err(error) = names::check_name(&key.name) {
-                value.report_at_name(error);
-            }
+            value.accept_name(names::check_name(&key.name));
             let upstream = read_upstream(&key.name, &value, &upstreams.tls_reader);
             let index = upstreams.known.get_mut().add_upstream(upstream);
             upstreams.defined.push((index, value));
@@ -172,9 +170,7 @@ fn read_settings(
 fn read_servers(value: &FieldValue<'_>) -> Vec<UpstreamServerConfig> {
     let items = value.one_or_more();
     let servers: Vec<UpstreamServerConfig> = items.iter().filter_map(read_server).collect();
-    if value.is_empty() {
-        value.report_empty("write e.g. [10.0.0.1:9000, 10.0.0.2:9000]");
-    }
+    value.check_filled("write e.g. [10.0.0.1:9000, 10.0.0.2:9000]");
     if servers.len() == items.len() && !servers.is_empty() && servers.iter().all(|server| server.backup) {
         value.refuse_name(
             codes::MISSING,

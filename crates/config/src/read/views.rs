@@ -2,12 +2,14 @@
 
 use super::algorithm::{check_cost, check_drain_time};
 use super::rates::{RateForm, read_amounts};
+use crate::schema::field::{Field, OneOrMore, ParseScalar};
+use crate::schema::kinds::OrWord;
 use crate::schema::tables::limits::{chain_view, limit};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
 use sluicegate_model::{
-    Algorithm, LeakyBucketRate, LimitConfig, Reserve, TokenBucketRate, ValueError, ViewId, codes,
+    Algorithm, LeakyBucketRate, LimitConfig, Rate, Reserve, TokenBucketRate, ValueError, ViewId, codes,
     did_you_mean,
 };
 
@@ -46,8 +48,11 @@ pub(crate) fn read_view_numbers(fields: &FieldReader<'_>, config: &LimitConfig) 
         Algorithm::TokenBucket { rates } => {
             let help = "in a token_bucket no request waits: write a burst";
             let is_sound = report_foreign(fields, &[queue, max_wait, slots], config, help);
-            let numbers = read_token_bucket(fields, config, rates);
-            numbers.filter(|_| is_sound)
+            let own = rates.iter().map(|one| (one.rate, one.burst, 0));
+            let fits = |value: &FieldValue<'_>, burst| check_reserve(value, config, burst);
+            let bursts = read_own_amounts(fields, config, (&chain_view::BURST, "burst"), own, fits)?;
+            let rates = rates.iter().zip(bursts).map(|(one, burst)| TokenBucketRate { burst, ..*one });
+            is_sound.then(|| Algorithm::TokenBucket { rates: rates.collect() })
         }
         Algorithm::LeakyBucket { rates, max_wait: own_wait } => {
             // It spaces the departures of all waiters for the key, wherever they came from.
@@ -55,8 +60,11 @@ pub(crate) fn read_view_numbers(fields: &FieldReader<'_>, config: &LimitConfig) 
                 "the departures of all waiting requests are spaced by one burst: write queue or max_wait";
             let is_sound = report_foreign(fields, &[burst, slots], config, help);
             let max_wait = fields.read(&chain_view::MAX_WAIT).unwrap_or(*own_wait);
-            let rates = read_queues(fields, config, rates)?;
-            is_sound.then_some(Algorithm::LeakyBucket { rates, max_wait })
+            let own = rates.iter().map(|one| (one.rate, one.queue, one.burst));
+            let field = (&chain_view::QUEUE, "burst + queue");
+            let queues = read_own_amounts(fields, config, field, own, |_, _| true)?;
+            let rates = rates.iter().zip(queues).map(|(one, queue)| LeakyBucketRate { queue, ..*one });
+            is_sound.then(|| Algorithm::LeakyBucket { rates: rates.collect(), max_wait })
         }
         Algorithm::Concurrency { min, max, queue: own_queue, max_wait: own_wait } => {
             let help = "no request waits for these slots: write max_concurrent";
@@ -149,27 +157,28 @@ fn report_foreign(fields: &FieldReader<'_>, names: &[&str], config: &LimitConfig
     found.is_empty()
 }
 
-fn read_token_bucket(
+/// The amounts of `field`, or the limit's `own` ones. Each is a part of a bucket with its rate and the `rest` of that
+/// bucket, which must fit; `fits` is asked too.
+fn read_own_amounts<S: ParseScalar<Parsed = u64>>(
     fields: &FieldReader<'_>,
     config: &LimitConfig,
-    own: &[TokenBucketRate],
-) -> Option<Algorithm> {
+    (field, what): (&Field<OneOrMore<OrWord<S>>>, &str),
+    own: impl ExactSizeIterator<Item = (Rate, u64, u64)>,
+    fits: impl Fn(&FieldValue<'_>, u64) -> bool,
+) -> Option<Vec<u64>> {
     let form = RateForm::of_limit(config);
-    let bursts = read_amounts(fields, &chain_view::BURST, own.len(), form)?;
-    let value = fields.find(&chain_view::BURST);
-    let whole = value.as_ref().unwrap_or(&fields.whole);
-    let mut rates = Vec::new();
-    for (one, burst) in own.iter().zip(bursts) {
-        let burst = burst.unwrap_or(one.burst);
-        let fits = check_drain_time(whole, one.rate, burst, form)
-            && check_cost(&config.cost, Some(whole), burst, "burst")
-            && check_reserve(whole, config, burst);
-        if !fits {
-            return None;
-        }
-        rates.push(TokenBucketRate { rate: one.rate, burst });
-    }
-    Some(Algorithm::TokenBucket { rates })
+    let amounts = read_amounts(fields, field, own.len(), form)?;
+    let value = fields.find(field);
+    let value = value.as_ref().unwrap_or(&fields.whole);
+    let read = own.zip(amounts).map(|((rate, own, rest), amount)| {
+        let amount = amount.unwrap_or(own);
+        let bucket = rest.saturating_add(amount);
+        let fits = check_drain_time(value, rate, bucket, form)
+            && check_cost(&config.cost, Some(value), bucket, what)
+            && fits(value, amount);
+        fits.then_some(amount)
+    });
+    read.collect()
 }
 
 /// A reservation above the burst would never pass.
@@ -186,27 +195,4 @@ fn check_reserve(value: &FieldValue<'_>, config: &LimitConfig, burst: u64) -> bo
         return false;
     }
     true
-}
-
-fn read_queues(
-    fields: &FieldReader<'_>,
-    config: &LimitConfig,
-    own: &[LeakyBucketRate],
-) -> Option<Vec<LeakyBucketRate>> {
-    let form = RateForm::of_limit(config);
-    let queues = read_amounts(fields, &chain_view::QUEUE, own.len(), form)?;
-    let value = fields.find(&chain_view::QUEUE);
-    let whole = value.as_ref().unwrap_or(&fields.whole);
-    let mut rates = Vec::new();
-    for (one, queue) in own.iter().zip(queues) {
-        let queue = queue.unwrap_or(one.queue);
-        let bucket = one.burst.saturating_add(queue);
-        let fits = check_drain_time(whole, one.rate, bucket, form)
-            && check_cost(&config.cost, Some(whole), bucket, "burst + queue");
-        if !fits {
-            return None;
-        }
-        rates.push(LeakyBucketRate { queue, ..*one });
-    }
-    Some(rates)
 }

@@ -122,9 +122,7 @@ impl<'a> FieldReader<'a> {
         let Some(value) = self.find(field).filter(|value| !value.is_word(field.value.0)) else {
             return Vec::new();
         };
-        if value.is_empty() {
-            value.report_empty(&format!("write {}, or e.g. {}", field.value.0, field.example));
-        }
+        value.check_filled(&format!("write {}, or e.g. {}", field.value.0, field.example));
         value.parse_list(|text| field.value.1.parse_text(text))
     }
 
@@ -232,7 +230,7 @@ impl<'a> FieldReader<'a> {
                 continue;
             }
             let is_first =
-                find_misplaced(&self.whole.path, &key.name, &unknown).is_none_or(|found| found.first);
+                find_misplaced(&self.whole.path, &key.name, &unknown).is_none_or(|(_, first)| first);
             if is_first && !self.foreign_field(key, value.node, &unknown).is_companion() {
                 let help =
                     self.explain_unknown(key, value.node, &unknown).unwrap_or_else(|| self.list_fields());
@@ -256,8 +254,8 @@ impl<'a> FieldReader<'a> {
     /// The text to write instead of an unknown field, if its meaning is clear.
     fn explain_unknown(&self, key: &MapKey, node: &Node, unknown: &[(&MapKey, &Node)]) -> Option<String> {
         let name = key.name.as_str();
-        if let Some(misplaced) = find_misplaced(&self.whole.path, name, unknown) {
-            return Some(misplaced.help);
+        if let Some((help, _)) = find_misplaced(&self.whole.path, name, unknown) {
+            return Some(help);
         }
         if let Some((field, value)) = name.split_once(':').filter(|(field, _)| self.section.has_field(field))
         {

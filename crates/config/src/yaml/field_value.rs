@@ -25,6 +25,11 @@ impl<'a> FieldValue<'a> {
         self.sink.add_problem(self.named_at, &self.path, error);
     }
 
+    /// The result of reading a name; `None` after an error in it.
+    pub fn accept_name<T>(&self, parsed: Parsed<T>) -> Option<T> {
+        parsed.map_err(|error| self.report_at_name(error)).ok()
+    }
+
     /// Reports that the value is wrong.
     pub fn refuse(&self, code: &'static str, message: impl Into<String>, help: impl Into<String>) {
         self.report_at_value(ValueError::new(code, message).with_help(help));
@@ -68,6 +73,13 @@ impl<'a> FieldValue<'a> {
     pub fn report_empty(&self, help: &str) {
         let message = format!("`{}` is empty", self.field_name());
         self.report_at_name(ValueError::new(codes::MISSING, message).with_help(help));
+    }
+
+    /// Reports a value that is null or an empty list.
+    pub fn check_filled(&self, help: &str) {
+        if self.is_empty() {
+            self.report_empty(help);
+        }
     }
 
     /// The text of a scalar; `None` for anything else, without an error.
@@ -169,16 +181,9 @@ impl<'a> FieldValue<'a> {
     pub fn one_or_more(&self) -> Vec<FieldValue<'a>> {
         match &self.node.content {
             NodeContent::Null | NodeContent::Invalid => Vec::new(),
-            NodeContent::List(items) => items
-                .iter()
-                .enumerate()
-                .map(|(index, node)| FieldValue {
-                    node,
-                    path: format!("{}[{index}]", self.path),
-                    named_at: node.position,
-                    sink: self.sink,
-                })
-                .collect(),
+            NodeContent::List(items) => {
+                items.iter().enumerate().map(|(index, node)| self.item(index, node)).collect()
+            }
             NodeContent::Text(_) | NodeContent::Map(_) => vec![self.clone()],
         }
     }
@@ -198,12 +203,21 @@ impl<'a> FieldValue<'a> {
                 &[]
             }
         };
-        let named = |(key, node): &'a (MapKey, Node)| {
-            let path =
-                if self.path.is_empty() { key.name.clone() } else { format!("{}.{}", self.path, key.name) };
-            (key, FieldValue { node, path, named_at: key.position, sink: self.sink })
+        entries.iter().map(|(key, node)| (key, self.field(key, node))).collect()
+    }
+
+    /// The value of a field of this mapping.
+    pub fn field(&self, key: &MapKey, node: &'a Node) -> FieldValue<'a> {
+        let path = match self.path.as_str() {
+            "" => key.name.clone(),
+            path => format!("{path}.{}", key.name),
         };
-        entries.iter().map(named).collect()
+        FieldValue { node, path, named_at: key.position, sink: self.sink }
+    }
+
+    /// An item of this list.
+    pub fn item(&self, index: usize, node: &'a Node) -> FieldValue<'a> {
+        FieldValue { node, path: format!("{}[{index}]", self.path), named_at: node.position, sink: self.sink }
     }
 
     /// Records a source that was read here: a claim needs a way to verify tokens.

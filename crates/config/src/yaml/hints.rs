@@ -8,32 +8,21 @@ use sluicegate_model::value::foreign_variables::{find_dollar_names, is_environme
 use sluicegate_model::value::network_hint::is_every_address;
 use sluicegate_model::value::scalars::parse_rate;
 
-/// Fields of one place that are written one level too high.
-struct Inner {
-    /// The test of the path of their mapping.
-    is_at: fn(&str) -> bool,
-    /// The field that they belong into.
-    field: &'static str,
-    names: &'static str,
-    /// A field without which they mean nothing, and a value of it.
-    needs: Option<(&'static str, &'static str)>,
-}
-
-const fn inner(is_at: fn(&str) -> bool, field: &'static str, names: &'static str) -> Inner {
-    Inner { is_at, field, names, needs: None }
-}
+/// Fields of one place that are written one level too high: the test of the path of their mapping, the field that they
+/// belong into, their names, and a field without which they mean nothing, with a value of it.
+type Inner = (fn(&str) -> bool, &'static str, &'static str, Option<(&'static str, &'static str)>);
 
 const LIMIT_FIELDS: &str = "rate burst queue key algorithm max_wait missing_key fair_by warm_up cost buckets align \
                             dry_run enforce shadow bypass tiers";
 
 const INNER: [Inner; 7] = [
-    Inner { needs: Some(("rate", "10/s")), ..inner(is_location, "limits", LIMIT_FIELDS) },
-    Inner { needs: Some(("algorithm", "concurrency")), ..inner(is_location, "limits", "max_concurrent") },
-    inner(is_location, "access", "allow deny"),
-    inner(is_location, "respond", "status body content_type"),
-    inner(is_upstream, "timeouts", "connect response idle"),
-    inner(is_upstream, "retries", "attempts per_try budget"),
-    inner(is_listen, "tls", "cert key client_ca min_version"),
+    (is_location, "limits", LIMIT_FIELDS, Some(("rate", "10/s"))),
+    (is_location, "limits", "max_concurrent", Some(("algorithm", "concurrency"))),
+    (is_location, "access", "allow deny", None),
+    (is_location, "respond", "status body content_type", None),
+    (is_upstream, "timeouts", "connect response idle", None),
+    (is_upstream, "retries", "attempts per_try budget", None),
+    (is_listen, "tls", "cert key client_ca min_version", None),
 ];
 
 fn is_location(path: &str) -> bool {
@@ -48,25 +37,21 @@ fn is_listen(path: &str) -> bool {
     path == "listen" || path.starts_with("listen[") && path.ends_with(']')
 }
 
-/// The unknown field `name` of the mapping at `path`, if it belongs into another field there.
-pub(super) struct Misplaced {
-    /// The first of the fields that belong there together; the others need no message.
-    pub first: bool,
-    pub help: String,
-}
-
-pub(super) fn find_misplaced(path: &str, name: &str, written: &[(&MapKey, &Node)]) -> Option<Misplaced> {
-    let belongs = |inner: &Inner, name: &str| inner.names.split(' ').any(|inner| inner == name);
-    let inner = INNER.iter().find(|inner| (inner.is_at)(path) && belongs(inner, name))?;
+/// The help for the unknown field `name` of the mapping at `path`, if it belongs into another field there, and true for
+/// the first of the fields that belong there together; the others need no message.
+pub(super) fn find_misplaced(path: &str, name: &str, written: &[(&MapKey, &Node)]) -> Option<(String, bool)> {
+    let belongs = |names: &str, name: &str| names.split(' ').any(|inner| inner == name);
+    let (_, field, names, needs) =
+        INNER.iter().find(|(is_at, _, names, _)| is_at(path) && belongs(names, name))?;
     let mut fields: Vec<String> = Vec::new();
-    let needed = inner.needs.filter(|(needed, _)| !written.iter().any(|(key, _)| key.name == *needed));
+    let needed = needs.filter(|(needed, _)| !written.iter().any(|(key, _)| key.name == *needed));
     fields.extend(needed.map(|(needed, value)| format!("{needed}: {value}")));
     let mut first = None;
     let is_every = |name: &str, node: &Node| match &node.content {
         NodeContent::Text(text) => matches!(name, "allow" | "deny") && is_every_address(&text.written),
         _ => false,
     };
-    for (key, node) in written.iter().filter(|(key, _)| belongs(inner, &key.name)) {
+    for (key, node) in written.iter().filter(|(key, _)| belongs(names, &key.name)) {
         first = first.or(Some(key.name.as_str()));
         match is_every(&key.name, node) {
             true if key.name == "allow" => fields.push("allow: any".to_owned()),
@@ -76,9 +61,9 @@ pub(super) fn find_misplaced(path: &str, name: &str, written: &[(&MapKey, &Node)
     }
     let help = match fields.is_empty() {
         true => DENY_ALL.to_owned(),
-        false => format!("write {}: {{ {} }}", inner.field, fields.join(", ")),
+        false => format!("write {field}: {{ {} }}", fields.join(", ")),
     };
-    Some(Misplaced { first: first == Some(name), help })
+    Some((help, first == Some(name)))
 }
 
 /// The form to suggest for a value that has the wrong one, such as `retries: 3`.

@@ -1,8 +1,9 @@
 //! Variables in the spelling of other programs, such as `$remote_addr`, and those of this file with the same meaning.
 
 use super::words::find_synonym;
+use crate::template::TemplateVar;
 
-/// The variables of header values and redirects.
+/// The variables of header values and redirects: facts about the request, known before it is forwarded.
 pub const VARIABLES: [&str; 10] = [
     "client_ip",
     "request_id",
@@ -35,12 +36,9 @@ pub fn find_variable(name: &str) -> Option<&'static str> {
     VARIABLES.into_iter().find(|own| *own == name).or_else(|| find_synonym(SYNONYMS, name, VARIABLES))
 }
 
-/// Variables that only bodies have.
-const BODY_VARIABLES: [&str; 8] =
-    ["status", "title", "message", "limit", "rate", "retry_after", "retry_after_ms", "uri"];
-
+/// True for every variable: bodies have all of them.
 pub fn is_body_variable(name: &str) -> bool {
-    BODY_VARIABLES.contains(&name) || VARIABLES.contains(&name)
+    TemplateVar::LABELS.contains(&name)
 }
 
 /// The first known name in braces without a dollar sign, as Caddy writes variables, and the variable of this file.

@@ -35,6 +35,14 @@ pub fn parse_word<T: Clone>(words: &[(&str, T)]) -> impl Fn(&str) -> Parsed<T> {
     }
 }
 
+/// One of `words`, or a text of another form: `help` names the forms unless a word is near.
+pub fn parse_word_or<T: Clone>(words: &[(&str, T)], text: &str, help: impl FnOnce() -> String) -> Parsed<T> {
+    parse_word(words)(text).map_err(|error| match &error.suggestion {
+        Some(near) if near.starts_with("did") => error,
+        _ => error.with_help(help()),
+    })
+}
+
 /// Words of this file, each with those of other programs that may mean the same.
 const SYNONYMS: &[(&str, &str)] = &[
     ("account", "user $remote_user"),

@@ -22,9 +22,7 @@ pub(crate) fn read_redis_endpoint(value: &FieldValue<'_>) -> Option<RedisEndpoin
 /// Some nodes of a Cluster, which share everything except their addresses.
 fn read_cluster_urls(value: &FieldValue<'_>) -> Option<RedisEndpoint> {
     let items = value.one_or_more();
-    if items.is_empty() {
-        value.report_empty("write the URLs of some nodes of the Cluster, or one URL without a list");
-    }
+    value.check_filled("write the URLs of some nodes of the Cluster, or one URL without a list");
     let mut endpoint: Option<RedisEndpoint> = None;
     let mut seeds = Vec::new();
     for item in &items {

@@ -9,20 +9,7 @@ use sluicegate_model::value::names;
 use sluicegate_model::value::words::parse_word;
 use sluicegate_model::{Parsed, Secret, ValueError, ValueSource, codes};
 
-const ALGORITHMS: [(&str, Algorithm); 12] = [
-    ("RS256", Algorithm::RS256),
-    ("RS384", Algorithm::RS384),
-    ("RS512", Algorithm::RS512),
-    ("PS256", Algorithm::PS256),
-    ("PS384", Algorithm::PS384),
-    ("PS512", Algorithm::PS512),
-    ("ES256", Algorithm::ES256),
-    ("ES384", Algorithm::ES384),
-    ("EdDSA", Algorithm::EdDSA),
-    ("HS256", Algorithm::HS256),
-    ("HS384", Algorithm::HS384),
-    ("HS512", Algorithm::HS512),
-];
+const ALGORITHMS: &str = "RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 EdDSA HS256 HS384 HS512";
 
 /// Where an account or a tier is read from.
 type Source = OrWord<Text<ValueSource>>;
@@ -66,10 +53,10 @@ section! {
     SECRET: OrWord<Text<Secret>> = OrWord("none", Text::new("a text", parse_secret)),
         "secret", "none", "\"${JWT_SECRET}\"";
     /// The issuers whose tokens are accepted; `none` accepts any.
-    ISSUER: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("an issuer", parse_issuer)),
+    ISSUER: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("an issuer", |text| parse_claim(text, "issuer"))),
         "issuer", "none", "https://id.example.com";
     /// The audiences of which a token must name one; `none` accepts any.
-    AUDIENCE: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("an audience", parse_audience)),
+    AUDIENCE: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("an audience", |text| parse_claim(text, "audience"))),
         "audience", "none", "api";
     /// The algorithms that tokens may be signed by. With `secret` alone the default is HS256.
     ALGORITHMS: OneOrMore<Text<Algorithm>> = OneOrMore(Text::new(
@@ -94,7 +81,9 @@ pub fn parse_tier(text: &str) -> Parsed<String> {
 }
 
 fn parse_algorithm(text: &str) -> Parsed<Algorithm> {
-    parse_word(&ALGORITHMS)(text).map_err(|error| match text.eq_ignore_ascii_case("none") {
+    let words: Vec<(&str, Algorithm)> =
+        ALGORITHMS.split(' ').filter_map(|name| Some((name, name.parse().ok()?))).collect();
+    parse_word(&words)(text).map_err(|error| match text.eq_ignore_ascii_case("none") {
         true => ValueError::new(codes::TOKEN, "a token without a signature proves nothing")
             .with_help("write e.g. algorithms: [RS256, ES256]"),
         false => error,
@@ -107,14 +96,6 @@ fn parse_secret(text: &str) -> Parsed<Secret> {
         return Err(ValueError::new(codes::TOKEN, "the secret is empty"));
     }
     Ok(Secret(text.to_owned()))
-}
-
-fn parse_issuer(text: &str) -> Parsed<String> {
-    parse_claim(text, "issuer")
-}
-
-fn parse_audience(text: &str) -> Parsed<String> {
-    parse_claim(text, "audience")
 }
 
 fn parse_claim(text: &str, claim: &str) -> Parsed<String> {

@@ -10,7 +10,7 @@ use sluicegate_model::value::names::parse_pointer;
 use sluicegate_model::value::scalars;
 use sluicegate_model::value::statuses::parse_grpc_code;
 use sluicegate_model::value::statuses::parse_status_range;
-use sluicegate_model::value::words::parse_word;
+use sluicegate_model::value::words::parse_word_or;
 use sluicegate_model::{ChargedUnits, LlmWeights, MissingUnits, OverrunAction, Parsed, ValueError, codes};
 
 section! {
@@ -131,12 +131,7 @@ fn parse_units(text: &str) -> Parsed<ChargedUnits> {
         ("bytes", ChargedUnits::Bytes),
         ("llm", ChargedUnits::Llm(LlmWeights::EQUAL)),
     ];
-    parse_word(&words)(text).map_err(|error| {
-        let near = error.suggestion.clone().filter(|help| help.starts_with("did"));
-        error.with_optional_help(
-            near.or_else(|| Some(format!("write {}", CHARGED_UNITS.says.replace('`', "")))),
-        )
-    })
+    parse_word_or(&words, text, || format!("write {}", CHARGED_UNITS.says.replace('`', "")))
 }
 
 fn parse_json_source(text: &str) -> Parsed<JsonPointer> {

@@ -3,7 +3,7 @@
 use http::{Method, StatusCode};
 use sluicegate_model::value::names::parse_pointer;
 use sluicegate_model::value::scalars;
-use sluicegate_model::value::words::parse_word;
+use sluicegate_model::value::words::parse_word_or;
 use sluicegate_model::value::{methods, names};
 use sluicegate_model::{
     AlgorithmKind, BUCKETS_MAX, Cost, InvalidCost, KeyPart, MissingKey, OnFailure, Parsed, Rate, StoreConfig,
@@ -192,10 +192,8 @@ fn parse_key_part(text: &str) -> Parsed<KeyPart> {
         ("method", KeyPart::Method),
         ("global", KeyPart::Global),
     ];
-    parse_word(&parts)(text).map_err(|error| {
-        let near = error.suggestion.clone().filter(|help| help.starts_with("did"));
-        let source = near.or_else(|| names::suggest_source(text));
-        error.with_optional_help(source.or_else(|| Some(format!("write {}", KEY_PART.says))))
+    parse_word_or(&parts, text, || {
+        names::suggest_source(text).unwrap_or_else(|| format!("write {}", KEY_PART.says))
     })
 }
 

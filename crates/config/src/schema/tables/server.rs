@@ -10,7 +10,7 @@ use crate::schema::kinds::{COUNT, NONZERO_TIME, Nested, Number, OrWord, Size, Sp
 use crate::schema::tables::headers::edits;
 use crate::schema::tables::locations::chain;
 use sluicegate_model::value::names;
-use sluicegate_model::value::words::parse_word;
+use sluicegate_model::value::words::parse_word_or;
 use sluicegate_model::{ClientIpConfig, Parsed, ServerTimeouts, UnderscoreHeaders};
 
 section! {
@@ -102,12 +102,7 @@ fn parse_client_ip(text: &str) -> Parsed<ClientIpConfig> {
                 ("x-forwarded-for", ClientIpConfig::XForwardedFor),
                 ("forwarded", ClientIpConfig::Forwarded),
             ];
-            parse_word(&kinds)(text).map_err(|error| {
-                let help = error.suggestion.clone().filter(|help| help.starts_with("did"));
-                error.with_optional_help(
-                    help.or_else(|| Some("write x-forwarded-for, forwarded or header:NAME".to_owned())),
-                )
-            })
+            parse_word_or(&kinds, text, || "write x-forwarded-for, forwarded or header:NAME".to_owned())
         }
     }
 }
