@@ -126,13 +126,6 @@ pub fn import_files(paths: &[PathBuf]) -> Result<Imported, ImportFault> {
     Ok(Imported { yaml, report })
 }
 
-/// A document of YAML by its content.
-enum YamlKind {
-    Ratelimit(Node),
-    /// Anything else, which the reader of Ingress objects names in its errors.
-    Ingress,
-}
-
 fn import_yaml(paths: &[PathBuf]) -> Result<(GatewayFile, ImportReport), ImportFault> {
     let (mut files, mut bytes) = (Vec::new(), 0);
     for path in paths {
@@ -141,10 +134,10 @@ fn import_yaml(paths: &[PathBuf]) -> Result<(GatewayFile, ImportReport), ImportF
         if bytes > source::FILE_BYTES_MAX {
             return Err(ImportFault::new(&source.start(), "with it, the files are larger than 8 MiB"));
         }
-        match find_kind(&source)? {
-            YamlKind::Ratelimit(root) => files.push((source, root)),
-            YamlKind::Ingress if paths.len() == 1 => return ingress::import_ingress(&source),
-            YamlKind::Ingress => {
+        match parse_ratelimit(&source)? {
+            Some(root) => files.push((source, root)),
+            None if paths.len() == 1 => return ingress::import_ingress(&source),
+            None => {
                 let message = "of several files, each must be one of envoyproxy/ratelimit, with a `domain`";
                 return Err(ImportFault::new(&source.start(), message));
             }
@@ -153,14 +146,16 @@ fn import_yaml(paths: &[PathBuf]) -> Result<(GatewayFile, ImportReport), ImportF
     ratelimit::import_ratelimit(&files)
 }
 
-fn find_kind(source: &SourceText) -> Result<YamlKind, ImportFault> {
+/// The document of a file of envoyproxy/ratelimit; `None` for anything else, which the reader of Ingress objects names
+/// in its errors.
+fn parse_ratelimit(source: &SourceText) -> Result<Option<Node>, ImportFault> {
     match parse_document(&source.text) {
-        Ok(root) if ratelimit::is_ratelimit(&root) => Ok(YamlKind::Ratelimit(root)),
+        Ok(root) if ratelimit::is_ratelimit(&root) => Ok(Some(root)),
         Err((position, error)) if ratelimit::is_meant_as_ratelimit(&source.text) => {
             let at = ImportedLine { file: source.name.clone(), line: position.line };
             Err(ImportFault::new(&at, error.message).with_column(position.column))
         }
-        _ => Ok(YamlKind::Ingress),
+        _ => Ok(None),
     }
 }
 

@@ -143,7 +143,8 @@ fn add_upstream(
     let port = match &path.port {
         PortRef::Number(port) => *port,
         PortRef::Name(name) => {
-            services.find_port(&object.namespace, &path.service, name).unwrap_or_else(|| {
+            let named = (object.namespace.clone(), path.service.clone(), name.clone());
+            services.get(&named).copied().unwrap_or_else(|| {
                 let says = format!("the file has no Service with the port `{name}`; 80 is written");
                 report.differs(&path.at, &format!("service {}", path.service), says);
                 80

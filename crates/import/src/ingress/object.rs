@@ -42,17 +42,8 @@ pub(super) enum PortRef {
     Name(String),
 }
 
-/// The named ports of services.
-#[derive(Debug, Default)]
-pub(super) struct ServiceTable {
-    ports: HashMap<(String, String, String), u16>,
-}
-
-impl ServiceTable {
-    pub fn find_port(&self, namespace: &str, service: &str, port: &str) -> Option<u16> {
-        self.ports.get(&(namespace.to_owned(), service.to_owned(), port.to_owned())).copied()
-    }
-}
+/// The ports of services by namespace, service and name of the port.
+pub(super) type ServiceTable = HashMap<(String, String, String), u16>;
 
 /// A node and the first line of its document.
 #[derive(Clone, Copy)]
@@ -175,7 +166,7 @@ fn read_service(object: Place<'_>, services: &mut ServiceTable) {
         if let (Some(port_name), Some(Ok(number))) =
             (port.text_of("name"), port.text_of("port").map(str::parse))
         {
-            services.ports.insert((namespace.clone(), name.clone(), port_name.to_owned()), number);
+            services.insert((namespace.clone(), name.clone(), port_name.to_owned()), number);
         }
     }
 }

@@ -24,12 +24,9 @@ pub(super) struct SiteContext<'c, 'd> {
     pub upstreams: &'c mut UpstreamBook<'d>,
 }
 
-/// The fields of a location's action, and the location that gives the limits if the first one has none.
-pub(super) struct LocationContent<'d> {
-    pub fields: Vec<PlannedField>,
-    /// The named location that `try_files` leads to.
-    pub named: Option<&'d LocationNode<'d>>,
-}
+/// The fields of a location's action, and the named location that `try_files` leads to, which gives the limits if the
+/// first one has none.
+type LocationContent<'d> = (Vec<PlannedField>, Option<&'d LocationNode<'d>>);
 
 /// The action of a location, `return` and `internal` aside.
 pub(super) fn read_content<'d>(
@@ -51,24 +48,24 @@ pub(super) fn read_content<'d>(
     }
     let (source, named) = handler;
     let Some(pass) = find_pass(&source.scope) else {
-        return Ok(LocationContent { fields: vec![answer_without_files(node)], named: None });
+        return Ok((vec![answer_without_files(node)], None));
     };
     let target = match ProxyTarget::parse(pass.arg(0), &source.scope) {
         Ok(target) => target,
         Err(why) => {
             pass.loses(format!("{why}; the answer is 502"));
-            return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named });
+            return Ok((vec![write_respond(502, "", "")], named));
         }
     };
     let Some(upstream) = context.upstreams.resolve(&target, &source.scope, pass, is_tunnel(&source.scope))?
     else {
         pass.exact("all servers are down: 502");
-        return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named });
+        return Ok((vec![write_respond(502, "", "")], named));
     };
     let mut fields = vec![PlannedField::plain("upstream", quote(&upstream))];
     fields.extend(read_strip(&node.matching, pass, &target, &source.scope));
     fields.extend(read_request_headers(&source.scope, &target, context.server_name));
-    Ok(LocationContent { fields, named })
+    Ok((fields, named))
 }
 
 pub(super) fn find_pass<'d>(scope: &Scope<'d>) -> Option<&'d Directive> {

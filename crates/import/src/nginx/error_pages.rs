@@ -82,7 +82,7 @@ fn read_page<'d>(
         if page_status != PageStatus::OfPage {
             return Ok(Vec::new());
         }
-        let mut fields = read_content(page, context)?.fields;
+        let (mut fields, _) = read_content(page, context)?;
         fields.retain(|field| field.name == "upstream");
         return Ok(fields.into_iter().map(|field| PlannedField::plain("degrade", field.value)).collect());
     };

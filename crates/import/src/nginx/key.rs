@@ -65,8 +65,8 @@ fn read_key(text: &str, table: &VariableTable<'_>, followed: usize) -> Result<Zo
             TextPart::Variable(name) => name,
         };
         match read_part(name, &mut key)? {
-            Presence::Always => always_there += 1,
-            Presence::MayBeMissing => may_be_missing += 1,
+            true => may_be_missing += 1,
+            false => always_there += 1,
         }
     }
     key.is_empty = pieces.is_empty();
@@ -108,12 +108,8 @@ fn runs_together(pieces: &[TextPart]) -> bool {
     })
 }
 
-enum Presence {
-    Always,
-    MayBeMissing,
-}
-
-fn read_part(name: &str, key: &mut ZoneKey) -> Result<Presence, String> {
+/// Adds a variable to the key; true if requests may lack it.
+fn read_part(name: &str, key: &mut ZoneKey) -> Result<bool, String> {
     let part = match name {
         "binary_remote_addr" | "remote_addr" => "ip".to_owned(),
         "uri" | "document_uri" => "uri".to_owned(),
@@ -125,17 +121,17 @@ fn read_part(name: &str, key: &mut ZoneKey) -> Result<Presence, String> {
         "request_method" => "method".to_owned(),
         "server_name" => {
             key.by_server = true;
-            return Ok(Presence::Always);
+            return Ok(false);
         }
         _ => read_source(name, key)
             .filter(|part| !part.ends_with([':', '-']))
             .ok_or_else(|| format!("the gateway does not count by ${name}"))?,
     };
-    let presence = if part.contains(':') { Presence::MayBeMissing } else { Presence::Always };
+    let may_be_missing = part.contains(':');
     if !key.parts.contains(&part) {
         key.parts.push(part);
     }
-    Ok(presence)
+    Ok(may_be_missing)
 }
 
 /// A header, cookie or parameter, as a part of the key.

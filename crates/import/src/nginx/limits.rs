@@ -68,7 +68,7 @@ impl<'d> LimitBook<'d> {
     /// `None` = the chain is empty.
     pub fn limits_behind(&self, chain: &[LimitUse<'d>]) -> Option<LimitsBehind> {
         let by_address = |limit: &LimitUse<'_>| {
-            let key = self.zones.find(&self.groups[limit.group].zone).map(|zone| &zone.key);
+            let key = self.zones.get(&self.groups[limit.group].zone).map(|zone| &zone.key);
             matches!(key, Some(Ok(key)) if key.parts.iter().any(|part| part == "ip"))
         };
         let behind =
@@ -95,7 +95,7 @@ impl<'d> LimitBook<'d> {
             for directive in scope.nearest(name) {
                 let (zone_name, numbers) = read_use(directive)?;
                 let found =
-                    self.zones.find(&zone_name).filter(|zone| zone.rate.is_some() == (name == "limit_req"));
+                    self.zones.get(&zone_name).filter(|zone| zone.rate.is_some() == (name == "limit_req"));
                 let zone = found
                     .ok_or_else(|| directive.fault(format!("there is no zone `{zone_name}` for `{name}`")))?;
                 if !zones.insert(zone_name.clone()) {
@@ -166,7 +166,7 @@ impl<'d> LimitBook<'d> {
             let name = unique_name(group, &mut names);
             // Groups are made from zones that were found, with keys that are understood.
             let Some((zone, key)) =
-                self.zones.find(&group.zone).and_then(|zone| Some((zone, zone.key.as_ref().ok()?)))
+                self.zones.get(&group.zone).and_then(|zone| Some((zone, zone.key.as_ref().ok()?)))
             else {
                 continue;
             };
@@ -201,7 +201,11 @@ impl<'d> LimitBook<'d> {
             |name: &str, value: String, note: &str| fields.push(PlannedField::new(name, value, note));
         let entry = |field: &str, number: u64| flow_map(&[("use", quote(name)), (field, number.to_string())]);
         let Some(rate) = zone.rate else {
-            let counts: Vec<u64> = group.uses.iter().filter_map(LimitUse::connections).collect();
+            let count = |limit: &LimitUse<'_>| match limit.numbers {
+                UseNumbers::Connections(count) => Some(count),
+                UseNumbers::Burst(_) => None,
+            };
+            let counts: Vec<u64> = group.uses.iter().filter_map(count).collect();
             let most = counts.iter().max().copied().unwrap_or(1);
             push("algorithm", "concurrency".to_owned(), "");
             push("max_concurrent", most.to_string(), "");
@@ -287,13 +291,6 @@ impl LimitUse<'_> {
         match self.numbers {
             UseNumbers::Burst(shape) => Some(shape),
             UseNumbers::Connections(_) => None,
-        }
-    }
-
-    fn connections(&self) -> Option<u64> {
-        match self.numbers {
-            UseNumbers::Connections(count) => Some(count),
-            UseNumbers::Burst(_) => None,
         }
     }
 }

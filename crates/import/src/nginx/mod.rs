@@ -43,7 +43,7 @@ use scope::{Scope, is_guard, skip_all};
 use site::{SiteLocation, finish_location, read_site};
 use upstreams::UpstreamBook;
 use variables::VariableTable;
-use zones::ZoneTable;
+use zones::{ZoneTable, read_zones};
 
 /// The place of a part without one.
 fn nowhere() -> ImportedLine {
@@ -109,7 +109,7 @@ struct ServerPlan<'d> {
 
 fn translate_http<'d>(http: &'d [Directive], folder: &Path) -> Result<GatewayFile, ImportFault> {
     let variables = VariableTable::read(http)?;
-    let zones = ZoneTable::read(http, &variables)?;
+    let zones = read_zones(http, &variables)?;
     let scope = Scope::new(http);
     let mut listeners = ListenerTable::default();
     let servers: Vec<&'d Directive> = http.iter().filter(|directive| directive.name == "server").collect();
@@ -217,7 +217,7 @@ fn place_locations(
 
 /// Tells of directives that change the counts of limits, or are limits of their own.
 fn tell_judging(http: &[Directive], zones: &ZoneTable<'_>) {
-    let used = || zones.zones().filter(|zone| zone.directive.is_told());
+    let used = || zones.values().filter(|zone| zone.directive.is_told());
     let mut parts = used().filter_map(|zone| zone.key.as_ref().ok()).flat_map(|key| &key.parts);
     // A name without a dash has no other spelling.
     let by_dashed = parts.any(|part| part.starts_with("header:") && part.contains('-'));
@@ -245,7 +245,7 @@ fn tell_judging(http: &[Directive], zones: &ZoneTable<'_>) {
 /// Zones, variables and upstreams that nothing refers to.
 fn tell_unused(zones: &ZoneTable<'_>, variables: &VariableTable<'_>, http: &[Directive]) {
     let upstreams = http.iter().filter(|directive| directive.name == "upstream");
-    let unused = zones.zones().map(|zone| zone.directive).chain(variables.directives()).chain(upstreams);
+    let unused = zones.values().map(|zone| zone.directive).chain(variables.directives()).chain(upstreams);
     for directive in unused.filter(|directive| !directive.is_told()) {
         let says = match directive.name.as_str() {
             "map" | "geo" => "its values are part of the limits and access rules that use it, if any",

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::access::{AccessPlan, LimitsBehind, read_access};
 use super::closed::widen_path;
-use super::content::{LocationContent, SiteContext, find_pass, read_content};
+use super::content::{SiteContext, find_pass, read_content};
 use super::error_pages::read_error_pages;
 use super::flatten::{FlatLocation, FlatRole, flatten_server};
 use super::headers::read_response_headers;
@@ -183,7 +183,7 @@ fn read_handler<'d>(
     context: &mut SiteContext<'_, 'd>,
 ) -> Result<(SiteLocation<'d>, Option<LimitsBehind>), ImportFault> {
     let scope = &node.scope;
-    let LocationContent { fields, named } = read_content(node, context)?;
+    let (fields, named) = read_content(node, context)?;
     // A named location is the last one of the request.
     let last = named.map_or(scope, |named| &named.scope);
     let mut chain = Vec::new();

@@ -33,10 +33,7 @@ pub(super) struct UpstreamBook<'d> {
 }
 
 /// The servers of an upstream and the fields that its block gives.
-struct ServerGroup {
-    servers: Vec<String>,
-    fields: Vec<PlannedField>,
-}
+type ServerGroup = (Vec<String>, Vec<PlannedField>);
 
 impl ProxyTarget {
     /// # Errors
@@ -118,11 +115,13 @@ impl<'d> UpstreamBook<'d> {
         is_tunnel: bool,
     ) -> Result<Option<String>, ImportFault> {
         let block = self.blocks.get(&target.authority.to_ascii_lowercase()).copied();
-        let group = match block {
+        let (servers, mut fields) = match block {
             Some(block) => self.read_block(block, target)?,
-            None => self.read_single(target, directive)?,
+            None => {
+                let server = write_server(&target.authority, target).map_err(|why| directive.fault(why))?;
+                (vec![quote(&server)], vec![PlannedField::plain("eject", "none")])
+            }
         };
-        let ServerGroup { servers, mut fields } = group;
         if servers.is_empty() {
             return Ok(None);
         }
@@ -152,11 +151,6 @@ impl<'d> UpstreamBook<'d> {
             }
         }
         Ok(None)
-    }
-
-    fn read_single(&self, target: &ProxyTarget, directive: &Directive) -> Result<ServerGroup, ImportFault> {
-        let server = write_server(&target.authority, target).map_err(|why| directive.fault(why))?;
-        Ok(ServerGroup { servers: vec![quote(&server)], fields: vec![PlannedField::plain("eject", "none")] })
     }
 
     fn read_block(&self, block: &'d Directive, target: &ProxyTarget) -> Result<ServerGroup, ImportFault> {
@@ -197,7 +191,7 @@ impl<'d> UpstreamBook<'d> {
         fields.push(self.write_ejection(&failures));
         fields.extend(self.write_slots(&slots));
         block.exact("");
-        Ok(ServerGroup { servers, fields })
+        Ok((servers, fields))
     }
 
     /// nginx counts failures within a span, for each server with numbers of its own.

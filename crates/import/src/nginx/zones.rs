@@ -8,10 +8,7 @@ use super::variables::VariableTable;
 use crate::ImportFault;
 
 /// The zones of the configuration by name.
-#[derive(Debug, Default)]
-pub(super) struct ZoneTable<'d> {
-    zones: BTreeMap<String, Zone<'d>>,
-}
+pub(super) type ZoneTable<'d> = BTreeMap<String, Zone<'d>>;
 
 #[derive(Debug)]
 pub(super) struct Zone<'d> {
@@ -22,32 +19,25 @@ pub(super) struct Zone<'d> {
     pub key: Result<ZoneKey, String>,
 }
 
-impl<'d> ZoneTable<'d> {
-    pub fn read(http: &'d [Directive], variables: &VariableTable<'_>) -> Result<ZoneTable<'d>, ImportFault> {
-        let mut table = ZoneTable::default();
-        for directive in http {
-            let is_rate = match directive.name.as_str() {
-                "limit_req_zone" => true,
-                "limit_conn_zone" => false,
-                _ => continue,
-            };
-            let (name, rate) = read_parameters(directive, is_rate)?;
-            let key = ZoneKey::read(directive.arg(0), variables);
-            let zone = Zone { directive, rate, key };
-            if table.zones.insert(name.clone(), zone).is_some() {
-                return Err(directive.fault(format!("there are two zones `{name}`")));
-            }
+pub(super) fn read_zones<'d>(
+    http: &'d [Directive],
+    variables: &VariableTable<'_>,
+) -> Result<ZoneTable<'d>, ImportFault> {
+    let mut table = ZoneTable::default();
+    for directive in http {
+        let is_rate = match directive.name.as_str() {
+            "limit_req_zone" => true,
+            "limit_conn_zone" => false,
+            _ => continue,
+        };
+        let (name, rate) = read_parameters(directive, is_rate)?;
+        let key = ZoneKey::read(directive.arg(0), variables);
+        let zone = Zone { directive, rate, key };
+        if table.insert(name.clone(), zone).is_some() {
+            return Err(directive.fault(format!("there are two zones `{name}`")));
         }
-        Ok(table)
     }
-
-    pub fn find(&self, name: &str) -> Option<&Zone<'d>> {
-        self.zones.get(name)
-    }
-
-    pub fn zones(&self) -> impl Iterator<Item = &Zone<'d>> {
-        self.zones.values()
-    }
+    Ok(table)
 }
 
 /// The name of the zone, and its rate in thousandths per second.

@@ -57,15 +57,8 @@ pub(super) struct CallsPerWindow {
     pub units: u32,
 }
 
-/// A unit of envoyproxy/ratelimit.
-#[derive(Debug)]
-pub(super) struct WindowUnit {
-    name: &'static str,
-    /// The letter of a rate of gateway.yaml.
-    letter: &'static str,
-    /// The number of such letters in the unit.
-    times: u32,
-}
+/// A unit of envoyproxy/ratelimit: its name, and the letter of a rate of gateway.yaml, so many of which it is.
+type WindowUnit = (&'static str, &'static str, u32);
 
 // === impl EntryPattern ===
 
@@ -109,28 +102,20 @@ impl ImportedDescriptor {
     }
 }
 
-// === impl WindowUnit ===
-
-const fn unit(name: &'static str, letter: &'static str, times: u32) -> WindowUnit {
-    WindowUnit { name, letter, times }
-}
-
 /// A month has 30 days and a year 365, as in `UnitToDivider` of envoyproxy/ratelimit.
 static UNITS: [WindowUnit; 7] = [
-    unit("second", "s", 1),
-    unit("minute", "m", 1),
-    unit("hour", "h", 1),
-    unit("day", "d", 1),
-    unit("week", "d", 7),
-    unit("month", "d", 30),
-    unit("year", "d", 365),
+    ("second", "s", 1),
+    ("minute", "m", 1),
+    ("hour", "h", 1),
+    ("day", "d", 1),
+    ("week", "d", 7),
+    ("month", "d", 30),
+    ("year", "d", 365),
 ];
 
-impl WindowUnit {
-    /// The unit of a name in any case.
-    pub fn parse(name: &str) -> Option<&'static WindowUnit> {
-        UNITS.iter().find(|unit| unit.name.eq_ignore_ascii_case(name))
-    }
+/// The unit of a name in any case.
+pub(super) fn parse_unit(name: &str) -> Option<&'static WindowUnit> {
+    UNITS.iter().find(|(unit, ..)| unit.eq_ignore_ascii_case(name))
 }
 
 // === impl CallsPerWindow ===
@@ -138,7 +123,7 @@ impl WindowUnit {
 impl CallsPerWindow {
     /// The rate of gateway.yaml, of at least one request.
     pub fn write_rate(&self) -> String {
-        let WindowUnit { letter, times, .. } = self.unit;
+        let (_, letter, times) = self.unit;
         let requests = self.requests.max(1);
         match u64::from(*times) * u64::from(self.units) {
             1 => format!("{requests}/{letter}"),
@@ -149,7 +134,7 @@ impl CallsPerWindow {
 
 impl fmt::Display for CallsPerWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.unit.name;
+        let (name, ..) = self.unit;
         match self.units {
             1 => write!(f, "{} per {name}", self.requests),
             units => write!(f, "{} per {units} {name}s", self.requests),

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::descriptor::{
-    CallsPerWindow, EntryPattern, ImportedDescriptor, ImportedDomain, ImportedRate, WindowUnit,
+    CallsPerWindow, EntryPattern, ImportedDescriptor, ImportedDomain, ImportedRate, parse_unit,
 };
 use super::fields::{DescriptorFields, RatelimitFile};
 use crate::source::SourceText;
@@ -127,7 +127,7 @@ impl<'r> DomainReader<'r> {
         let name = fields.text("name")?;
         let replaces = read_replaces(file, &fields, name.as_deref())?;
         let written = fields.text("unit")?;
-        let unit = written.as_deref().and_then(WindowUnit::parse);
+        let unit = written.as_deref().and_then(parse_unit);
         let place = fields.find("unit").map_or(node.position, |(_, unit)| unit.position);
         self.note_others(file, &fields, RATE_FIELDS);
         let (requests, units) = (fields.number("requests_per_unit")?, fields.number("unit_multiplier")?);
