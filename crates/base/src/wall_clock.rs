@@ -6,8 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::HeaderValue;
 
-use crate::clock;
-use crate::clock::Now;
+use crate::clock::{self, Now};
 
 /// Turns moments of the gateway's clock into times of day. One per worker.
 #[derive(Debug)]

@@ -18,14 +18,13 @@ pub mod yaml;
 use std::path::Path;
 use std::time::Duration;
 
-pub use read::grant::read_grant;
+pub use read::tiers::read_grant;
 pub use schema::json_schema::json_schema_text;
 pub use schema::reference::markdown_reference;
 
 use read::{operation, sections};
 use schema::tables::root::root;
-use sluicegate_base::file;
-use sluicegate_base::file::FileFingerprint;
+use sluicegate_base::file::{self, FileFingerprint};
 use sluicegate_model::diagnostics::redact;
 use sluicegate_model::{
     AdminConfig, Config, LocationConfig, PathRule, Position, Problem, ProblemReport, ProblemSink, ValueError,

@@ -2,7 +2,6 @@
 
 mod access;
 mod charge;
-mod listen;
 mod location;
 mod sentence;
 mod service;
@@ -13,17 +12,16 @@ use std::time::Duration;
 
 use charge::{format_amount, format_units};
 
-use sluicegate_model::value::scalars::split_size;
+use sluicegate_model::value::scalars::{split_duration, split_size};
 use sluicegate_model::{Algorithm, KeyPart, LimitConfig, Rate, StatusRanges, ValueSource};
 
 pub use access::{describe_access, describe_bans};
-pub use listen::describe_listen;
 pub use location::{
     describe_action, describe_bandwidth, describe_cors, describe_header_edits, describe_hosts,
     describe_location,
 };
 pub use sentence::{describe_chain_limit, describe_limit};
-pub use service::{describe_domains, describe_service};
+pub use service::{describe_domains, describe_listen, describe_service};
 pub use state::{advise_on_state, describe_state};
 pub use upstream::describe_upstream;
 
@@ -111,17 +109,6 @@ fn shorten(text: &str) -> String {
     }
 }
 
-/// Units of time; a period is written in the largest that gives a whole number.
-const TIME_UNITS: [(u128, &str); 7] = [
-    (86_400_000_000_000, "day"),
-    (3_600_000_000_000, "hour"),
-    (60_000_000_000, "minute"),
-    (1_000_000_000, "second"),
-    (1_000_000, "millisecond"),
-    (1_000, "microsecond"),
-    (1, "nanosecond"),
-];
-
 /// "second", "5 seconds", "60 seconds", "hour". One minute is "60 seconds", the usual form for windows.
 fn format_period(length: Duration) -> String {
     if length == Duration::from_secs(60) {
@@ -132,10 +119,8 @@ fn format_period(length: Duration) -> String {
 }
 
 pub(super) fn format_full_period(length: Duration) -> String {
-    let ns = length.as_nanos();
-    let unit = TIME_UNITS.iter().find(|(unit, _)| ns >= *unit && ns.is_multiple_of(*unit));
-    let (unit, name) = unit.copied().unwrap_or((1, "nanosecond"));
-    format_count(u64::try_from(ns / unit).unwrap_or(u64::MAX), name)
+    let (number, _, name) = split_duration(length).unwrap_or((0, "", "nanosecond"));
+    format_count(number, name)
 }
 
 /// "client IP", "header x-account-id", "all clients together".

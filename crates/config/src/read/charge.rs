@@ -4,10 +4,9 @@ use super::algorithm::NumberReader;
 use super::rates::RateForm;
 use crate::schema::field::{Field, ParseScalar};
 use crate::schema::kinds::{OneOrMoreOrWord, Scalar};
-use crate::schema::tables::charge::{
-    CHARGE_LIST_MAX, CHARGED_UNITS, ResponseItem, charge, llm, reserve, units,
+use crate::schema::tables::limits::{
+    CHARGE_LIST_MAX, CHARGED_UNITS, ResponseItem, charge, limit, llm, reserve, units,
 };
-use crate::schema::tables::limits::limit;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;

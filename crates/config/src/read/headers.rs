@@ -4,7 +4,7 @@ use http::HeaderName;
 
 use crate::schema::field::Field;
 use crate::schema::kinds::Nested;
-use crate::schema::tables::headers::edits;
+use crate::schema::tables::reject::edits;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::{NodeContent, TextPiece};

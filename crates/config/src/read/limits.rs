@@ -4,14 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::access::IpSetReader;
 use super::algorithm::{self, NumberReader};
-use super::charge;
-use super::keys;
 use super::rates::RateForm;
-use super::reject;
 use super::state::StateReader;
-use super::tiers;
 use super::upstreams::UpstreamReader;
-use super::views;
+use super::{charge, keys, reject, tiers, views};
 use crate::schema::field::Field;
 use crate::schema::kinds::{OneOrMoreOrWord, Text};
 use crate::schema::tables::limits::{chain_view, limit};

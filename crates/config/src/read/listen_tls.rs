@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::sign::CertifiedKey;
 use webpki::{EndEntityCert, KeyUsage};
 
-use super::pem;
+use super::tls_files::{collect_authorities, load_certificates, load_file, load_private_key};
 use crate::schema::tables::listen::tls;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
@@ -79,12 +79,12 @@ fn read_terms(
     digest: &RefCell<DefaultHasher>,
 ) -> (CertificateTerms, Option<Arc<RootCertStore>>) {
     let load = |path: &Path| {
-        let certificates = pem::load_certificates(path)?;
+        let certificates = load_certificates(path)?;
         certificates.hash(&mut *digest.borrow_mut());
-        pem::collect_authorities(certificates)
+        collect_authorities(certificates)
     };
     let found = fields.read_with(&tls::CLIENT_CA, |name| {
-        name.map(|name| Ok((folder.join(&name), pem::load_file(folder, &name, load)?))).transpose()
+        name.map(|name| Ok((folder.join(&name), load_file(folder, &name, load)?))).transpose()
     });
     let (client_ca, roots) = found.flatten().unzip();
     (CertificateTerms { client_ca, min_version: fields.read(&tls::MIN_VERSION) }, roots)
@@ -99,11 +99,11 @@ fn read_certificate<'a>(
     let (cert, key) = (fields.find_required(&tls::CERT), fields.find_required(&tls::KEY));
     let (cert, key) = (cert?, key?);
     let chain = fields.read_with(&tls::CERT, |name| {
-        let chain = pem::load_file(folder, &name, pem::load_certificates)?;
+        let chain = load_file(folder, &name, load_certificates)?;
         check_chain(&name, &chain).map(|()| chain)
     });
     let signing = fields.read_with(&tls::KEY, |name| {
-        let secret = pem::load_file(folder, &name, pem::load_private_key)?;
+        let secret = load_file(folder, &name, load_private_key)?;
         secret.secret_der().hash(&mut *digest.borrow_mut());
         any_supported_type(&secret).map_err(|_| {
             let message =

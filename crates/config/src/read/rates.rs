@@ -2,8 +2,7 @@
 
 use crate::schema::field::{Field, OneOrMore, ParseScalar};
 use crate::schema::kinds::OrWord;
-use crate::schema::tables::charge::charge;
-use crate::schema::tables::limits::limit;
+use crate::schema::tables::limits::{charge, limit};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::value::byte_rate::{is_size, parse_kib, parse_kib_rate, show_kib};

@@ -1,7 +1,6 @@
 //! Reads `on_reject` and canned responses.
 
-use super::headers;
-use super::headers::read_template;
+use super::headers::{self, read_template};
 use super::upstreams::UpstreamReader;
 use crate::schema::tables::reject::{on_reject, response, template};
 use crate::schema::tables::root::root as root_fields;

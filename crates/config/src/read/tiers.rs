@@ -1,11 +1,19 @@
-//! Reads `tiers`, `shadow` and `enforce` of a limit: numbers laid over its own, and the share of keys it acts on.
+//! Reads numbers that are laid over those of a limit: `tiers`, `shadow` and grants; and `enforce`, the share of keys it
+//! acts on.
 
-use super::algorithm::NumberReader;
+use std::time::Duration;
+
+use super::algorithm::{self, NumberReader, units_per_second};
+use super::rates::RateForm;
 use crate::schema::tables::limits::{limit, tier_numbers};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
+use crate::yaml::tree::{self, NodeContent};
 use sluicegate_model::value::names;
-use sluicegate_model::{Algorithm, EnforcedShare, KeyPart, Mention, ProblemSink, ValueError, codes};
+use sluicegate_model::{
+    Algorithm, Cost, EnforcedShare, KeyPart, LimitConfig, Mention, Position, Problem, ProblemSink, Rate,
+    ValueError, WindowAlign, check_redis_range, codes,
+};
 
 /// Each tier has its own counters, and every request searches this list.
 const TIERS_MAX: usize = 64;
@@ -99,4 +107,192 @@ pub(crate) fn read_enforce(fields: &FieldReader<'_>, key: &[KeyPart]) -> Option<
         report(message, "remove one of them");
     }
     (percent < 100.0).then(|| EnforcedShare::new(percent))
+}
+
+/// The longest text of the numbers, in bytes.
+const NUMBERS_MAX: usize = 4096;
+/// The path of the fields while they are read, so that problems of the limit's own fields are told apart.
+const PATH: &str = "grant";
+
+/// Reads `numbers`, a mapping with the fields of a tier in YAML or JSON, as other numbers for `limit`. Those that are
+/// missing are the limit's own; a burst or queue that follows from the rate there follows from it here too.
+///
+/// # Errors
+/// All problems, with the names of fields such as `rate`.
+pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<Problem>> {
+    let problem = |error: ValueError| vec![error.at_position(Position::START, "")];
+    if numbers.len() > NUMBERS_MAX {
+        return Err(problem(ValueError::new(codes::SHAPE, "the numbers of a grant are too long")));
+    }
+    let written =
+        tree::parse_document(numbers).map_err(|(position, error)| vec![error.at_position(position, "")])?;
+    if !matches!(&written.content, NodeContent::Map(entries) if !entries.is_empty()) {
+        let error = ValueError::new(codes::SHAPE, "a grant needs other numbers");
+        return Err(problem(error.with_help("write e.g. { rate: 100/s }")));
+    }
+    // Cannot fail: the text holds words and numbers only.
+    let own = tree::parse_document(&numbers_text(limit)).expect("the numbers of a limit are a mapping");
+    let (own_sink, sink) = (ProblemSink::default(), ProblemSink::default());
+    let own = FieldValue { node: &own, path: String::new(), named_at: Position::START, sink: &own_sink };
+    let grant = FieldValue { node: &written, path: PATH.into(), named_at: Position::START, sink: &sink };
+    let fields = own.open_section(&limit::SECTION);
+    let own_numbers = NumberReader { fields: &fields, cost: &limit.cost, form: RateForm::of_limit(limit) };
+    let read = read_tier_numbers(own_numbers, &grant, true);
+    if let Some(numbers) = &read {
+        algorithm::read_warm_up(&fields, std::iter::once(numbers));
+        check_shared(limit, numbers, &sink);
+    }
+    let mut problems = sink.into_sorted().0;
+    problems.extend(own_sink.into_sorted().0.into_iter().filter(|problem| problem.field == "warm_up"));
+    for problem in &mut problems {
+        let field = problem.field.trim_start_matches(PATH).trim_start_matches('.').to_owned();
+        problem.field = field;
+    }
+    read.filter(|_| problems.is_empty()).ok_or(problems)
+}
+
+fn check_shared(limit: &LimitConfig, numbers: &Algorithm, sink: &ProblemSink) {
+    if limit.shared.is_none() {
+        return;
+    }
+    let alone = limit.with_numbers_alone(numbers);
+    if let Err(reason) = check_redis_range(&alone) {
+        let (message, help) = reason.split_once(": ").unwrap_or((&reason, "write smaller numbers"));
+        let error = ValueError::new(codes::SHARED, message).with_help(help);
+        sink.add_problem(Position::START, PATH, error);
+    }
+}
+
+/// The numbers of a limit as the file could have them, one field a line.
+fn numbers_text(limit: &LimitConfig) -> String {
+    let unit = if limit.counts_kib() { "KiB" } else { "" };
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| text.push_str(&format!("{name}: {value}\n"));
+    line("algorithm", limit.algorithm.word().to_owned());
+    let rates: Vec<Rate> = limit.algorithm.rate_quotas().into_iter().map(|(rate, _)| rate).collect();
+    if !rates.is_empty() {
+        line("rate", list(rates.iter().map(|rate| rate_text(*rate, unit))));
+    }
+    let wait_text = |max_wait: &Option<Duration>| max_wait.map_or("none".to_owned(), span_text);
+    match &limit.algorithm {
+        Algorithm::TokenBucket { rates } => {
+            line("burst", amounts(rates.iter().map(|one| (one.burst, one.rate.units.get())), unit));
+        }
+        Algorithm::LeakyBucket { rates, max_wait } => {
+            line("burst", amounts(rates.iter().map(|one| (one.burst, 1)), unit));
+            line("queue", amounts(rates.iter().map(|one| (one.queue, units_per_second(one.rate))), ""));
+            line("max_wait", wait_text(max_wait));
+        }
+        Algorithm::FixedWindow { align, .. } => {
+            line("align", if *align == WindowAlign::Clock { "clock" } else { "first" }.to_owned());
+        }
+        Algorithm::SlidingWindow { buckets, .. } => line("buckets", buckets.to_string()),
+        Algorithm::SlidingLog { .. } => {}
+        Algorithm::Concurrency { min, max, queue, max_wait } => {
+            let slots = min.map_or(max.to_string(), |min| format!("{{ min: {min}, max: {max} }}"));
+            line("max_concurrent", slots);
+            line("queue", queue.to_string());
+            line("max_wait", wait_text(max_wait));
+        }
+    }
+    if let Some(warm_up) = limit.warm_up {
+        line("warm_up", span_text(warm_up));
+    }
+    if let Cost::Units(units @ 2..) = limit.cost {
+        line("cost", units.to_string());
+    }
+    text
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(", "))
+}
+
+/// `auto`, if all amounts are those that follow from the rates.
+fn amounts(items: impl Iterator<Item = (u64, u64)> + Clone, unit: &str) -> String {
+    match items.clone().all(|(amount, auto)| amount == auto) {
+        true => "auto".to_owned(),
+        false => list(items.map(|(amount, _)| format!("{amount}{unit}"))),
+    }
+}
+
+fn rate_text(rate: Rate, unit: &str) -> String {
+    format!("{}{unit}/{}", rate.units, span_text(rate.period))
+}
+
+fn span_text(span: Duration) -> String {
+    format!("{}ns", span.as_nanos())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(fields: &str) -> LimitConfig {
+        let text = format!("locations: [{{ path: /, limits: {{ {fields} }}, respond: {{ status: 200 }} }}]");
+        let loaded = crate::parse(&text, "test").unwrap_or_else(|report| panic!("{report}"));
+        loaded.config.limits.into_iter().next().unwrap()
+    }
+
+    /// The numbers of a tier with the same fields in the file.
+    fn tier(fields: &str, numbers: &str) -> Algorithm {
+        limit(&format!("{fields}, tiers: {{ gold: {numbers} }}")).tiers.remove(0).1.unwrap()
+    }
+
+    #[test]
+    fn a_grant_is_read_as_a_tier_is() {
+        for (fields, numbers) in [
+            ("rate: 10/s", "{ rate: 100/s, burst: 50 }"),
+            ("rate: 10/s", "{ rate: 100/s }"),
+            ("rate: 10/s, burst: 30", "{ burst: 50 }"),
+            ("rate: 10/s, burst: 30, cost: 7", "{ rate: 100/s }"),
+            ("rate: [10/s, 300/m], burst: [20, 30]", "{ rate: [20/s, 600/m] }"),
+            ("rate: 10/s, warm_up: 30s", "{ rate: 20/s }"),
+            ("algorithm: leaky_bucket, rate: 10/s", "{ rate: 20/s }"),
+            ("algorithm: leaky_bucket, rate: 10/s, queue: 3, max_wait: none", "{ burst: 2 }"),
+            ("algorithm: leaky_bucket, rate: 1/3s, burst: 4, max_wait: 9s", "{ queue: 7, max_wait: 1s }"),
+            ("algorithm: fixed_window, rate: 10/m, align: clock", "{ rate: 20/m }"),
+            ("algorithm: sliding_window, rate: 10/m, buckets: 7", "{ rate: [20/m, 100/h] }"),
+            ("algorithm: sliding_log, rate: 10/m", "{ rate: 20/m }"),
+            ("algorithm: concurrency, max_concurrent: 10", "{ max_concurrent: 20 }"),
+            ("algorithm: concurrency, max_concurrent: auto", "{ max_concurrent: { min: 7 } }"),
+            ("algorithm: concurrency, max_concurrent: 9, queue: 4, max_wait: none", "{ max_concurrent: 20 }"),
+            ("algorithm: concurrency, max_concurrent: 9, max_wait: 7s", "{ queue: 5 }"),
+        ] {
+            assert_eq!(read_grant(&limit(fields), numbers), Ok(tier(fields, numbers)), "{fields} {numbers}");
+        }
+        let bytes = "charge: { units: bytes }, rate: 1GiB/d, burst: 1MB";
+        for numbers in ["{ rate: 2GiB/d }", "{ burst: 64KiB }"] {
+            assert_eq!(read_grant(&limit(bytes), numbers), Ok(tier(bytes, numbers)), "{numbers}");
+        }
+        let json = r#"{"rate":"100/s","burst":50}"#;
+        assert_eq!(
+            read_grant(&limit("rate: 1/s"), json),
+            Ok(tier("rate: 1/s", "{ rate: 100/s, burst: 50 }"))
+        );
+    }
+
+    #[test]
+    fn wrong_numbers_get_the_errors_of_a_tier() {
+        let shared = LimitConfig { shared: Some(sluicegate_model::OnFailure::Local), ..limit("rate: 1/s") };
+        let queue = "algorithm: leaky_bucket, rate: 1/s, burst: 2, queue: 3, cost: 5";
+        for (limit, numbers, field, message) in [
+            (limit("rate: 1/s"), "{ rate: 0/s }", "rate", "the rate `0/s` would let nothing pass"),
+            (limit("rate: 1/s"), "{ rate: \"${HOME}\" }", "rate", "the rate `${HOME}` has no period"),
+            (limit("rate: 1/s"), "{ rates: 2/s }", "rates", "unknown field `rates`"),
+            (limit("rate: 1/s"), "{ queue: 2 }", "queue", "`queue` is not a field of token_bucket"),
+            (limit("rate: 1/s"), "{ for: 1h }", "for", "unknown field `for`"),
+            (limit("rate: 1/s"), "{}", "", "a grant needs other numbers"),
+            (limit("rate: 1/s"), "100/s", "", "a grant needs other numbers"),
+            (limit("rate: 1/s"), "{ rate: [", "", ""),
+            (limit(queue), "{ queue: 1 }", "", "a cost of 5 can never pass: burst + queue is 3"),
+            (limit("rate: 1/s, warm_up: 30s"), "{ rate: 999999937/999999999ns }", "warm_up", ""),
+            (shared, "{ rate: 1/1500ns }", "", ""),
+        ] {
+            let problems = read_grant(&limit, numbers).expect_err(numbers);
+            assert_eq!(problems[0].field, field, "{numbers}: {problems:?}");
+            assert!(problems[0].message.starts_with(message), "{numbers}: {problems:?}");
+        }
+        assert!(read_grant(&limit("rate: 1/s"), &format!("{{ rate: 1/s{} }}", " ".repeat(5000))).is_err());
+    }
 }

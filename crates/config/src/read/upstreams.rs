@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use super::keys;
-use super::upstream_tls::UpstreamTlsReader;
+use super::tls_files::UpstreamTlsReader;
 use crate::schema::tables::root::root;
 use crate::schema::tables::upstreams::{
     eject, health, obey, retries, server, server_queue, timeouts, upstream,

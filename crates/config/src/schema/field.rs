@@ -7,17 +7,11 @@ pub struct Field<S> {
     pub name: &'static str,
     /// The kind of its value.
     pub value: S,
-    pub default: FieldDefault,
+    /// The value of a field that is not written, as it would be written; `None` for one that must be.
+    pub default: Option<&'static str>,
     pub example: &'static str,
     /// One sentence or a few, in Markdown.
     pub sentence: &'static str,
-}
-
-/// The value of a field that is not written, as it would be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FieldDefault {
-    Text(&'static str),
-    Required,
 }
 
 /// The fields of one mapping.
@@ -93,7 +87,7 @@ pub trait DescribeField: Sync {
 pub struct FieldDescription {
     pub name: &'static str,
     pub shape: Shape,
-    pub default: FieldDefault,
+    pub default: Option<&'static str>,
     pub example: &'static str,
     pub sentence: &'static str,
 }
@@ -126,27 +120,22 @@ impl<S: DescribeValue + Sync> DescribeField for Field<S> {
     }
 }
 
-impl<S> Field<S> {
-    /// The text of the default; empty for a required field.
-    fn default_text(&self) -> &'static str {
-        match self.default {
-            FieldDefault::Text(text) => text,
-            FieldDefault::Required => "",
-        }
-    }
-}
-
 impl<S: ParseScalar> Field<S> {
     /// The value of the field if it is not written.
     pub fn parse_default(&self) -> S::Parsed {
-        self.value.parse_text(self.default_text()).expect("a valid default") // Cannot fail: each load parses it.
+        self.value.parse_text(self.default.unwrap_or_default()).expect("a valid default") // Cannot fail: each load parses it.
     }
 }
 
 impl<S: ParseScalar> Field<OneOrMore<S>> {
     /// The values of the field if it is not written.
     pub fn parse_default_list(&self) -> Vec<S::Parsed> {
-        let items = self.default_text().trim_matches(['[', ']']).split(", ").filter(|item| !item.is_empty());
+        let items = self
+            .default
+            .unwrap_or_default()
+            .trim_matches(['[', ']'])
+            .split(", ")
+            .filter(|item| !item.is_empty());
         // Cannot fail: each load parses them.
         items.map(|item| self.value.0.parse_text(item).expect("a valid default")).collect()
     }
@@ -205,7 +194,7 @@ macro_rules! section {
         pub mod $module {
             #[allow(unused_imports, reason = "a section of switches needs none of them")]
             use super::*;
-            use $crate::schema::field::{Field, FieldDefault, Section};
+            use $crate::schema::field::{Field, Section};
 
             $(
                 $(#[doc = $sentence])+
@@ -225,8 +214,8 @@ macro_rules! section {
             $($($item)*)?
         }
     };
-    (@default required) => { FieldDefault::Required };
-    (@default $text:literal) => { FieldDefault::Text($text) };
+    (@default required) => { None };
+    (@default $text:literal) => { Some($text) };
     (@name $field:ident) => { stringify!($field) };
     (@name $field:ident $name:literal) => { $name };
 }

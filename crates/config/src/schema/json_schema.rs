@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::all_sections;
-use super::field::{FieldDefault, FieldDescription, Section, Shape};
+use super::field::{FieldDescription, Section, Shape};
 
 /// The schema of `gateway.yaml` as a file.
 pub fn json_schema_text() -> String {
@@ -29,11 +29,8 @@ fn section_schema(section: &Section) -> Map<String, Value> {
     let fields: Vec<FieldDescription> = section.descriptions().collect();
     let properties: Map<String, Value> =
         fields.iter().map(|field| (field.name.to_owned(), field_schema(field))).collect();
-    let required: Vec<&str> = fields
-        .iter()
-        .filter(|field| field.default == FieldDefault::Required)
-        .map(|field| field.name)
-        .collect();
+    let required = fields.iter().filter(|field| field.default.is_none());
+    let required: Vec<&str> = required.map(|field| field.name).collect();
     let mut schema = Map::new();
     // An empty section is null in YAML.
     schema.insert("type".to_owned(), json!(["object", "null"]));
@@ -50,8 +47,8 @@ fn field_schema(field: &FieldDescription) -> Value {
     let mut schema = shape_schema(&field.shape);
     if let Value::Object(entries) = &mut schema {
         let description = match field.default {
-            FieldDefault::Required => format!("{} Required.", field.sentence),
-            FieldDefault::Text(default) => format!("{} Default: `{default}`.", field.sentence),
+            None => format!("{} Required.", field.sentence),
+            Some(default) => format!("{} Default: `{default}`.", field.sentence),
         };
         entries.insert("description".to_owned(), json!(description));
         entries.insert("examples".to_owned(), json!([parse_yaml(field.example)]));

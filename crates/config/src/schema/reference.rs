@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::all_sections;
-use super::field::{FieldDefault, Section, Shape};
+use super::field::{Section, Shape};
 
 const HEAD: &str = "\
 # gateway.yaml: every field
@@ -29,8 +29,8 @@ fn write_section(page: &mut String, section: &Section) {
     page.push_str("| field | value | default | meaning | example |\n|---|---|---|---|---|\n");
     for field in section.descriptions() {
         let default = match field.default {
-            FieldDefault::Required => "required".to_owned(),
-            FieldDefault::Text(text) => format!("`{text}`"),
+            None => "required".to_owned(),
+            Some(text) => format!("`{text}`"),
         };
         let _ = writeln!(
             page,

@@ -8,7 +8,7 @@ use super::foreign_words::find_field_synonym;
 use super::hints::find_misplaced;
 use super::shown_text::{show_field, show_text};
 use super::tree::{MapKey, Node, NodeContent};
-use crate::schema::field::{Field, FieldDefault, FieldSource, OneOrMore, ParseScalar, PlainValue, Section};
+use crate::schema::field::{Field, FieldSource, OneOrMore, ParseScalar, PlainValue, Section};
 use crate::schema::kinds::{Nested, NestedOrNone, OneOrMoreOrWord};
 use crate::schema::tables::root::root;
 use crate::schema::{sections_with, show_nested};
@@ -150,7 +150,7 @@ impl<'a> FieldReader<'a> {
                 None
             }
             Some(value) => Some(value.open_section(section).read_all(read)),
-            None if field.default == FieldDefault::Text("none") => None,
+            None if field.default == Some("none") => None,
             None => Some(self.whole.absent_section(section).read_all(read)),
         }
     }

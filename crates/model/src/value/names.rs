@@ -7,8 +7,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use ipnet::IpNet;
 
 use super::network_hint::suggest_network;
-use super::scalars;
-use super::scalars::Parsed;
+use super::scalars::{self, Parsed};
 use crate::diagnostics::codes;
 use crate::diagnostics::problem::ValueError;
 use crate::key::ValueSource;

@@ -2,23 +2,16 @@
 //!
 //! No message quotes any part of a URL, because a mistyped part may be a password.
 
+use std::time::Duration;
+
 use percent_encoding::percent_decode_str;
 
 use super::names;
 use super::scalars::{Parsed, Secret};
-use crate::RedisServers;
 use crate::diagnostics::codes;
 use crate::diagnostics::problem::ValueError;
-
-/// The servers and the credentials for them.
-#[derive(Debug)]
-pub struct RedisEndpoint {
-    pub servers: RedisServers,
-    pub tls: bool,
-    pub user: Option<Secret>,
-    pub password: Option<Secret>,
-    pub database: u32,
-}
+use crate::tls::RedisTlsFiles;
+use crate::{DEFAULT_PREFIX, RedisConfig, RedisServers};
 
 /// The parts of one URL.
 struct UrlParts<'a> {
@@ -43,8 +36,8 @@ pub fn url_error(message: &str) -> ValueError {
     ValueError::new(codes::REDIS, message)
 }
 
-/// One server, or Sentinels.
-pub fn parse_server_url(text: &str) -> Parsed<RedisEndpoint> {
+/// One server, or Sentinels. The fields that no URL has are those of a file without them.
+pub fn parse_server_url(text: &str) -> Parsed<RedisConfig> {
     let url = UrlParts::split_url(text)?;
     let (servers, database) = if url.sentinel {
         let (name, database) = url.path.split_once('/').unwrap_or((url.path, ""));
@@ -54,11 +47,14 @@ pub fn parse_server_url(text: &str) -> Parsed<RedisEndpoint> {
         (RedisServers::Single(host, port), url.path)
     };
     let database = parse_database(database)?;
-    Ok(RedisEndpoint { servers, tls: url.tls, user: url.user, password: url.password, database })
+    let (tls_files, prefix) = (RedisTlsFiles::default(), DEFAULT_PREFIX.to_owned());
+    let (timeout, nodes_at_least) = (Duration::from_millis(20), 1);
+    let UrlParts { tls, user, password, .. } = url;
+    Ok(RedisConfig { servers, tls, tls_files, user, password, database, prefix, timeout, nodes_at_least })
 }
 
 /// A node of a Cluster: its address, and the settings that it shares with the other nodes.
-pub fn parse_seed_url(text: &str) -> Parsed<((String, u16), RedisEndpoint)> {
+pub fn parse_seed_url(text: &str) -> Parsed<((String, u16), RedisConfig)> {
     let url = UrlParts::split_url(text)?;
     if url.sentinel {
         let help = "write one redis+sentinel://HOST,HOST/NAME without a list";

@@ -5,9 +5,8 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 
 use super::access::access;
-use super::headers::edits;
 use super::limits::{KEY_PART, METHODS_OR_ANY, chain_view, limit, parse_name};
-use super::reject::{on_reject, response};
+use super::reject::{edits, on_reject, response};
 use crate::schema::field::{OneOrMore, Shape, section};
 use crate::schema::kinds::{
     NONZERO_TIME, Nested, NestedOrNone, OneOrMoreOrWord, OrWord, SWITCH, Scalar, Size, Span, Special, Text,

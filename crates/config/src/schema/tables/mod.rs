@@ -2,8 +2,6 @@
 
 pub mod access;
 pub mod account;
-pub mod charge;
-pub mod headers;
 pub mod limits;
 pub mod listen;
 pub mod locations;

@@ -15,8 +15,8 @@ use sluicegate_model::{
     Parsed, ReloadConfig, Secret, ValueError, codes,
 };
 
-use super::headers::headers;
 use super::limits::parse_name;
+use super::reject::headers;
 
 section! {
     /// Reloading of the file without a signal. SIGHUP works in any case, `sluicegate reload`

@@ -1,11 +1,28 @@
-//! The fields of `on_reject`.
+//! The fields of `on_reject`, of the responses of the gateway, and of header edits.
 
-use crate::schema::field::{Shape, section};
+use http::{HeaderName, HeaderValue, StatusCode};
+
+use crate::schema::field::{OneOrMore, Shape, section};
 use crate::schema::kinds::{OrWord, Special, Text, WHOLE_PERCENTAGE, text};
-use crate::schema::tables::headers::headers;
-use http::{HeaderValue, StatusCode};
 use sluicegate_model::value::names;
 use sluicegate_model::{Parsed, ValueError, codes};
+
+section! {
+    /// Changes to headers.
+    mod edits = "headers";
+    /// Headers that replace those of the same name. Values may have variables such as `${client_ip}`.
+    SET: Special = Special(headers), "set", "{}", "{ Strict-Transport-Security: max-age=31536000 }";
+    /// Headers beside those of the same name.
+    ADD: Special = Special(headers), "add", "{}", "{ Via: sluicegate }";
+    /// Names of headers to remove.
+    REMOVE: OneOrMore<Text<HeaderName>> = OneOrMore(Text::new("a header name", names::parse_editable_header)),
+        "remove", "[]", "[Server, X-Powered-By]";
+}
+
+/// Names and values of headers.
+pub fn headers() -> Shape {
+    Shape::Map("header names", Box::new(text("a header value")))
+}
 
 section! {
     /// The response to rejected requests. The section of a location goes over that of the limit, and both go over the

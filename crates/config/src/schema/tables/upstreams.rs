@@ -11,11 +11,10 @@ use crate::schema::kinds::{
     COUNT, FILE, NONZERO_TIME, Nested, NestedOrNone, Number, OrWord, PERCENTAGE, SHARE, STATUS_RANGE, SWITCH,
     Scalar, Special, StatusRange, Text, Words, text,
 };
-use sluicegate_model::value::names;
-use sluicegate_model::value::scalars;
 use sluicegate_model::value::server_url::parse_server;
 use sluicegate_model::value::statuses::parse_status_range;
 use sluicegate_model::value::words::parse_word;
+use sluicegate_model::value::{names, scalars};
 use sluicegate_model::{
     BalancePolicy, EjectConfig, HealthConfig, KeyPart, Parsed, RetryReason, ServerQueueConfig,
     UpstreamProtocol, UpstreamServerConfig, UpstreamTimeouts, ValueError, codes,

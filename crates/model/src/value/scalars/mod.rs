@@ -40,14 +40,15 @@ impl fmt::Debug for Secret {
 /// The value of a scalar's text, or the error in it.
 pub type Parsed<T> = Result<T, ValueError>;
 
-const UNITS: [(&str, u64); 7] = [
-    ("ns", 1),
-    ("us", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-    ("d", 86_400_000_000_000),
+/// Units of time in the file, in nanoseconds, and their names.
+const UNITS: [(&str, u64, &str); 7] = [
+    ("ns", 1, "nanosecond"),
+    ("us", 1_000, "microsecond"),
+    ("ms", 1_000_000, "millisecond"),
+    ("s", 1_000_000_000, "second"),
+    ("m", 60_000_000_000, "minute"),
+    ("h", 3_600_000_000_000, "hour"),
+    ("d", 86_400_000_000_000, "day"),
 ];
 
 /// A century: far longer than any timeout, and small enough for nanoseconds in 64 bits.
@@ -55,7 +56,7 @@ pub const DURATION_MAX: Duration = Duration::from_secs(36_500 * 86_400);
 const DURATION_MAX_NS: u64 = DURATION_MAX.as_nanos() as u64;
 
 fn unit_ns(unit: &str) -> Option<u64> {
-    UNITS.iter().find(|(name, _)| *name == unit).map(|(_, ns)| *ns)
+    UNITS.iter().find(|(short, ..)| *short == unit).map(|(_, ns, _)| *ns)
 }
 
 fn split_digits(text: &str) -> (&str, &str) {
@@ -123,13 +124,20 @@ fn add_spans(text: &str) -> Option<String> {
 /// The right spelling of a time with a fraction or a sign.
 fn suggest_duration(text: &str) -> String {
     let units = [("s", 1_000, "ms"), ("m", 60, "s"), ("h", 60, "m"), ("d", 24, "h")];
-    let exact = units.iter().find_map(|(unit, times, smaller)| {
+    write_whole(text, &units).map_or_else(
+        || "write a whole number and a unit: 20ms, 5s, 10m, 1h, 1d".to_owned(),
+        |exact| format!("write {exact}"),
+    )
+}
+
+/// A number with a fraction as a whole number of the next smaller unit, of which a unit has so many.
+fn write_whole(text: &str, units: &[(&str, u64, &str)]) -> Option<String> {
+    units.iter().find_map(|(unit, times, smaller)| {
         let (whole, fraction) = text.strip_suffix(unit)?.split_once('.')?;
         let power = 10_u64.checked_pow(u32::try_from(fraction.len()).ok().filter(|digits| *digits <= 6)?)?;
         let number = format!("{whole}{fraction}").parse::<u64>().ok()?.checked_mul(*times)?;
-        number.is_multiple_of(power).then(|| format!("write {}{smaller}", number / power))
-    });
-    exact.unwrap_or_else(|| "write a whole number and a unit: 20ms, 5s, 10m, 1h, 1d".to_owned())
+        number.is_multiple_of(power).then(|| format!("{}{smaller}", number / power))
+    })
 }
 
 /// A duration above zero.
@@ -237,12 +245,17 @@ pub fn split_size(bytes: u64) -> (u64, &'static str) {
     (bytes / unit, name)
 }
 
+/// The number of the largest unit that gives a whole number, that unit as in the file, and its name; `None` for zero.
+pub fn split_duration(span: Duration) -> Option<(u64, &'static str, &'static str)> {
+    let ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    let whole = UNITS.iter().rev().find(|(_, unit, _)| ns > 0 && ns.is_multiple_of(*unit));
+    whole.map(|(short, unit, name)| (ns / unit, *short, *name))
+}
+
 /// The shortest way to write a duration.
 pub fn show_duration(span: Duration) -> String {
-    let ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    let whole = UNITS.iter().rev().find(|(_, unit)| ns > 0 && ns.is_multiple_of(*unit));
-    let (name, unit) = whole.copied().unwrap_or(("ms", 1_000_000));
-    format!("{}{name}", ns / unit)
+    let (number, unit, _) = split_duration(span).unwrap_or((0, "ms", ""));
+    format!("{number}{unit}")
 }
 
 /// `64KiB`, `10MB`: a whole number and its unit.
@@ -268,12 +281,7 @@ fn suggest_size(text: &str) -> Option<String> {
         ("GB", 1000, "MB"),
         ("GiB", 1024, "MiB"),
     ];
-    units.iter().find_map(|(unit, times, smaller)| {
-        let (whole, fraction) = size.strip_suffix(unit)?.split_once('.')?;
-        let power = 10_u64.checked_pow(u32::try_from(fraction.len()).ok().filter(|digits| *digits <= 6)?)?;
-        let number = format!("{whole}{fraction}").parse::<u64>().ok()?.checked_mul(*times)?;
-        number.is_multiple_of(power).then(|| format!("{}{smaller}", number / power))
-    })
+    write_whole(&size, &units)
 }
 
 fn read_size(text: &str) -> Parsed<u64> {

@@ -1,21 +1,92 @@
-//! Reads `tls` of an upstream: the authorities for its `https://` servers, and the gateway's own certificate.
+//! Loads certificates and keys from PEM files, and reads `tls` of an upstream: the authorities for its `https://` servers,
+//! and the gateway's own certificate. Errors of files are phrases that follow their names; they never quote contents.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, RootCertStore};
 
-use super::pem;
 use crate::schema::field::Field;
 use crate::schema::kinds::{OrWord, Text};
 use crate::schema::tables::upstreams::{tls, upstream};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
+use sluicegate_base::file::{explain_path, read_capped};
 use sluicegate_base::system_roots::load_system_roots;
 use sluicegate_model::{Parsed, UpstreamServerConfig, UpstreamTlsConfig, ValueError, codes};
+
+/// Larger than any bundle of authorities.
+const BYTES_MAX: u64 = 4 << 20;
+
+/// Loads the file `name` by `load`; a relative name starts at `folder`.
+pub(crate) fn load_file<T>(
+    folder: &Path,
+    name: &Path,
+    load: impl FnOnce(&Path) -> Result<T, String>,
+) -> Parsed<T> {
+    load(&folder.join(name)).map_err(|reason| {
+        let message = format!("the file `{}` {reason}", name.display());
+        if reason.starts_with("holds") {
+            return ValueError::new(codes::TLS, message);
+        }
+        ValueError::new(codes::UNREADABLE, message).with_help(explain_path(folder, name))
+    })
+}
+
+/// The authorities with these certificates.
+pub(crate) fn collect_authorities(
+    certificates: Vec<CertificateDer<'static>>,
+) -> Result<Arc<RootCertStore>, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        roots.add(certificate).map_err(|_| "holds a certificate that cannot be read".to_owned())?;
+    }
+    Ok(Arc::new(roots))
+}
+
+/// All certificates of the file in file order, at least one.
+pub(crate) fn load_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let bytes = read_capped(path, BYTES_MAX)?;
+    let read: Result<Vec<CertificateDer<'static>>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    match read {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) if contains_private_key(&bytes) => Err("holds a private key and no certificate".to_owned()),
+        Ok(_) => Err("holds no certificate in PEM format".to_owned()),
+        Err(_) => Err("holds a certificate that is cut off or garbled".to_owned()),
+    }
+}
+
+/// The first private key of the file.
+pub(crate) fn load_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let bytes = read_capped(path, BYTES_MAX)?;
+    if contains_marker(&bytes, b"BEGIN ENCRYPTED PRIVATE KEY")
+        || contains_marker(&bytes, b"Proc-Type: 4,ENCRYPTED")
+    {
+        return Err("holds an encrypted key; use one without a passphrase".to_owned());
+    }
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
+        let why = if contains_private_key(&bytes) {
+            "holds a private key that is cut off or garbled"
+        } else if contains_marker(&bytes, b"BEGIN CERTIFICATE") {
+            "holds a certificate and no private key"
+        } else {
+            "holds no private key in PEM format"
+        };
+        why.to_owned()
+    })
+}
+
+fn contains_private_key(bytes: &[u8]) -> bool {
+    contains_marker(bytes, b"PRIVATE KEY-----")
+}
+
+fn contains_marker(bytes: &[u8], mark: &[u8]) -> bool {
+    bytes.windows(mark.len()).any(|window| window == mark)
+}
 
 /// The base folder of paths and the system's authorities, common to all upstreams of a file.
 pub(crate) struct UpstreamTlsReader {
@@ -95,9 +166,9 @@ impl UpstreamTlsReader {
         cert: &FileField,
         key: &FileField,
     ) -> Option<Arc<CertifiedKey>> {
-        let load_chain = |name| self.load_file(name, pem::load_certificates);
+        let load_chain = |name| self.load_file(name, load_certificates);
         let chain = fields.read_with(cert, load_chain);
-        let private = fields.read_with(key, |name| self.load_file(name, pem::load_private_key));
+        let private = fields.read_with(key, |name| self.load_file(name, load_private_key));
         let is_written = |value: &FieldValue<'_>| !value.is_word("none");
         match (fields.find(cert).filter(is_written), fields.find(key).filter(is_written)) {
             (Some(_), None) => fields.report_missing("key", "write key: FILE, the private key of cert"),
@@ -119,7 +190,7 @@ impl UpstreamTlsReader {
         name: Option<PathBuf>,
         load: impl FnOnce(&Path) -> Result<T, String>,
     ) -> Parsed<Option<T>> {
-        name.map(|name| pem::load_file(&self.folder, &name, load)).transpose()
+        name.map(|name| load_file(&self.folder, &name, load)).transpose()
     }
 
     /// The authorities of the system, loaded once; without any, the field that needs them gets the error.
@@ -137,7 +208,7 @@ impl UpstreamTlsReader {
 
 /// The authorities of a file, which replace those of the system.
 fn load_authorities(path: &Path) -> Result<Arc<RootCertStore>, String> {
-    pem::collect_authorities(pem::load_certificates(path)?)
+    collect_authorities(load_certificates(path)?)
 }
 
 /// A chain of certificates with the key of the first.

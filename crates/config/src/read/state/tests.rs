@@ -5,7 +5,7 @@ use crate::yaml::tree;
 use sluicegate_model::{Position, ProblemSink, Secret};
 
 /// The endpoint of the URL or list `yaml`, or its error messages.
-fn try_read_endpoint(yaml: &str) -> Result<RedisEndpoint, Vec<String>> {
+fn try_read_endpoint(yaml: &str) -> Result<RedisConfig, Vec<String>> {
     let node = tree::parse_document(yaml).unwrap_or_else(|(_, error)| panic!("{yaml}: {error:?}"));
     let sink = ProblemSink::default();
     let endpoint = read_redis_endpoint(&FieldValue {
@@ -19,7 +19,7 @@ fn try_read_endpoint(yaml: &str) -> Result<RedisEndpoint, Vec<String>> {
 }
 
 #[track_caller]
-fn read_endpoint(yaml: &str) -> RedisEndpoint {
+fn read_endpoint(yaml: &str) -> RedisConfig {
     try_read_endpoint(yaml).unwrap_or_else(|messages| panic!("{yaml}: {messages:?}"))
 }
 
@@ -31,7 +31,7 @@ fn single_at(host: &str, port: u16) -> RedisServers {
     RedisServers::Single(host.to_owned(), port)
 }
 
-fn credentials(endpoint: &RedisEndpoint) -> (Option<String>, Option<String>) {
+fn credentials(endpoint: &RedisConfig) -> (Option<String>, Option<String>) {
     let text = |secret: &Option<Secret>| secret.as_ref().map(|secret| secret.0.clone());
     (text(&endpoint.user), text(&endpoint.password))
 }
