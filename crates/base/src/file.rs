@@ -44,13 +44,9 @@ pub trait FileContent: Sized {
     fn parse(bytes: &[u8]) -> Result<Self, String>;
 }
 
-/// The metadata that shows a change without a read of the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileStamp {
-    inode: u64,
-    modified: (i64, i64),
-    bytes: u64,
-}
+/// The metadata that shows a change without a read of the file: its inode, the time of its last change in seconds and
+/// nanoseconds, and its length.
+type FileStamp = (u64, i64, i64, u64);
 
 impl<T: FileContent> NamedFile<T> {
     pub fn load_file(path: PathBuf) -> Result<NamedFile<T>, String> {
@@ -91,12 +87,8 @@ impl<T: FileContent> NamedFile<T> {
 }
 
 fn read_stamp(path: &Path) -> Option<FileStamp> {
-    let stamp = |data: Metadata| FileStamp {
-        inode: data.ino(),
-        modified: (data.mtime(), data.mtime_nsec()),
-        bytes: data.len(),
-    };
-    std::fs::metadata(path).ok().map(stamp)
+    let data = std::fs::metadata(path).ok()?;
+    Some((data.ino(), data.mtime(), data.mtime_nsec(), data.len()))
 }
 
 fn hash_bytes(bytes: &[u8]) -> FileDigest {

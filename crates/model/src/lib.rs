@@ -7,6 +7,7 @@
 
 mod access;
 mod account;
+mod admin;
 mod body_reading;
 mod charge;
 pub mod diagnostics;
@@ -15,14 +16,15 @@ mod key;
 mod limit;
 mod listen;
 mod location;
+mod log;
 mod members;
-mod operation;
 mod redis_range;
 mod reject;
 mod service;
 mod template;
 mod tls;
 mod token_keys;
+mod traces;
 mod upstream;
 pub mod value;
 mod view;
@@ -39,6 +41,7 @@ use sluicegate_base::labelled::labelled_enum;
 
 pub use access::*;
 pub use account::*;
+pub use admin::*;
 pub use body_reading::{BODY_PEEK_AUTO, BodyUse};
 pub use charge::*;
 pub use diagnostics::codes;
@@ -48,14 +51,15 @@ pub use key::*;
 pub use limit::*;
 pub use listen::*;
 pub use location::*;
+pub use log::*;
 pub use members::TierMembers;
-pub use operation::*;
 pub use redis_range::{check_redis_range, in_lowest_terms_us};
 pub use reject::*;
 pub use service::*;
 pub use template::*;
 pub use tls::*;
 pub use token_keys::TokenKeys;
+pub use traces::*;
 pub use upstream::*;
 pub use value::names::is_tier_name;
 pub use value::path_regex::PathRegex;
@@ -336,6 +340,12 @@ pub enum RedisServers {
     Cluster(Vec<(String, u16)>),
 }
 
+#[derive(Debug, Clone)]
+pub struct ReloadConfig {
+    /// The interval between checks of the files for changes; `None` = never.
+    pub watch: Option<Duration>,
+}
+
 impl Config {
     /// The limits of the file, without the shadows that follow them.
     pub fn declared_limits(&self) -> Vec<LimitId> {
@@ -360,18 +370,16 @@ impl LocationConfig {
     }
 }
 
-impl Index<LocationId> for Vec<LocationConfig> {
-    type Output = LocationConfig;
+/// Lists of the configuration take positions of their own type.
+macro_rules! index_by {
+    ($($id:ident => $item:ident),*) => {$(
+        impl Index<$id> for Vec<$item> {
+            type Output = $item;
 
-    fn index(&self, LocationId(position): LocationId) -> &LocationConfig {
-        &self[position]
-    }
+            fn index(&self, $id(position): $id) -> &$item {
+                &self[position]
+            }
+        }
+    )*};
 }
-
-impl Index<UpstreamId> for Vec<UpstreamConfig> {
-    type Output = UpstreamConfig;
-
-    fn index(&self, UpstreamId(position): UpstreamId) -> &UpstreamConfig {
-        &self[position]
-    }
-}
+index_by!(LimitId => LimitConfig, LocationId => LocationConfig, UpstreamId => UpstreamConfig);

@@ -1,6 +1,5 @@
 //! The typed model of limits: algorithms with their numbers, costs, and the share of keys on which they act.
 
-use std::ops::Index;
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
@@ -365,14 +364,6 @@ pub struct LeakyBucketRate {
     pub burst: u64,
     /// Requests that may wait.
     pub queue: u64,
-}
-
-impl Index<LimitId> for Vec<LimitConfig> {
-    type Output = LimitConfig;
-
-    fn index(&self, LimitId(position): LimitId) -> &LimitConfig {
-        &self[position]
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -138,12 +138,8 @@ pub fn parse_file_name(text: &str) -> Parsed<PathBuf> {
 
 /// The status code of a response, from `min` to 599.
 pub fn parse_status(text: &str, min: u64) -> Parsed<StatusCode> {
-    let number = scalars::parse_number(text, min, 599);
-    let code = number
-        .ok()
-        .and_then(|number| u16::try_from(number).ok())
-        .and_then(|number| StatusCode::from_u16(number).ok());
-    code.ok_or_else(|| {
+    let number = scalars::parse_number(text, min, 599).ok();
+    number.and_then(|number| StatusCode::from_u16(number as u16).ok()).ok_or_else(|| {
         ValueError::new(codes::STATUS, format!("`{text}` is not a status code that can be sent here"))
             .with_help(format!("write a number from {min} to 599"))
     })

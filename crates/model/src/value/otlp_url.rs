@@ -6,7 +6,7 @@ use super::scalars::Parsed;
 use super::server_url;
 use crate::diagnostics::codes;
 use crate::diagnostics::problem::ValueError;
-use crate::operation::CollectorConfig;
+use crate::traces::CollectorConfig;
 use crate::upstream::ServerAddress;
 
 /// The path of spans, if the URL has none.

@@ -1,0 +1,32 @@
+//! The typed model of the admin API.
+
+use std::net::SocketAddr;
+
+use crate::value::scalars::Secret;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminConfig {
+    pub listen: SocketAddr,
+    /// Empty = requests from this host need none. `token: T` is one named `admin` that allows all.
+    pub tokens: Vec<AdminToken>,
+    /// Host names, beside addresses and `localhost`, that requests without a token may use.
+    pub hosts: Vec<String>,
+}
+
+/// A token of the admin API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminToken {
+    /// Unique; audit lines name the caller by it.
+    pub name: String,
+    /// Unique.
+    pub token: Secret,
+    pub allow: AdminRights,
+}
+
+/// The rights of the holder of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdminRights {
+    All,
+    /// Everything that changes nothing.
+    Read,
+}
