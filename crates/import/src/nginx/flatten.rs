@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use super::closed::widen_path;
 use super::location_tree::{LocationMatch, LocationNode};
-use super::parser::Directive;
+use super::parser::visit_all;
 use super::regex::{RegexBelow, is_usable_path, scope_regex};
 use super::scope::skip_all;
 
@@ -145,7 +145,8 @@ fn collect_leaves<'n, 'd>(
         if hidden.iter().any(hides) {
             if let Some(directive) = node.directive {
                 directive.exact("nginx never reaches it: a location of an outer level is longer");
-                mark_unreached(directive);
+                let says = "nginx never reaches its location";
+                visit_all(directive.children(), &mut |inner| inner.exact(says));
             }
             continue;
         }
@@ -178,12 +179,6 @@ fn bare_path<'n>(node: &'n LocationNode<'_>, taken: &HashSet<&str>) -> Option<&'
     let bare =
         node.static_path()?.strip_suffix('/').filter(|bare| !bare.is_empty() && !taken.contains(bare))?;
     node.scope.own_level().iter().any(|inner| inner.name.ends_with("_pass")).then_some(bare)
-}
-
-fn mark_unreached(directive: &Directive) {
-    super::parser::visit_all(directive.children(), &mut |inner| {
-        inner.exact("nginx never reaches its location");
-    });
 }
 
 /// True if the expressions of the server must not be tried below a leaf.

@@ -10,10 +10,6 @@ use crate::ImportFault;
 use crate::gateway_file::{ListenPlan, PlannedField};
 use crate::yaml_text::{flow_map, quote};
 
-/// The parameters that the gateway does not need.
-const IGNORED: [&str; 8] =
-    ["reuseport", "bind", "deferred", "ipv6only", "so_keepalive", "backlog", "rcvbuf", "sndbuf"];
-
 /// The fields of a certificate in `tls`.
 type TlsFields = Vec<(&'static str, String)>;
 
@@ -203,8 +199,9 @@ fn read_parameters(directive: &Directive, number: usize, listener: &mut Listener
             _ if parameter == "ipv6only=off" => {
                 directive.loses("the gateway takes clients of IPv6 alone; add a listener for IPv4");
             }
-            name if IGNORED.contains(&name) => {}
-            "setfib" | "fastopen" | "accept_filter" => {}
+            // The gateway does not need them.
+            "reuseport" | "bind" | "deferred" | "ipv6only" | "so_keepalive" | "backlog" | "rcvbuf"
+            | "sndbuf" | "setfib" | "fastopen" | "accept_filter" => {}
             _ => {
                 let message = format!("`{parameter}` is no parameter of `listen`");
                 return Err(directive.fault(message));

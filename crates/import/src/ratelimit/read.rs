@@ -83,7 +83,7 @@ impl<'r> DomainReader<'r> {
         };
         let pattern = value.as_deref().map_or(EntryPattern::Any, read_pattern);
         let share_threshold = fields.flag("share_threshold")?;
-        if share_threshold && !composite_has_wildcard(&key, value.as_deref()) {
+        if share_threshold && !key.contains('*') && !value.as_ref().is_some_and(|value| value.contains('*')) {
             return Err(file.fault(item, "`share_threshold` needs a `value` with an asterisk"));
         }
         let (shadow_mode, quota_mode) = (fields.flag("shadow_mode")?, fields.flag("quota_mode")?);
@@ -171,10 +171,6 @@ const DESCRIPTOR_FIELDS: &str = "key value rate_limit descriptors shadow_mode qu
      value_to_metric share_threshold metadata";
 
 const RATE_FIELDS: &str = "unit requests_per_unit unlimited name replaces unit_multiplier";
-
-fn composite_has_wildcard(key: &str, value: Option<&str>) -> bool {
-    key.contains('*') || value.is_some_and(|value| value.contains('*'))
-}
 
 fn read_pattern(value: &str) -> EntryPattern {
     let prefix = value.trim_end_matches('*');

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use http::HeaderName;
 
-use super::descriptor::{ImportedDescriptor, ImportedDomain, ImportedRate};
+use super::descriptor::{ImportedDescriptor, ImportedDomain};
 use super::rules::{DomainRules, RuleOutcome, TreeRule};
 use super::tree::note_joined;
 use crate::gateway_file::{DomainPlan, DomainRulePlan, GatewayFile, NamedLimitPlan, PlannedField};
@@ -59,7 +59,9 @@ impl<'w> DomainWriter<'w> {
             return Vec::new();
         };
         let mut notes = Vec::new();
-        note_replaces(rate, named, &mut notes);
+        for name in rate.replaces.iter().filter(|name| !named.contains(name.as_str())) {
+            notes.push(format!("no limit of the domain has the name `{name}` that it replaces"));
+        }
         let Some(numbers) = rate.numbers else {
             tell(descriptor, "no limit", notes, self.report);
             return Vec::new();
@@ -225,12 +227,6 @@ fn plan_rule(
 /// `none` is a word of the file.
 fn write_rule_name(name: &str) -> String {
     if name == "none" { "none-".to_owned() } else { name.to_owned() }
-}
-
-fn note_replaces(rate: &ImportedRate, named: &HashSet<&str>, notes: &mut Vec<String>) {
-    for name in rate.replaces.iter().filter(|name| !named.contains(name.as_str())) {
-        notes.push(format!("no limit of the domain has the name `{name}` that it replaces"));
-    }
 }
 
 fn tell(descriptor: &ImportedDescriptor, becomes: &str, notes: Vec<String>, report: &mut ImportReport) {
