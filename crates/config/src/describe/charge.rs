@@ -63,17 +63,13 @@ pub(super) fn describe_charge(limit: &LimitConfig) -> Vec<String> {
     if charge.over == OverrunAction::Cut {
         parts.push("a response that uses more than is left is cut".to_owned());
     }
-    if reads_response_body(charge) {
+    // The body of a response tells its cost.
+    if charge.units.iter().any(|units| matches!(units, ChargedUnits::Json(_) | ChargedUnits::Llm(_))) {
         parts.push(
             "the upstream is asked for bodies without compression (Accept-Encoding: identity)".to_owned(),
         );
     }
     parts
-}
-
-/// True if the body of a response tells its cost.
-fn reads_response_body(charge: &ChargeConfig) -> bool {
-    charge.units.iter().any(|units| matches!(units, ChargedUnits::Json(_) | ChargedUnits::Llm(_)))
 }
 
 fn describe_reserve(limit: &LimitConfig, charge: &ChargeConfig) -> String {

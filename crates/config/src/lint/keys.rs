@@ -3,7 +3,7 @@
 use super::LintContext;
 use crate::describe::describe_key_part;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::{Cost, KeyPart, ListenAddress, ValueError, ValueSource, codes};
+use sluicegate_model::{Cost, KeyPart, ListenAddress, ValueSource, codes};
 
 const HELP: &str = "let only the proxy that sets it reach this listener, and name that proxy in \
                     server.trusted_proxies, e.g. [10.0.0.0/8]";
@@ -50,8 +50,7 @@ pub(super) fn lint_keys(file: &LintContext<'_>) {
     for spoofable in find_spoofable(file) {
         let name = describe_key_part(&KeyPart::Source(spoofable.source.clone()));
         let help = if is_chosen(spoofable.source) { BODY_HELP } else { HELP };
-        let error = ValueError::new(codes::SPOOFABLE, spoofable.render_message(&name)).with_help(help);
-        spoofable.value.warn_at(error);
+        spoofable.value.warn(codes::SPOOFABLE, spoofable.render_message(&name), help);
     }
     for limit in file.used_limits() {
         if let Cost::Header { name, .. } = &file.config.limits[limit].cost {

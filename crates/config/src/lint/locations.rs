@@ -4,6 +4,7 @@
 //! its groups. Inside a group, the order is that of the router (`request`).
 
 use std::collections::HashMap;
+use std::mem::{Discriminant, discriminant};
 
 use http::Method;
 
@@ -106,18 +107,11 @@ fn has_empty_segment(path: &PathRule) -> bool {
 struct HostRuleGroup<'a> {
     locations: &'a [LocationConfig],
     /// Locations with the same exact path, prefix or pattern, in matching order.
-    same_path: HashMap<(PathKind, &'a str), Vec<usize>>,
+    same_path: HashMap<(Discriminant<PathRule>, &'a str), Vec<usize>>,
     /// Regexes that match everything, in file order.
     match_all: Vec<usize>,
     /// Each `^~` prefix below which no prefix of the group lets regexes be tried.
     regex_blocking: HashMap<&'a str, Vec<usize>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum PathKind {
-    Exact,
-    Prefix,
-    Regex,
 }
 
 impl<'a> HostRuleGroup<'a> {
@@ -126,15 +120,11 @@ impl<'a> HostRuleGroup<'a> {
         for &member in members {
             same_path.entry(path_key(&locations[member])).or_default().push(member);
         }
-        for ((kind, _), same) in &mut same_path {
-            if *kind != PathKind::Regex {
-                same.sort_by_key(|&member| locations[member].match_rank());
-            }
+        let is_regex = |member: usize| matches!(locations[member].path, PathRule::Regex(_));
+        for same in same_path.values_mut().filter(|same| !is_regex(same[0])) {
+            same.sort_by_key(|&member| locations[member].match_rank());
         }
-        let takes_all = |member: &usize| {
-            let (kind, text) = path_key(&locations[*member]);
-            kind == PathKind::Regex && is_match_all(text)
-        };
+        let takes_all = |member: &usize| is_regex(*member) && is_match_all(&locations[*member].written_path);
         let prefix_of = |member: usize| match &locations[member].path {
             PathRule::Prefix { path, no_regex } => Some((path.as_str(), *no_regex)),
             _ => None,
@@ -220,13 +210,14 @@ fn accepts_method(methods: &[Method], method: &Method) -> bool {
     methods.contains(method) || *method == Method::HEAD && methods.contains(&Method::GET)
 }
 
-fn path_key(location: &LocationConfig) -> (PathKind, &str) {
-    match &location.path {
-        PathRule::Exact(path) => (PathKind::Exact, path),
-        PathRule::Prefix { path, .. } => (PathKind::Prefix, path),
-        // The text as written, because the compiled pattern does not show its case sensitivity.
-        PathRule::Regex(_) => (PathKind::Regex, &location.written_path),
-    }
+/// The kind of a path and its text.
+fn path_key(location: &LocationConfig) -> (Discriminant<PathRule>, &str) {
+    let text = match &location.path {
+        PathRule::Exact(path) | PathRule::Prefix { path, .. } => path,
+        // As written, because the compiled pattern does not show its case sensitivity.
+        PathRule::Regex(_) => &location.written_path,
+    };
+    (discriminant(&location.path), text)
 }
 
 /// `written_path` is e.g. `~* ^/(.*)`.

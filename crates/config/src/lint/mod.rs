@@ -31,7 +31,7 @@ pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
     ineffective::lint_ineffective(&file);
     misread::lint_misread(&file);
     ineffective::lint_obeyed(&file);
-    variables::lint_variables(&file);
+    variables::warn_of_dollars(whole);
     misread::lint_logged(&file);
 }
 

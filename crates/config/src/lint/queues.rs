@@ -117,25 +117,23 @@ fn check_queue(one: &LeakyBucketRate, max_wait: Option<Duration>) -> Option<Valu
         return None;
     }
     let fit = units_within(one.rate, within);
-    let error = match max_wait {
-        Some(wait) => {
-            let wait = format_full_period(wait);
-            let message = format!(
-                "a queue of {queue} drains in {drain_text}, but no request waits longer than max_wait, {wait}: only \
-                 {fit} of its positions are ever used"
-            );
-            ValueError::new(codes::LONG_QUEUE, message)
-                .with_help(format!("write queue: {fit}, or a max_wait of at least {drain_text}"))
-        }
-        None => {
-            let message = format!(
+    let (message, help) = match max_wait {
+        Some(wait) => (
+            format!(
+                "a queue of {queue} drains in {drain_text}, but no request waits longer than max_wait, {}: only \
+                 {fit} of its positions are ever used",
+                format_full_period(wait)
+            ),
+            format!("write queue: {fit}, or a max_wait of at least {drain_text}"),
+        ),
+        None => (
+            format!(
                 "a queue of {queue} drains in {drain_text}: the last client will give up before its turn"
-            );
-            ValueError::new(codes::LONG_QUEUE, message)
-                .with_help(format!("write a shorter queue, e.g. queue: {fit}, or a max_wait such as 30s"))
-        }
+            ),
+            format!("write a shorter queue, e.g. queue: {fit}, or a max_wait such as 30s"),
+        ),
     };
-    Some(error)
+    Some(ValueError::new(codes::LONG_QUEUE, message).with_help(help))
 }
 
 /// Warns of a wait that the location's timeout always cuts off.

@@ -25,7 +25,7 @@ pub(super) fn lint_redirects(file: &LintContext<'_>) {
             let help = "write the host before it, e.g. https://www.example.com${request_uri}";
             file.location_value(index, &["redirect", "to"]).warn(codes::MISREAD, message, help);
         }
-        if !leads_to_https(to) {
+        if !matches!(first, Some(TemplatePiece::Text(text)) if text.starts_with("https://")) {
             continue;
         }
         match location.scheme {
@@ -42,10 +42,6 @@ pub(super) fn lint_redirects(file: &LintContext<'_>) {
 
 /// The paths as written of the locations with a scheme.
 type SchemesOfPaths<'a> = HashSet<(&'a str, Scheme)>;
-
-fn leads_to_https(to: &TemplateConfig) -> bool {
-    matches!(to.0.first(), Some(TemplatePiece::Text(text)) if text.starts_with("https://"))
-}
 
 /// True if a request over TLS is redirected to its own URL.
 fn loops_over_https(

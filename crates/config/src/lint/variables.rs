@@ -1,6 +1,5 @@
 //! Warns of texts that are written like variables and are none, such as `$remote_addr`.
 
-use super::LintContext;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::shown_text::show_text;
 use crate::yaml::tree::{NodeContent, ScalarText};
@@ -25,11 +24,8 @@ enum TextKind {
     Secret,
 }
 
-pub(super) fn lint_variables(file: &LintContext<'_>) {
-    warn_of_dollars(file.whole);
-}
-
-fn warn_of_dollars(value: &FieldValue<'_>) {
+/// Warns of the texts in `value` and all that it holds.
+pub(super) fn warn_of_dollars(value: &FieldValue<'_>) {
     match &value.node.content {
         NodeContent::Text(text) if !text.replaced => {
             if let Some(error) = text_kind(&value.path).and_then(|kind| find_misread(kind, text, &value.path))

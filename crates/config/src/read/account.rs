@@ -136,8 +136,7 @@ fn check_jwt_algorithms(given: &FieldValue<'_>, algorithms: &[Algorithm], keys: 
     let is_shared = |algorithm: &Algorithm| algorithm.family() == AlgorithmFamily::Hmac;
     if secret && !keys && !algorithms.is_empty() && !algorithms.iter().any(is_shared) {
         let help = "remove `algorithms`, because a secret is for HS256; or write jwks: FILE for public keys";
-        let error = ValueError::new(codes::TOKEN, "no algorithm here uses `secret`");
-        return given.report_at_name(error.with_help(help));
+        return given.refuse_name(codes::TOKEN, "no algorithm here uses `secret`", help);
     }
     for algorithm in algorithms {
         let shared = algorithm.family() == AlgorithmFamily::Hmac;

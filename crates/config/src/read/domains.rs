@@ -26,10 +26,8 @@ pub(crate) fn read_domains(
     let mut count = 0;
     for (key, rules) in value.entries() {
         if key.name.is_empty() {
-            let error = ValueError::new(codes::NAME, "the name of the domain is empty");
-            rules.report_at_name(
-                error.with_help("calls without a domain are refused: write the one of Envoy"),
-            );
+            let help = "calls without a domain are refused: write the one of Envoy";
+            rules.refuse_name(codes::NAME, "the name of the domain is empty", help);
         }
         let items = match rules.node.content {
             NodeContent::List(_) | NodeContent::Null | NodeContent::Invalid => rules.one_or_more(),
@@ -103,9 +101,8 @@ fn read_rule(
     if let (Some(name), Some(value)) = (&name, fields.find(&domain_rule::REPLACES))
         && replaces.contains(name)
     {
-        let error = ValueError::new(codes::NAME, "a rule cannot replace itself");
-        value
-            .report_at_value(error.with_help("name the rule that is not applied when this one matches, too"));
+        let help = "name the rule that is not applied when this one matches, too";
+        value.refuse(codes::NAME, "a rule cannot replace itself", help);
     }
     let owner = name.as_ref().map_or_else(|| place.to_owned(), |name| format!("{place}.{name}"));
     let chain = fields.find_required(&domain_rule::LIMITS);

@@ -18,12 +18,8 @@ use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::{ListenCertificate, ListenTlsConfig, Parsed, TlsVersion, ValueError, codes};
 
-/// Settings that must be the same for all certificates of a listener.
-#[derive(PartialEq, Eq)]
-struct CertificateTerms {
-    client_ca: Option<PathBuf>,
-    min_version: TlsVersion,
-}
+/// Settings that must be the same for all certificates of a listener: `client_ca` and `min_version`.
+type CertificateTerms = (Option<PathBuf>, TlsVersion);
 
 /// Reads `tls`; `None` if it is off or wrong. Relative paths start at `folder`.
 pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<ListenTlsConfig> {
@@ -62,13 +58,13 @@ pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<L
             certificates.push(certificate);
         }
     }
-    let (terms, client_ca) = first?;
-    terms.min_version.hash(&mut *digest.borrow_mut());
+    let ((_, min_version), client_ca) = first?;
+    min_version.hash(&mut *digest.borrow_mut());
     let digest = digest.into_inner().finish();
     (certificates.len() == items.len()).then_some(ListenTlsConfig {
         certificates,
         client_ca,
-        min_version: terms.min_version,
+        min_version,
         digest,
     })
 }
@@ -87,7 +83,7 @@ fn read_terms(
         name.map(|name| Ok((folder.join(&name), load_file(folder, &name, load)?))).transpose()
     });
     let (client_ca, roots) = found.flatten().unzip();
-    (CertificateTerms { client_ca, min_version: fields.read(&tls::MIN_VERSION) }, roots)
+    ((client_ca, fields.read(&tls::MIN_VERSION)), roots)
 }
 
 /// The certificate of one entry, and the value that names its file.

@@ -92,20 +92,14 @@ pub(crate) fn read_canned(value: &FieldValue<'_>) -> Option<CannedResponse> {
 
 fn read_ratelimit_headers(value: &FieldValue<'_>) -> RateLimitHeaders {
     let mut headers = RateLimitHeaders::default();
-    let standard = RateLimitHeaders { standard: true, legacy: false };
-    let legacy = RateLimitHeaders { standard: false, legacy: true };
-    let kinds = [("standard", standard), ("legacy", legacy)];
+    let kinds = ["standard", "legacy"].map(|word| (word, word));
     if value.is_word("none") {
         return headers;
     }
     for kind in value.parse_list(parse_or_none(parse_word(&kinds))) {
         match kind {
-            Some(kind) => {
-                headers = RateLimitHeaders {
-                    standard: headers.standard || kind.standard,
-                    legacy: headers.legacy || kind.legacy,
-                }
-            }
+            Some("standard") => headers.standard = true,
+            Some(_) => headers.legacy = true,
             None => value.report_at_value(ValueError::new(codes::WORD, "`none` stands alone or not at all")),
         }
     }

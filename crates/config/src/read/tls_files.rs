@@ -1,5 +1,6 @@
-//! Loads certificates and keys from PEM files, and reads `tls` of an upstream: the authorities for its `https://` servers,
-//! and the gateway's own certificate. Errors of files are phrases that follow their names; they never quote contents.
+//! Loads certificates and keys from PEM files, and reads `tls` of an upstream: the authorities for its `https://`
+//! servers, and the gateway's own certificate. Errors of files are phrases that follow their names; they never quote
+//! contents.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -143,9 +144,8 @@ impl UpstreamTlsReader {
             None => None,
         };
         if let (false, Some(verify)) = (verifies, fields.find(&tls::VERIFY)) {
-            let error = ValueError::new(codes::WEAK, "any server that answers is trusted");
             let help = "write ca: FILE with the server's authority, and remove verify: false";
-            verify.warn_at(error.with_help(help));
+            verify.warn(codes::WEAK, "any server that answers is trusted", help);
         }
         Some(UpstreamTlsConfig {
             roots: roots.filter(|_| verifies),
@@ -156,7 +156,8 @@ impl UpstreamTlsReader {
 
     /// The authorities of the file that `ca` names; `None` for the word instead of a name.
     pub fn read_authorities(&self, fields: &FieldReader<'_>, ca: &FileField) -> Option<Arc<RootCertStore>> {
-        fields.read_with(ca, |name| self.load_file(name, load_authorities)).flatten()
+        let load = |path: &Path| collect_authorities(load_certificates(path)?);
+        fields.read_with(ca, |name| self.load_file(name, load)).flatten()
     }
 
     /// The certificate and key of the files that `cert` and `key` name.
@@ -204,11 +205,6 @@ impl UpstreamTlsReader {
         }
         Some(roots.clone())
     }
-}
-
-/// The authorities of a file, which replace those of the system.
-fn load_authorities(path: &Path) -> Result<Arc<RootCertStore>, String> {
-    collect_authorities(load_certificates(path)?)
 }
 
 /// A chain of certificates with the key of the first.

@@ -123,7 +123,8 @@ impl<S: DescribeValue + Sync> DescribeField for Field<S> {
 impl<S: ParseScalar> Field<S> {
     /// The value of the field if it is not written.
     pub fn parse_default(&self) -> S::Parsed {
-        self.value.parse_text(self.default.unwrap_or_default()).expect("a valid default") // Cannot fail: each load parses it.
+        // Cannot fail: each load parses it.
+        self.value.parse_text(self.default.unwrap_or_default()).expect("a valid default")
     }
 }
 

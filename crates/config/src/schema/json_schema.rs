@@ -51,14 +51,11 @@ fn field_schema(field: &FieldDescription) -> Value {
             Some(default) => format!("{} Default: `{default}`.", field.sentence),
         };
         entries.insert("description".to_owned(), json!(description));
-        entries.insert("examples".to_owned(), json!([parse_yaml(field.example)]));
+        // As it would be written; a text that is no YAML by itself stays a text.
+        let example: Value = serde_yaml::from_str(field.example).unwrap_or_else(|_| json!(field.example));
+        entries.insert("examples".to_owned(), json!([example]));
     }
     schema
-}
-
-/// A value as it would be written; a text that is no YAML by itself stays a text.
-fn parse_yaml(text: &str) -> Value {
-    serde_yaml::from_str(text).unwrap_or_else(|_| json!(text))
 }
 
 fn shape_schema(shape: &Shape) -> Value {

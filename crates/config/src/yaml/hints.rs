@@ -105,7 +105,9 @@ fn suggest_for_list(path: &str, name: &str, items: &[Node]) -> Option<String> {
     let value = match name {
         "path" => return Some("write a location for each path, or one with ~ ^(/a|/b)".to_owned()),
         "set" | "add" | "headers" | "request_headers" | "response_headers" => suggest_pairs(name, items),
-        "access" => format!("{{ allow: {} }}", show_items(items)),
+        "access" => {
+            format!("{{ allow: [{}] }}", items.iter().map(show_node).collect::<Vec<_>>().join(", "))
+        }
         tier if path.starts_with("account.tier.members.") => {
             let member = show_field(items.first().and_then(node_text)?, tier);
             return Some(format!("the account comes first: write members: {{ {member} }}, one for each"));
@@ -149,10 +151,6 @@ fn node_text(node: &Node) -> Option<&str> {
         NodeContent::Text(text) => Some(&text.written),
         _ => None,
     }
-}
-
-fn show_items(items: &[Node]) -> String {
-    format!("[{}]", items.iter().map(show_node).collect::<Vec<_>>().join(", "))
 }
 
 /// A list of header fields, as a mapping of them.

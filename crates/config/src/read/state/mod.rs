@@ -27,13 +27,10 @@ use sluicegate_model::{
 pub(crate) struct StateReader {
     /// `None` = wrong, and already reported.
     store: Option<StoreConfig>,
-    redis: Option<RedisConfig>,
     /// No URL of Redis is set, and this is not reported yet.
     is_redis_missing: bool,
     on_failure: OnFailure,
-    max_keys: usize,
-    heavy_hitters: Option<usize>,
-    snapshot: Option<PathBuf>,
+    config: StateConfig,
 }
 
 const REDIS_URL_HELP: &str = "write state: { redis: { url: \"redis://HOST:6379\" } }";
@@ -42,15 +39,16 @@ const REDIS_URL_HELP: &str = "write state: { redis: { url: \"redis://HOST:6379\"
 pub(crate) fn read_state(root: &FieldReader<'_>, folder: &Path) -> StateReader {
     root.read_section(&root::STATE, |fields| {
         let store = fields.find(&state::STORE);
-        let mut state = StateReader {
-            store: fields.read_valid(&state::STORE),
+        let named = fields.read_valid(&state::STORE);
+        let config = StateConfig {
+            store: named.unwrap_or(StoreConfig::Local),
             redis: None,
-            is_redis_missing: true,
-            on_failure: redis::ON_FAILURE.parse_default(),
             max_keys: fields.read(&state::MAX_KEYS),
             heavy_hitters: fields.read(&state::HEAVY_HITTERS),
             snapshot: read_snapshot(fields, folder),
         };
+        let on_failure = redis::ON_FAILURE.parse_default();
+        let mut state = StateReader { store: named, is_redis_missing: true, on_failure, config };
         match fields.find(&state::REDIS) {
             Some(value) if !value.is_null() => state.read_redis(&value, folder),
             _ => state.is_redis_missing = !fields.is_misnamed("redis"),
@@ -134,7 +132,7 @@ impl StateReader {
         let (prefix, timeout) = (fields.read(&redis::PREFIX), fields.read(&redis::TIMEOUT));
         let nodes_at_least = fields.read(&redis::NODES_AT_LEAST);
         self.on_failure = fields.read(&redis::ON_FAILURE);
-        self.redis =
+        self.config.redis =
             endpoint.map(|endpoint| RedisConfig { tls_files, prefix, timeout, nodes_at_least, ..endpoint });
     }
 
@@ -194,16 +192,11 @@ impl StateReader {
 
     /// The whole section, once the limits that count in Redis are known.
     pub fn build_state(&self, limits: &[LimitConfig], has_bans: bool) -> StateConfig {
-        let store = self.store.unwrap_or(StoreConfig::Local);
-        let is_used =
-            limits.iter().any(|limit| limit.shared.is_some()) || has_bans && store == StoreConfig::Redis;
-        StateConfig {
-            store,
-            redis: self.redis.clone().filter(|_| is_used),
-            max_keys: self.max_keys,
-            heavy_hitters: self.heavy_hitters,
-            snapshot: self.snapshot.clone(),
-        }
+        let mut config = self.config.clone();
+        let counts_bans = has_bans && config.store == StoreConfig::Redis;
+        config.redis =
+            config.redis.filter(|_| counts_bans || limits.iter().any(|limit| limit.shared.is_some()));
+        config
     }
 }
 

@@ -53,10 +53,12 @@ section! {
     SECRET: OrWord<Text<Secret>> = OrWord("none", Text::new("a text", parse_secret)),
         "secret", "none", "\"${JWT_SECRET}\"";
     /// The issuers whose tokens are accepted; `none` accepts any.
-    ISSUER: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("an issuer", |text| parse_claim(text, "issuer"))),
+    ISSUER: OneOrMoreOrWord<Text<String>> =
+        OneOrMoreOrWord("none", Text::new("an issuer", |text| parse_claim(text, "issuer"))),
         "issuer", "none", "https://id.example.com";
     /// The audiences of which a token must name one; `none` accepts any.
-    AUDIENCE: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("an audience", |text| parse_claim(text, "audience"))),
+    AUDIENCE: OneOrMoreOrWord<Text<String>> =
+        OneOrMoreOrWord("none", Text::new("an audience", |text| parse_claim(text, "audience"))),
         "audience", "none", "api";
     /// The algorithms that tokens may be signed by. With `secret` alone the default is HS256.
     ALGORITHMS: OneOrMore<Text<Algorithm>> = OneOrMore(Text::new(
