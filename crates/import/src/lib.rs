@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
-mod chain_plan;
 mod gateway_file;
 mod gateway_yaml;
 mod ingress;

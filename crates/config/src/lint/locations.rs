@@ -214,7 +214,7 @@ fn accepts_method(methods: &[Method], method: &Method) -> bool {
 fn path_key(location: &LocationConfig) -> (Discriminant<PathRule>, &str) {
     let text = match &location.path {
         PathRule::Exact(path) | PathRule::Prefix { path, .. } => path,
-        // As written, because the compiled pattern does not show its case sensitivity.
+        // The text as written, because the compiled pattern does not show its case sensitivity.
         PathRule::Regex(_) => &location.written_path,
     };
     (discriminant(&location.path), text)

@@ -16,45 +16,41 @@ pub fn json_schema() -> Value {
     let sections = all_sections();
     let (file, rest) = sections.split_first().expect("the file is a section"); // Cannot fail: it is the first one.
     let mut schema = section_schema(file);
-    let defs: Map<String, Value> = rest
-        .iter()
-        .map(|section| (definition_name(section), Value::Object(section_schema(section))))
-        .collect();
-    schema.insert("$schema".to_owned(), json!("https://json-schema.org/draft/2020-12/schema"));
-    schema.insert("$defs".to_owned(), Value::Object(defs));
-    Value::Object(schema)
+    let defs = rest.iter().map(|section| (definition_name(section), section_schema(section)));
+    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    schema["$defs"] = Value::Object(defs.collect());
+    schema
 }
 
-fn section_schema(section: &Section) -> Map<String, Value> {
+fn section_schema(section: &Section) -> Value {
     let fields: Vec<FieldDescription> = section.descriptions().collect();
     let properties: Map<String, Value> =
         fields.iter().map(|field| (field.name.to_owned(), field_schema(field))).collect();
     let required = fields.iter().filter(|field| field.default.is_none());
     let required: Vec<&str> = required.map(|field| field.name).collect();
-    let mut schema = Map::new();
-    // An empty section is null in YAML.
-    schema.insert("type".to_owned(), json!(["object", "null"]));
-    schema.insert("description".to_owned(), json!(section.sentence.trim()));
-    schema.insert("properties".to_owned(), Value::Object(properties));
-    schema.insert("additionalProperties".to_owned(), json!(false));
+    let mut schema = json!({
+        // An empty section is null in YAML.
+        "type": ["object", "null"],
+        "description": section.sentence.trim(),
+        "properties": properties,
+        "additionalProperties": false,
+    });
     if !required.is_empty() {
-        schema.insert("required".to_owned(), json!(required));
+        schema["required"] = json!(required);
     }
     schema
 }
 
 fn field_schema(field: &FieldDescription) -> Value {
     let mut schema = shape_schema(&field.shape);
-    if let Value::Object(entries) = &mut schema {
-        let description = match field.default {
-            None => format!("{} Required.", field.sentence),
-            Some(default) => format!("{} Default: `{default}`.", field.sentence),
-        };
-        entries.insert("description".to_owned(), json!(description));
-        // As it would be written; a text that is no YAML by itself stays a text.
-        let example: Value = serde_yaml::from_str(field.example).unwrap_or_else(|_| json!(field.example));
-        entries.insert("examples".to_owned(), json!([example]));
-    }
+    let description = match field.default {
+        None => format!("{} Required.", field.sentence),
+        Some(default) => format!("{} Default: `{default}`.", field.sentence),
+    };
+    schema["description"] = json!(description);
+    // The value as it would be written; a text that is no YAML by itself stays a text.
+    let example: Value = serde_yaml::from_str(field.example).unwrap_or_else(|_| json!(field.example));
+    schema["examples"] = json!([example]);
     schema
 }
 
