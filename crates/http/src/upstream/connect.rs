@@ -74,8 +74,7 @@ pub(super) struct DialledSocket {
 
 /// A connection that is ready for requests.
 pub(super) enum NewConnection {
-    /// A connection, and the [`address_tag`] of the peer.
-    Http1(Rc<Http1Connection>, u32),
+    Http1(Rc<Http1Connection>),
     Http2(Rc<Http2Connection>),
 }
 
@@ -91,7 +90,7 @@ pub(super) async fn open_connection(
     let opening = async {
         let DialledSocket { socket, is_http2, address } = dial_server(server, protocol, end).await?;
         if !is_http2 {
-            return Ok(NewConnection::Http1(Http1Connection::new(socket), address));
+            return Ok(NewConnection::Http1(Http1Connection::new(socket, address)));
         }
         Http2Connection::from_socket(TokioIo::new(socket), server, address)
             .await

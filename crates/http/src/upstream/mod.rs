@@ -49,7 +49,7 @@ use crate::net::deadline;
 use sluicegate_base::clock::Now;
 use sluicegate_model::{self as model, Config, EjectConfig, ServerId, UpstreamId};
 
-pub use balance::{HashInput, ServerChoice};
+pub use balance::NoServer;
 pub use connect::ConnectFault;
 pub use fault::ServerFault;
 pub use handover::SavedServer;
@@ -78,7 +78,7 @@ pub struct Upstream {
     pub id: UpstreamId,
     pub servers: Vec<Arc<Server>>,
     pub retries: model::RetryConfig,
-    balance: model::BalancePolicy,
+    pub balance: model::BalancePolicy,
     balancer: Balancer,
     health: Option<model::HealthConfig>,
     eject: Option<model::EjectConfig>,
@@ -186,7 +186,7 @@ impl Upstream {
             name: config.name.as_str().into(),
             id,
             balance: config.balance.clone(),
-            balancer: Balancer::new(&config.balance, &servers),
+            balancer: Balancer::new(config.balance.clone(), &servers),
             servers,
             retries: config.retries.clone(),
             health: config.health.clone(),
@@ -219,16 +219,14 @@ impl Upstream {
         self.servers.is_empty()
     }
 
-    /// The part of a request that the balancer hashes.
-    pub fn hash_input(&self) -> &HashInput {
-        self.balancer.hash_input()
-    }
-
     /// Chooses a server that is up, has capacity and is not among the positions in `tried`; a backup only when no other
     /// server is left.
     ///
     /// Only the `hash:*` policies read `hash`.
-    pub fn choose_server(&self, hash: u64, tried: &[ServerId]) -> ServerChoice<'_> {
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn choose_server(&self, hash: u64, tried: &[ServerId]) -> Result<&Arc<Server>, NoServer> {
         self.balancer.choose_server(&self.servers, hash, tried)
     }
 

@@ -39,7 +39,7 @@ impl SecondCounts {
 }
 
 /// Counts the requests and the retries of an upstream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RetryBudget {
     /// One per worker, which alone writes it.
     requests: Box<[SecondCounts]>,
@@ -54,12 +54,8 @@ pub struct RetryPermit(Arc<RetryBudget>);
 
 impl RetryBudget {
     pub fn new(workers: usize) -> Arc<RetryBudget> {
-        Arc::new(RetryBudget {
-            requests: (0..workers.max(1)).map(|_| SecondCounts::default()).collect(),
-            retries: Mutex::default(),
-            in_flight: AtomicU32::new(0),
-            rejected: AtomicU64::new(0),
-        })
+        let requests = (0..workers.max(1)).map(|_| SecondCounts::default()).collect();
+        Arc::new(RetryBudget { requests, ..RetryBudget::default() })
     }
 
     /// Counts a request; only `worker` itself may call this.

@@ -29,6 +29,7 @@ pub(super) const DRAINING: u8 = 1 << 2;
 /// The server is new or back, and does not have its full weight yet.
 pub(super) const SLOW_START: u8 = 1 << 3;
 
+#[derive(Default)]
 pub(super) struct ServerState {
     pub in_flight: InFlightCount,
     /// The number in force, which a reload changes for all gateways.
@@ -43,13 +44,13 @@ pub(super) struct ServerState {
     ejected_until: AtomicU64,
     /// Nanoseconds of [`Now`].
     slow_start_since: AtomicU64,
-    ejections: AtomicU64,
+    pub ejections: AtomicU64,
     /// Connections on which it sent data without a request.
     pub stray_data: AtomicU64,
     /// The end of the pause in which connections are not reused, in nanoseconds of [`Now`]; 0 = no pause.
     reuse_paused_until: AtomicU64,
     /// Health checks that passed and that failed.
-    check_counts: [AtomicU64; 2],
+    pub check_counts: [AtomicU64; 2],
     /// Health checks in a row that contradict the state.
     streak: AtomicU32,
     recent_faults: Mutex<RecentFaults>,
@@ -118,22 +119,8 @@ pub(super) enum HealthChange {
 
 impl ServerState {
     pub fn new(name: Option<Arc<DnsName>>) -> ServerState {
-        ServerState {
-            in_flight: InFlightCount::default(),
-            max_connections: AtomicU32::new(u32::MAX),
-            queue: OnceLock::new(),
-            flags: ServerFlags::default(),
-            errors: AtomicU32::new(0),
-            ejected_until: AtomicU64::new(0),
-            slow_start_since: AtomicU64::new(0),
-            ejections: AtomicU64::new(0),
-            stray_data: AtomicU64::new(0),
-            reuse_paused_until: AtomicU64::new(0),
-            check_counts: [AtomicU64::new(0), AtomicU64::new(0)],
-            streak: AtomicU32::new(0),
-            recent_faults: Mutex::default(),
-            dns_name: name,
-        }
+        let max_connections = AtomicU32::new(u32::MAX);
+        ServerState { max_connections, dns_name: name, ..ServerState::default() }
     }
 
     /// `u32::MAX` = no bound.
@@ -267,7 +254,7 @@ impl ServerState {
             risen_ns: is(SLOW_START).then(|| self.slow_start_ns(now)),
             errors: self.errors.load(Relaxed),
             streak: self.streak.load(Relaxed),
-            ejections: self.ejection_count(),
+            ejections: self.ejections.load(Relaxed),
             last_error,
         }
     }
@@ -290,15 +277,6 @@ impl ServerState {
         self.ejections.store(saved.ejections, Relaxed);
         self.recent_faults.lock().last =
             saved.last_error.clone().map(|(age, text)| (Now(now.0.saturating_sub(age)), text.into()));
-    }
-
-    pub fn ejection_count(&self) -> u64 {
-        self.ejections.load(Relaxed)
-    }
-
-    /// Health checks that passed and that failed.
-    pub fn check_counts(&self) -> [u64; 2] {
-        [0, 1].map(|index: usize| self.check_counts[index].load(Relaxed))
     }
 
     pub fn last_error(&self) -> Option<(Now, Cow<'static, str>)> {
@@ -389,7 +367,8 @@ mod tests {
         assert_eq!(state.flags(), DOWN | EJECTED);
         assert_eq!(state.record_check(Ok(()), 1, 3, Now(3)), Some(HealthChange::Up));
         assert_eq!((state.flags(), state.record_error(Now(4), ServerFault::Closed).0), (0, 1));
-        assert_eq!((state.check_counts(), state.ejection_count()), ([1, 3], 1));
+        let counts = state.check_counts.each_ref().map(|count| count.load(Relaxed));
+        assert_eq!((counts, state.ejections.load(Relaxed)), ([1, 3], 1));
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Server {
             in_flight: self.in_flight(),
             max_connections: Some(self.state.max_connections()).filter(|most| *most != u32::MAX),
             addresses: self.state.dns_name.as_ref().map(|name| name.known_addresses()).unwrap_or_default(),
-            ejections: self.state.ejection_count(),
+            ejections: self.ejection_count(),
             last_error: self.state.last_error().map(|(at, error)| LastError {
                 error: error.into_owned(),
                 seconds_ago: (now.ns_since(at) / 1_000_000) as f64 / 1_000.0,
@@ -111,7 +111,7 @@ impl Server {
     }
 
     pub fn ejection_count(&self) -> u64 {
-        self.state.ejection_count()
+        self.state.ejections.load(Relaxed)
     }
 
     /// Connections on which it sent data without a request.
@@ -121,7 +121,7 @@ impl Server {
 
     /// Health checks that passed and that failed.
     pub fn check_counts(&self) -> [u64; 2] {
-        self.state.check_counts()
+        self.state.check_counts.each_ref().map(|count| count.load(Relaxed))
     }
 }
 
@@ -138,16 +138,7 @@ impl Upstream {
         };
         let servers = self.servers.iter().map(|server| server.status_at(now)).collect();
         let stop = self.pushback.as_ref().map(|pushback| pushback.status_at(now));
-        let queue = self.queue.as_ref().map(|queue| {
-            let reading = self.state.queue.read();
-            QueueStatus {
-                size: queue.size,
-                waiting: reading.waiting,
-                waits: reading.waits,
-                wait_seconds: (reading.wait_ns / 1_000_000) as f64 / 1_000.0,
-                timeouts: reading.timeouts,
-            }
-        });
+        let queue = self.queue.as_ref().map(|queue| self.state.queue.status(queue.size));
         UpstreamStatus { upstream: self.name.to_string(), balance, queue, servers, stop }
     }
 

@@ -155,9 +155,9 @@ async fn draining_stops_short_of_the_last_server() {
     assert_eq!(servers.iter().map(|one| one.state).collect::<Vec<_>>(), ["draining", "draining"]);
     assert!(matches!(upstream.drain_servers("a:1", true, false), DrainOutcome::LastServer));
     assert!(matches!(upstream.drain_servers("a:1", true, true), DrainOutcome::Done(_)));
-    assert!(matches!(upstream.choose_server(0, &[]), ServerChoice::Down));
+    assert!(matches!(upstream.choose_server(0, &[]), Err(NoServer::Down)));
     assert!(matches!(upstream.drain_servers("b:1", false, false), DrainOutcome::Done(_)));
-    assert!(matches!(upstream.choose_server(0, &[]), ServerChoice::Server(server) if &*server.name == "b:1"));
+    assert!(matches!(upstream.choose_server(0, &[]), Ok(server) if &*server.name == "b:1"));
 }
 
 #[tokio::test(start_paused = true)]

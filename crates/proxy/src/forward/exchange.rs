@@ -146,7 +146,9 @@ impl Exchange<'_> {
         slot: &mut ResponseSlot,
         retries: &RetryState<'_>,
     ) -> Result<(StatusCode, PooledConnection), AttemptFault> {
-        let place = place.or_else(|| server.begin_request()).ok_or(AttemptFault::server_full())?;
+        let place = place
+            .or_else(|| server.begin_request())
+            .ok_or(AttemptFault::not_retryable(ForwardFault::Full))?;
         let due = retries.attempt_deadline();
         let pooled = match self.borrow_idle(place) {
             Ok(pooled) => pooled,
@@ -200,7 +202,7 @@ impl Exchange<'_> {
             Ok(Err(fault)) => {
                 tracing::debug!(upstream = %self.upstream.name, %fault, "cannot connect");
                 Err(match fault {
-                    ConnectFault::Full => AttemptFault::server_full(),
+                    ConnectFault::Full => AttemptFault::not_retryable(ForwardFault::Full),
                     ConnectFault::TimedOut => AttemptFault::on_connect(ForwardFault::ConnectTimeout),
                     ConnectFault::Failed(server_fault, _) => {
                         AttemptFault::on_connect(ForwardFault::Unreachable(server_fault))
@@ -248,7 +250,7 @@ impl Exchange<'_> {
             Ok(SendOutcome::Failed(error)) => {
                 // The server was just closing the pooled connection: no byte of a response came.
                 let is_dead =
-                    pooled.may_be_closing() && error.has_no_response() && retries.may_replace_connection();
+                    pooled.may_be_closing && error.has_no_response() && retries.may_replace_connection();
                 let fault = self.classify_fault(&error);
                 if is_dead && may_run_twice(request) {
                     Ok(SentRequest::NotTaken(pooled.into_place()))

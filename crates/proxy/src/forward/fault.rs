@@ -6,7 +6,7 @@ use http::StatusCode;
 
 use crate::reject::Fault;
 use sluicegate_http::request::body::BodyFault;
-use sluicegate_http::upstream::{ExchangeFault, ServerFault};
+use sluicegate_http::upstream::{ExchangeFault, NoServer, ServerFault};
 use sluicegate_observe::metrics::UpstreamOutcome;
 
 /// The log's reason for a request that took longer than its location allows.
@@ -79,6 +79,15 @@ impl ForwardFault {
             | ForwardFault::TooManyWaiting
             | ForwardFault::Down => return None,
         })
+    }
+}
+
+impl From<NoServer> for ForwardFault {
+    fn from(reason: NoServer) -> ForwardFault {
+        match reason {
+            NoServer::Full => ForwardFault::Full,
+            NoServer::Down => ForwardFault::Down,
+        }
     }
 }
 

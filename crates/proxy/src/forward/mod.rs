@@ -42,8 +42,8 @@ use sluicegate_base::clock::Now;
 use sluicegate_http::request::body;
 use sluicegate_http::request::body::{BodyFault, BodyOutcomeCell, RequestBody};
 use sluicegate_http::request::headers::added_fields::AddedFields;
-use sluicegate_http::upstream::{HashInput, PooledConnection, ServerBody, Upstream, fnv1a, hash_address};
-use sluicegate_model::HostHeader;
+use sluicegate_http::upstream::{PooledConnection, ServerBody, Upstream, fnv1a, hash_address};
+use sluicegate_model::{BalancePolicy, HostHeader};
 use sluicegate_observe::metrics::UpstreamOutcome;
 
 use exchange::Exchange;
@@ -82,7 +82,7 @@ async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
         return respond_to_preflight(route, *inbound, state);
     }
     let Some(upstream) = upstream else { return respond_locally(route, *inbound, state) };
-    let mut outgoing = OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut inbound, &state);
+    let mut outgoing = OutgoingRequest::new(gateway, route, &upstream.balance, &mut inbound, &state);
     if upstream.is_demo() {
         outgoing.added_fields.move_into(inbound.request.headers_mut());
         serve_demo(route, &outgoing.response_values, inbound.request, state).await
@@ -131,13 +131,13 @@ impl OutgoingRequest {
     fn new(
         gateway: &Gateway,
         route: &Route,
-        hash_input: &HashInput,
+        policy: &BalancePolicy,
         inbound: &mut InboundRequest,
         state: &RequestState,
     ) -> OutgoingRequest {
         let request = &inbound.request;
         let balance_hash =
-            balance_hash_for(hash_input, request, gateway.clients.mask_address(state.identity.client.ip));
+            balance_hash_for(policy, request, gateway.clients.mask_address(state.identity.client.ip));
         // HTTP/1.0 allows a request without Host, and edits may remove it; the upstream gets HTTP/1.1, which requires
         // it.
         let version = request.version();
@@ -344,12 +344,14 @@ fn respond_to_preflight(
 
 /// The hash of the request for the balancer's `hash:*` kinds. `client` is the network that counts as one client, so
 /// that temporary IPv6 addresses do not move a client to another server.
-fn balance_hash_for(hash_input: &HashInput, request: &Request<RequestBody>, client: IpAddr) -> u64 {
-    match hash_input {
-        HashInput::Unused => 0,
-        HashInput::Ip => hash_address(client),
-        HashInput::Uri => fnv1a(request.uri().path().as_bytes()),
-        HashInput::Header(name) => request.headers().get(name).map_or(0, |value| fnv1a(value.as_bytes())),
+fn balance_hash_for(policy: &BalancePolicy, request: &Request<RequestBody>, client: IpAddr) -> u64 {
+    match policy {
+        BalancePolicy::HashIp => hash_address(client),
+        BalancePolicy::HashUri => fnv1a(request.uri().path().as_bytes()),
+        BalancePolicy::HashHeader(name) => {
+            request.headers().get(name).map_or(0, |value| fnv1a(value.as_bytes()))
+        }
+        _ => 0,
     }
 }
 

@@ -12,8 +12,7 @@ use tokio::time::Instant;
 use super::fault::ForwardFault;
 use sluicegate_http::request::body::{RequestBody, read_and_discard};
 use sluicegate_http::upstream::{
-    PooledConnection, ResponseSlot, RetryPermit, Server, ServerChoice, ServerFault, ServerInFlight,
-    ServerPlace, Upstream,
+    PooledConnection, ResponseSlot, RetryPermit, Server, ServerFault, ServerInFlight, ServerPlace, Upstream,
 };
 use sluicegate_model::{RetryConfig, RetryReason, ServerId};
 
@@ -41,11 +40,6 @@ impl AttemptFault {
 
     pub fn on_connect(fault: ForwardFault) -> AttemptFault {
         AttemptFault { reason: Some(RetryReason::Connect), ..AttemptFault::not_retryable(fault) }
-    }
-
-    /// The server is at `max_connections`, so it got no request.
-    pub fn server_full() -> AttemptFault {
-        AttemptFault::not_retryable(ForwardFault::Full)
     }
 
     /// Two connections in turn returned the request unsent.
@@ -231,14 +225,8 @@ impl<'u> TryServer<'u> {
     /// # Errors
     /// It gives none.
     pub fn at_place(upstream: &'u Upstream, place: ServerPlace) -> Result<TryServer<'u>, ForwardFault> {
-        match place {
-            ServerPlace::Taken(place) => {
-                let server = &upstream.servers[place.server().position.0];
-                Ok(TryServer { server, place: Some(place) })
-            }
-            ServerPlace::Full => Err(ForwardFault::Full),
-            ServerPlace::Exhausted | ServerPlace::Down => Err(ForwardFault::Down),
-        }
+        let place = place?;
+        Ok(TryServer { server: &upstream.servers[place.server().position.0], place: Some(place) })
     }
 }
 
@@ -259,10 +247,6 @@ impl<'u> NextTry<'u> {
                 next => next.map(NextTry::At),
             };
         }
-        match upstream.choose_server(hash, tried) {
-            ServerChoice::Server(server) => Ok(NextTry::At(TryServer { server, place: None })),
-            ServerChoice::Full => Err(ForwardFault::Full),
-            ServerChoice::Down | ServerChoice::Exhausted => Err(ForwardFault::Down),
-        }
+        Ok(NextTry::At(TryServer { server: upstream.choose_server(hash, tried)?, place: None }))
     }
 }

@@ -86,7 +86,7 @@ async fn take_place(
     let worker = state.worker.clone();
     let gateway = &worker.gateway;
     let client = gateway.clients.mask_address(state.identity.client.ip);
-    let hash = balance_hash_for(upstream.hash_input(), &inbound.request, client);
+    let hash = balance_hash_for(&upstream.balance, &inbound.request, client);
     let place = match NextTry::choose(upstream, hash, &[])? {
         NextTry::At(TryServer { server, place }) => place.or_else(|| server.begin_request()),
         NextTry::Wait => {
@@ -109,7 +109,7 @@ async fn wait_for_place(
     route: LocationId,
 ) -> Result<ScriptedPlace, ForwardFault> {
     let route = &worker.gateway.routes[route.0];
-    let outgoing = OutgoingRequest::new(&worker.gateway, route, upstream.hash_input(), inbound, state);
+    let outgoing = OutgoingRequest::new(&worker.gateway, route, &upstream.balance, inbound, state);
     let exchange = Exchange {
         worker,
         upstream,

@@ -4,46 +4,23 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::HeaderName;
 use parking_lot::Mutex;
 
 use super::fnv1a;
 use super::server::{Availability, Server};
-use sluicegate_model::{self as model, ServerId};
+use sluicegate_model::{BalancePolicy, ServerId};
 
-/// The part of a request that the `hash:*` policies hash.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HashInput {
-    /// The policy ignores the request.
-    Unused,
-    Ip,
-    Uri,
-    Header(HeaderName),
-}
-
-/// The balancer's choice.
-pub enum ServerChoice<'a> {
-    Server(&'a Arc<Server>),
-    /// Every untried server is at `max_connections`.
+/// The reason why an upstream has no server for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoServer {
+    /// Every untried server is at `max_connections`, or the queue is full.
     Full,
-    /// Every server was tried.
-    Exhausted,
-    /// Every server is down or draining.
+    /// Every server is down, draining or tried already.
     Down,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum BalanceKind {
-    P2c,
-    RoundRobin,
-    LeastConn,
-    Random,
-    Hash,
-}
-
 pub(super) struct Balancer {
-    kind: BalanceKind,
-    hash_input: HashInput,
+    policy: BalancePolicy,
     counter: AtomicU64,
     seed: u64,
     /// The credit of each server; only `round_robin` uses it.
@@ -54,28 +31,13 @@ pub(super) struct Balancer {
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Balancer {
-    pub(super) fn new(config: &model::BalancePolicy, servers: &[Arc<Server>]) -> Balancer {
-        use model::BalancePolicy;
-        let (kind, hash_input) = match config {
-            BalancePolicy::P2c => (BalanceKind::P2c, HashInput::Unused),
-            BalancePolicy::RoundRobin => (BalanceKind::RoundRobin, HashInput::Unused),
-            BalancePolicy::LeastConn => (BalanceKind::LeastConn, HashInput::Unused),
-            BalancePolicy::Random => (BalanceKind::Random, HashInput::Unused),
-            BalancePolicy::HashIp => (BalanceKind::Hash, HashInput::Ip),
-            BalancePolicy::HashUri => (BalanceKind::Hash, HashInput::Uri),
-            BalancePolicy::HashHeader(name) => (BalanceKind::Hash, HashInput::Header(name.clone())),
-        };
+    pub(super) fn new(policy: BalancePolicy, servers: &[Arc<Server>]) -> Balancer {
         Balancer {
-            kind,
-            hash_input,
+            policy,
             counter: AtomicU64::new(0),
             seed: RandomState::new().hash_one(0),
             credits: Mutex::new(vec![0; servers.len()].into()),
         }
-    }
-
-    pub(super) fn hash_input(&self) -> &HashInput {
-        &self.hash_input
     }
 
     /// `tried` contains positions in the upstream.
@@ -84,13 +46,13 @@ impl Balancer {
         servers: &'a [Arc<Server>],
         hash: u64,
         tried: &[ServerId],
-    ) -> ServerChoice<'a> {
+    ) -> Result<&'a Arc<Server>, NoServer> {
         if let ([only], []) = (servers, tried) {
             return match only.check_availability() {
-                Availability::Available => ServerChoice::Server(only),
-                Availability::Ejected if only.has_capacity() => ServerChoice::Server(only),
-                Availability::Ejected | Availability::Full => ServerChoice::Full,
-                Availability::Unavailable => ServerChoice::Down,
+                Availability::Available => Ok(only),
+                Availability::Ejected if only.has_capacity() => Ok(only),
+                Availability::Ejected | Availability::Full => Err(NoServer::Full),
+                Availability::Unavailable => Err(NoServer::Down),
             };
         }
         for backup in [false, true] {
@@ -100,7 +62,7 @@ impl Balancer {
                     && !tried.contains(&s.position)
             };
             if let Some(server) = self.pick_among(servers, available, hash) {
-                return ServerChoice::Server(server);
+                return Ok(server);
             }
         }
         self.choose_last_resort(servers, hash, tried)
@@ -113,24 +75,24 @@ impl Balancer {
         servers: &'a [Arc<Server>],
         hash: u64,
         tried: &[ServerId],
-    ) -> ServerChoice<'a> {
+    ) -> Result<&'a Arc<Server>, NoServer> {
         let has_untried = |availability| {
             servers.iter().any(|s| s.check_availability() == availability && !tried.contains(&s.position))
         };
         if has_untried(Availability::Full) {
-            return ServerChoice::Full;
+            return Err(NoServer::Full);
         }
         if !servers.iter().any(|s| s.is_up()) {
             let ejected =
                 |s: &Server| s.check_availability() == Availability::Ejected && !tried.contains(&s.position);
             if let Some(server) = self.pick_among(servers, |s| ejected(s) && s.has_capacity(), hash) {
-                return ServerChoice::Server(server);
+                return Ok(server);
             }
             if servers.iter().any(|s| ejected(s)) {
-                return ServerChoice::Full;
+                return Err(NoServer::Full);
             }
         }
-        if tried.is_empty() { ServerChoice::Down } else { ServerChoice::Exhausted }
+        Err(NoServer::Down)
     }
 
     fn pick_among<'a>(
@@ -139,20 +101,20 @@ impl Balancer {
         usable: impl Fn(&Server) -> bool,
         hash: u64,
     ) -> Option<&'a Arc<Server>> {
-        match self.kind {
-            BalanceKind::Hash => {
+        match self.policy {
+            BalancePolicy::HashIp | BalancePolicy::HashUri | BalancePolicy::HashHeader(_) => {
                 servers.iter().filter(|s| usable(s)).max_by_key(|s| rendezvous_score(hash, s))
             }
-            BalanceKind::RoundRobin => self.pick_round_robin(servers, usable),
-            BalanceKind::Random => pick_by_weight(servers, usable, self.next_random()),
-            BalanceKind::LeastConn => {
+            BalancePolicy::RoundRobin => self.pick_round_robin(servers, usable),
+            BalancePolicy::Random => pick_by_weight(servers, usable, self.next_random()),
+            BalancePolicy::LeastConn => {
                 let all = servers.iter().filter(|s| usable(s));
                 let least = all.reduce(|best, other| if is_busier(best, other) { other } else { best })?;
                 // Ties are shared by weight, or an idle upstream would use its first server alone.
                 pick_by_weight(servers, |s| usable(s) && !is_busier(s, least), self.next_even())
                     .or(Some(least))
             }
-            BalanceKind::P2c => {
+            BalancePolicy::P2c => {
                 let draw = self.next_random();
                 let one = pick_by_weight(servers, &usable, draw)?;
                 let others = |s: &Server| s.position != one.position && usable(s);

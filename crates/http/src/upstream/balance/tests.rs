@@ -17,10 +17,7 @@ fn chosen(upstream: &Upstream, count: u64) -> Vec<usize> {
 }
 
 fn place(upstream: &Upstream, hash: u64) -> Option<usize> {
-    match upstream.choose_server(hash, &[]) {
-        ServerChoice::Server(server) => Some(server.position.0),
-        _ => None,
-    }
+    upstream.choose_server(hash, &[]).ok().map(|server| server.position.0)
 }
 
 fn tally(places: &[usize]) -> BTreeMap<usize, usize> {
@@ -128,26 +125,26 @@ fn backups_come_last() {
 }
 
 #[test]
-fn full_tried_and_down_are_distinguished() {
+fn full_and_unusable_servers_are_distinguished() {
     for kind in KINDS {
         let upstream = upstream(&format!("balance: \"{kind}\", servers: [a:1, b:1], max_connections: 1"));
         assert!(
-            matches!(upstream.choose_server(1, &[ServerId(0), ServerId(1)]), ServerChoice::Exhausted),
+            matches!(upstream.choose_server(1, &[ServerId(0), ServerId(1)]), Err(NoServer::Down)),
             "{kind}"
         );
         let second = upstream.choose_server(1, &[ServerId(0)]);
-        assert!(matches!(second, ServerChoice::Server(server) if server.position == ServerId(1)), "{kind}");
+        assert!(matches!(second, Ok(server) if server.position == ServerId(1)), "{kind}");
         let in_flight = upstream.servers[0].begin_request();
         assert_eq!(place(&upstream, 1), Some(1), "{kind}");
         let both = (in_flight, upstream.servers[1].begin_request());
-        assert!(matches!(upstream.choose_server(1, &[]), ServerChoice::Full), "{kind}");
-        assert!(matches!(upstream.choose_server(1, &[ServerId(1)]), ServerChoice::Full), "{kind}");
+        assert!(matches!(upstream.choose_server(1, &[]), Err(NoServer::Full)), "{kind}");
+        assert!(matches!(upstream.choose_server(1, &[ServerId(1)]), Err(NoServer::Full)), "{kind}");
         drop(both);
         for server in &upstream.servers {
             server.state.set_flag(DOWN);
         }
-        assert!(matches!(upstream.choose_server(1, &[]), ServerChoice::Down), "{kind}");
-        assert!(matches!(upstream.choose_server(1, &[ServerId(1)]), ServerChoice::Exhausted), "{kind}");
+        assert!(matches!(upstream.choose_server(1, &[]), Err(NoServer::Down)), "{kind}");
+        assert!(matches!(upstream.choose_server(1, &[ServerId(1)]), Err(NoServer::Down)), "{kind}");
     }
 }
 
@@ -158,7 +155,7 @@ fn an_ejected_server_is_better_than_none() {
         upstream.servers[0].state.mark_ejected(Now(u64::MAX));
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 1), "{kind}");
         // While a tried server is up, the ejected one is spared.
-        assert!(matches!(upstream.choose_server(1, &[ServerId(1)]), ServerChoice::Exhausted), "{kind}");
+        assert!(matches!(upstream.choose_server(1, &[ServerId(1)]), Err(NoServer::Down)), "{kind}");
         upstream.servers[1].state.set_flag(DRAINING);
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 0), "{kind}");
     }

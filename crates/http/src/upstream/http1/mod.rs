@@ -8,7 +8,7 @@ mod framing;
 mod head;
 mod upload;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -44,6 +44,10 @@ const UPLOAD_GRACE: Duration = Duration::from_secs(5);
 /// A connection. During an exchange its borrower, the response body and the upload task share it.
 pub(super) struct Http1Connection {
     state: RefCell<Http1State>,
+    /// The [`address_tag`](super::address_tag) of the peer.
+    pub address: u32,
+    /// The tick of the last exchange's end.
+    pub idle_since: Cell<u64>,
 }
 
 /// The socket and the progress of the exchange.
@@ -83,7 +87,7 @@ impl UploadTask {
 }
 
 impl Http1Connection {
-    pub(super) fn new(socket: ServerSocket) -> Rc<Http1Connection> {
+    pub(super) fn new(socket: ServerSocket, address: u32) -> Rc<Http1Connection> {
         let state = Http1State {
             socket,
             read_buffer: BytesMut::new(),
@@ -94,7 +98,7 @@ impl Http1Connection {
             is_response_done: true,
             is_body_aborted: false,
         };
-        Rc::new(Http1Connection { state: RefCell::new(state) })
+        Rc::new(Http1Connection { state: RefCell::new(state), address, idle_since: Cell::new(0) })
     }
 
     /// True if the last response is complete and the server accepts another request.
@@ -212,11 +216,11 @@ impl Http1State {
         {
             match outcome {
                 UploadOutcome::Sent => self.is_request_sent = true,
-                UploadOutcome::Stopped if active.is_untouched() => return Poll::Ready(Ok(None)),
+                UploadOutcome::Stopped if active.is_untouched => return Poll::Ready(Ok(None)),
                 // The server may have responded nevertheless.
                 UploadOutcome::Stopped => {}
             }
-            self.write_buffer = upload.take().map(Upload::into_buffer).unwrap_or_default();
+            self.write_buffer = upload.take().map(|sent| sent.write_buffer).unwrap_or_default();
         }
         loop {
             if let Some(head) = reader.read_head(&mut self.read_buffer).map_err(ExchangeFault::Malformed)? {

@@ -276,7 +276,7 @@ fn a_length_is_written_once_and_as_a_number() {
 async fn pair() -> (Rc<Http1Connection>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    (Http1Connection::new(ServerSocket::Plain(near)), listener.accept().await.unwrap().0)
+    (Http1Connection::new(ServerSocket::Plain(near), 0), listener.accept().await.unwrap().0)
 }
 
 fn request() -> Request<RequestBody> {

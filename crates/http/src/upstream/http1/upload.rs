@@ -35,7 +35,7 @@ pub(super) enum UploadOutcome {
 /// The unsent part of a request.
 pub(super) struct Upload {
     /// The head, and parts of the body that are short enough to be copied.
-    write_buffer: Vec<u8>,
+    pub write_buffer: Vec<u8>,
     /// Bytes of the buffer that were sent.
     written: usize,
     /// A long part of the body that follows the buffer without a copy.
@@ -45,7 +45,7 @@ pub(super) struct Upload {
     /// The body was read to its end.
     is_body_done: bool,
     /// The server accepted no byte, and the body is at hand: the request can be sent again.
-    is_untouched: bool,
+    pub is_untouched: bool,
 }
 
 impl Upload {
@@ -55,15 +55,6 @@ impl Upload {
         let is_body_done = framing == RequestFraming::Length(0);
         let body = if is_body_done { RequestBody::Empty } else { body };
         Upload { write_buffer, written: 0, piece: Bytes::new(), body, framing, is_body_done, is_untouched }
-    }
-
-    pub(super) fn is_untouched(&self) -> bool {
-        self.is_untouched
-    }
-
-    /// The buffer, for the next request.
-    pub(super) fn into_buffer(self) -> Vec<u8> {
-        self.write_buffer
     }
 
     /// Sends as fast as the client sends and the server reads.

@@ -47,13 +47,13 @@ pub(super) struct Http2Connection {
     pub address: u32,
     /// The server's current limit.
     streams_max: Rc<Cell<usize>>,
-    stream_count: Cell<usize>,
+    pub stream_count: Cell<usize>,
     /// The tick of the last stream's end.
     pub idle_since: Cell<u64>,
     /// The tick until which it gets no new requests, because it refused one.
     paused_until: Cell<u64>,
     /// The connection gets no new requests and finishes those on it.
-    is_draining: Cell<bool>,
+    pub is_draining: Cell<bool>,
 }
 
 impl Http2Connection {
@@ -117,15 +117,6 @@ impl Http2Connection {
         !self.is_draining.get() && !self.sender.is_closed()
     }
 
-    /// Accepts no more requests; those on it continue.
-    pub(super) fn start_draining(&self) {
-        self.is_draining.set(true);
-    }
-
-    pub(super) fn stream_count(&self) -> usize {
-        self.stream_count.get()
-    }
-
     pub(super) fn is_idle(&self) -> bool {
         self.stream_count.get() == 0
     }
@@ -135,16 +126,6 @@ impl Http2Connection {
         self.is_open()
             && self.stream_count.get() < self.streams_max.get().min(STREAMS_MAX)
             && self.paused_until.get() <= now
-    }
-
-    pub(super) fn add_stream(&self) {
-        self.stream_count.set(self.stream_count.get() + 1);
-    }
-
-    /// Removes a request; true if it was the last.
-    pub(super) fn remove_stream(&self) -> bool {
-        self.stream_count.set(self.stream_count.get().saturating_sub(1));
-        self.is_idle()
     }
 
     /// Sends `request` with the `added` fields, and waits for the head of the response. A request that the server
@@ -215,7 +196,7 @@ where
     match connection.current_max_send_streams() {
         // A server that announces 0 may raise it; otherwise the connect times out.
         SETTINGS_UNKNOWN | 0 => {
-            progress.register_waker(cx.waker());
+            *progress.waker.borrow_mut() = Some(cx.waker().clone());
             Poll::Pending
         }
         streams_max => Poll::Ready(Ok(streams_max)),
@@ -227,18 +208,6 @@ where
 struct ConnectionProgress {
     has_connection: Cell<bool>,
     waker: RefCell<Option<Waker>>,
-}
-
-impl ConnectionProgress {
-    fn register_waker(&self, waker: &Waker) {
-        *self.waker.borrow_mut() = Some(waker.clone());
-    }
-
-    fn wake_waiter(&self) {
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
-    }
 }
 
 /// Runs hyper's tasks on this thread. The first one is the connection itself; its progress wakes the connect.
@@ -258,7 +227,7 @@ impl<F: Future + 'static> Executor<F> for LocalExecutor {
             let mut future = pin!(future);
             poll_fn(|cx| {
                 let polled = future.as_mut().poll(cx);
-                progress.wake_waiter();
+                progress.waker.take().into_iter().for_each(Waker::wake);
                 polled.map(drop)
             })
             .await;

@@ -36,7 +36,7 @@ pub(crate) struct Http2Connections {
 struct PendingConnect {
     fault: OnceCell<ConnectFault>,
     /// An HTTP/1 connection, for the first of them.
-    exclusive: Cell<Option<(Rc<Http1Connection>, u32)>>,
+    exclusive: Cell<Option<Rc<Http1Connection>>>,
     finished: Notify,
 }
 
@@ -56,19 +56,13 @@ pub(crate) enum ConnectionUse {
 /// A connection for one request.
 pub(crate) struct AcquiredConnection {
     pub connection: ConnectionUse,
-    /// The [`address_tag`](crate::upstream::address_tag) of the peer, for HTTP/1.
-    pub address: u32,
     /// An HTTP/1 connection that has served before, or an HTTP/2 connection that was idle for a while.
     pub may_be_closing: bool,
 }
 
-impl AcquiredConnection {
-    pub(crate) fn from_http1(connection: Rc<Http1Connection>, address: u32) -> AcquiredConnection {
-        AcquiredConnection {
-            connection: ConnectionUse::Exclusive(connection),
-            address,
-            may_be_closing: false,
-        }
+impl From<Rc<Http1Connection>> for AcquiredConnection {
+    fn from(connection: Rc<Http1Connection>) -> AcquiredConnection {
+        AcquiredConnection { connection: ConnectionUse::Exclusive(connection), may_be_closing: false }
     }
 }
 
@@ -88,11 +82,11 @@ impl Http2Connections {
         let now = self.ticks.current_tick();
         let connections = self.connections.borrow();
         let free = connections.iter().filter(|connection| connection.has_capacity(now));
-        let connection = free.max_by_key(|connection| connection.stream_count())?.clone();
+        let connection = free.max_by_key(|connection| connection.stream_count.get())?.clone();
         let may_be_closing = connection.is_idle() && now > connection.idle_since.get() + 1;
-        connection.add_stream();
+        connection.stream_count.update(|count| count + 1);
         let stream = Http2Stream { connection, connections: self.clone() };
-        Some(AcquiredConnection { connection: ConnectionUse::Shared(stream), address: 0, may_be_closing })
+        Some(AcquiredConnection { connection: ConnectionUse::Shared(stream), may_be_closing })
     }
 
     /// Waits for a free stream or a new connection; if the protocol is negotiated, an idle HTTP/1 connection from
@@ -116,9 +110,9 @@ impl Http2Connections {
                     return Ok(idle);
                 }
                 if self.speaks_http1.get()
-                    && let NewConnection::Http1(connection, address) = self.connect_exclusive(server).await?
+                    && let NewConnection::Http1(connection) = self.connect_exclusive(server).await?
                 {
-                    return Ok(AcquiredConnection::from_http1(connection, address));
+                    return Ok(connection.into());
                 }
             }
             let pending = self.pending_connect.borrow().clone();
@@ -137,8 +131,8 @@ impl Http2Connections {
                 () = pending.finished.notified() => {}
             }
             // Both may have happened.
-            if let Some((connection, address)) = pending.exclusive.take() {
-                return Ok(AcquiredConnection::from_http1(connection, address));
+            if let Some(connection) = pending.exclusive.take() {
+                return Ok(connection.into());
             }
             if let Some(fault) = pending.fault.get() {
                 if !self.is_any_open() {
@@ -171,9 +165,9 @@ impl Http2Connections {
                     connections.speaks_http1.set(false);
                     connections.add_connection(connection);
                 }
-                Ok(NewConnection::Http1(connection, address)) => {
+                Ok(NewConnection::Http1(connection)) => {
                     connections.speaks_http1.set(true);
-                    started.exclusive.set(Some((connection, address)));
+                    started.exclusive.set(Some(connection));
                 }
                 Err(fault) => {
                     let _first = started.fault.set(fault);
@@ -203,7 +197,7 @@ impl Http2Connections {
     /// Drains the connections to the addresses for which `is_gone` returns true; it gets their tags.
     pub(crate) fn drain_addresses(&self, is_gone: impl Fn(u32) -> bool) {
         for connection in self.connections.borrow().iter().filter(|one| is_gone(one.address)) {
-            connection.start_draining();
+            connection.is_draining.set(true);
         }
     }
 
@@ -238,7 +232,8 @@ impl Http2Stream {
 
 impl Drop for Http2Stream {
     fn drop(&mut self) {
-        if self.connection.remove_stream() {
+        self.connection.stream_count.update(|count| count.saturating_sub(1));
+        if self.connection.is_idle() {
             self.connection.idle_since.set(self.connections.ticks.current_tick());
         }
         self.connections.stream_freed.notify_one();

@@ -34,15 +34,9 @@ struct ServerPool {
     /// [`Server::lost_addresses`] at the last sweep.
     lost_addresses: u32,
     /// Idle HTTP/1 connections.
-    idle: Vec<IdleConnection>,
+    idle: Vec<Rc<Http1Connection>>,
     /// HTTP/2 connections, once there was one.
     http2: Option<Rc<Http2Connections>>,
-}
-
-struct IdleConnection {
-    connection: Rc<Http1Connection>,
-    address: u32,
-    since: u64,
 }
 
 /// A connection, or one stream of it, for one exchange. Dropped without [`PooledConnection::finish`], it closes an
@@ -53,8 +47,9 @@ pub struct PooledConnection {
     upload_task: Option<UploadTask>,
     in_flight: ServerInFlight,
     pools: Rc<Pools>,
-    address: u32,
-    may_be_closing: bool,
+    /// The server may be closing the connection while the request is on its way: after an idle time, after a number of
+    /// requests, or because of a reload.
+    pub may_be_closing: bool,
 }
 
 impl Pools {
@@ -119,12 +114,7 @@ impl Pools {
         self: &Rc<Self>,
         in_flight: ServerInFlight,
     ) -> Result<PooledConnection, ConnectFault> {
-        match Box::pin(open_connection(in_flight.server(), ServerProtocol::Http1)).await? {
-            NewConnection::Http1(connection, address) => {
-                Ok(self.lend(AcquiredConnection::from_http1(connection, address), in_flight))
-            }
-            NewConnection::Http2(_) => Err(ConnectFault::Full),
-        }
+        Ok(self.lend(open_exclusive(in_flight.server()).await?, in_flight))
     }
 
     /// Borrows without the idle HTTP/1 connections of [`Pools::borrow_connection`]. A dead HTTP/2 connection is known
@@ -137,8 +127,10 @@ impl Pools {
         in_flight: ServerInFlight,
     ) -> Result<PooledConnection, ConnectFault> {
         let server = in_flight.server();
-        if server.protocol == ServerProtocol::Negotiated {
-            self.forget_idle(server);
+        if server.protocol == ServerProtocol::Negotiated
+            && let Some(pool) = find_pool(&mut self.server_pools.borrow_mut(), server)
+        {
+            pool.idle.clear();
         }
         self.borrow_busy(in_flight).await
     }
@@ -149,13 +141,7 @@ impl Pools {
     ) -> Result<PooledConnection, ConnectFault> {
         let server = in_flight.server();
         let acquired = match server.protocol {
-            // Boxed: connecting is rare, and would make the future of every request large.
-            ServerProtocol::Http1 => match Box::pin(open_connection(server, ServerProtocol::Http1)).await? {
-                NewConnection::Http1(connection, address) => {
-                    AcquiredConnection::from_http1(connection, address)
-                }
-                NewConnection::Http2(_) => return Err(ConnectFault::Full),
-            },
+            ServerProtocol::Http1 => open_exclusive(server).await?,
             ServerProtocol::Http2 | ServerProtocol::Negotiated => {
                 let http2 = self.http2_connections(server);
                 match http2.acquire_stream() {
@@ -168,15 +154,8 @@ impl Pools {
     }
 
     fn lend(self: &Rc<Self>, acquired: AcquiredConnection, in_flight: ServerInFlight) -> PooledConnection {
-        let AcquiredConnection { connection, address, may_be_closing } = acquired;
-        PooledConnection {
-            connection,
-            upload_task: None,
-            in_flight,
-            pools: self.clone(),
-            address,
-            may_be_closing,
-        }
+        let AcquiredConnection { connection, may_be_closing } = acquired;
+        PooledConnection { connection, upload_task: None, in_flight, pools: self.clone(), may_be_closing }
     }
 
     async fn wait_for_stream(
@@ -203,16 +182,8 @@ impl Pools {
     fn take_idle(&self, server: &Server) -> Option<AcquiredConnection> {
         let mut pools = self.server_pools.borrow_mut();
         let pool = find_pool(&mut pools, server)?;
-        while let Some(IdleConnection { connection, address, since: _ }) = pool.idle.pop() {
-            if is_reusable(server, &connection) {
-                return Some(AcquiredConnection {
-                    connection: ConnectionUse::Exclusive(connection),
-                    address,
-                    may_be_closing: true,
-                });
-            }
-        }
-        None
+        let connection = std::iter::from_fn(|| pool.idle.pop()).find(|idle| is_reusable(server, idle))?;
+        Some(AcquiredConnection { may_be_closing: true, ..connection.into() })
     }
 
     /// Closes every idle HTTP/1 connection.
@@ -220,20 +191,15 @@ impl Pools {
         self.server_pools.borrow_mut().iter_mut().for_each(|pool| pool.idle.clear());
     }
 
-    fn forget_idle(&self, server: &Server) {
-        if let Some(pool) = find_pool(&mut self.server_pools.borrow_mut(), server) {
-            pool.idle.clear();
-        }
-    }
-
-    fn put_back(&self, server: &Server, connection: Rc<Http1Connection>, address: u32) {
+    fn put_back(&self, server: &Server, connection: Rc<Http1Connection>) {
         if let Some(pool) = find_pool(&mut self.server_pools.borrow_mut(), server)
             && pool.idle.len() < pool.server.keepalive
             && !server.state.is_reuse_paused()
-            && (server.lost_addresses() == 0 || server.has_address(address))
+            && (server.lost_addresses() == 0 || server.has_address(connection.address))
         {
             connection.shrink_buffers();
-            pool.idle.push(IdleConnection { connection, address, since: self.ticks.current_tick() });
+            connection.idle_since.set(self.ticks.current_tick());
+            pool.idle.push(connection);
         }
     }
 
@@ -242,18 +208,17 @@ impl Pools {
     pub fn sweep_idle(&self) {
         let now = self.ticks.current_tick();
         for ServerPool { server, lost_addresses, idle, http2 } in self.server_pools.borrow_mut().iter_mut() {
-            let lost_one = has_lost_address(server, lost_addresses);
+            let lost = server.lost_addresses();
+            let lost_one = std::mem::replace(lost_addresses, lost) != lost;
             idle.retain(|idle| {
-                let is_fresh = now.saturating_sub(idle.since) <= server.idle_ticks;
-                is_fresh
-                    && is_reusable(server, &idle.connection)
-                    && (!lost_one || server.has_address(idle.address))
+                let is_fresh = now.saturating_sub(idle.idle_since.get()) <= server.idle_ticks;
+                is_fresh && is_reusable(server, idle) && (!lost_one || server.has_address(idle.address))
             });
             let Some(http2) = http2 else { continue };
             if lost_one {
                 http2.drain_addresses(|address| !server.has_address(address));
             }
-            http2.sweep_idle(shared_idle_ticks(server));
+            http2.sweep_idle(if server.keepalive == 0 { 0 } else { server.idle_ticks });
         }
     }
 }
@@ -270,6 +235,15 @@ impl ServerPool {
         // Those that were idle longest are closed.
         pool.idle.drain(..pool.idle.len().saturating_sub(server.keepalive));
         pool
+    }
+}
+
+/// A new HTTP/1 connection for one request.
+async fn open_exclusive(server: &Arc<Server>) -> Result<AcquiredConnection, ConnectFault> {
+    // Boxed: connecting is rare, and would make the future of every request large.
+    match Box::pin(open_connection(server, ServerProtocol::Http1)).await? {
+        NewConnection::Http1(connection) => Ok(connection.into()),
+        NewConnection::Http2(_) => Err(ConnectFault::Full),
     }
 }
 
@@ -297,26 +271,9 @@ fn is_reusable(server: &Server, connection: &Http1Connection) -> bool {
     state == IdleState::Usable
 }
 
-/// The time that a shared connection may be idle, in ticks.
-fn shared_idle_ticks(server: &Server) -> u64 {
-    if server.keepalive == 0 { 0 } else { server.idle_ticks }
-}
-
-/// True if the server's name lost an address since `seen` was updated.
-fn has_lost_address(server: &Server, seen: &mut u32) -> bool {
-    let lost = server.lost_addresses();
-    std::mem::replace(seen, lost) != lost
-}
-
 impl PooledConnection {
     pub fn server(&self) -> &Arc<Server> {
         self.in_flight.server()
-    }
-
-    /// True if the server may be closing the connection while the request is on its way: after an idle time, after a
-    /// number of requests, or because of a reload.
-    pub fn may_be_closing(&self) -> bool {
-        self.may_be_closing
     }
 
     /// Sends `request` with the `added` fields, and waits for the head of the response.
@@ -341,10 +298,10 @@ impl PooledConnection {
 
     /// Ends a complete exchange, so that the connection can serve another one.
     pub fn finish(self) {
-        let PooledConnection { connection, upload_task, in_flight, pools, address, may_be_closing: _ } = self;
+        let PooledConnection { connection, upload_task, in_flight, pools, .. } = self;
         let ConnectionUse::Exclusive(connection) = connection else { return };
         if connection.is_free() {
-            pools.put_back(in_flight.server(), connection, address);
+            pools.put_back(in_flight.server(), connection);
         } else if connection.has_stray_data() {
             in_flight.server().record_stray_data();
         } else if let Some(upload_task) = upload_task
@@ -354,7 +311,7 @@ impl PooledConnection {
             tokio::task::spawn_local(async move {
                 upload_task.finish_upload().await;
                 if connection.is_free() {
-                    pools.put_back(in_flight.server(), connection, address);
+                    pools.put_back(in_flight.server(), connection);
                 }
             });
         }

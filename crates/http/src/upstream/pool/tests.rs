@@ -37,7 +37,7 @@ async fn connected(
 
 /// Whether a request now gets a connection that has served before.
 async fn reuses(pools: &Rc<Pools>, server: &Arc<Server>) -> bool {
-    pools.borrow_connection(place(server)).await.unwrap().may_be_closing()
+    pools.borrow_connection(place(server)).await.unwrap().may_be_closing
 }
 
 #[tokio::test(flavor = "local")]

@@ -15,25 +15,16 @@ use std::task::{Context, Poll, Wake, Waker};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::Upstream;
-use super::balance::ServerChoice;
+use super::balance::NoServer;
 use super::lock_free::WaiterCount;
-use super::server::{Server, ServerInFlight};
+use super::server::ServerInFlight;
 use super::server_state::QueueSignal;
+use super::{QueueStatus, Upstream};
 use sluicegate_base::clock::Now;
 use sluicegate_model::{ServerId, ServerQueueConfig};
 
-/// The search for a place.
-pub enum ServerPlace {
-    /// A place, counted in.
-    Taken(ServerInFlight),
-    /// Every untried server is at `max_connections`, or the queue is full.
-    Full,
-    /// Every server was tried.
-    Exhausted,
-    /// Every server is down or draining.
-    Down,
-}
+/// The search for a place: one that is counted in, or the reason why there is none.
+pub type ServerPlace = Result<ServerInFlight, NoServer>;
 
 /// The waiters of one upstream. It survives a reload.
 #[derive(Default)]
@@ -70,15 +61,6 @@ struct QueueTotals {
     timeouts: AtomicU64,
 }
 
-/// The state of a queue for the operator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct QueueReading {
-    pub waiting: usize,
-    pub waits: u64,
-    pub wait_ns: u64,
-    pub timeouts: u64,
-}
-
 /// A request in the queue. Dropping it leaves the queue, or hands its place to the next waiter.
 pub struct ServerWaiter {
     queue: Arc<ServerQueue>,
@@ -98,7 +80,7 @@ impl Upstream {
     /// Takes a place at a server as [`Upstream::choose_server`] chooses it. While other requests wait, the upstream
     /// counts as full.
     pub fn take_place(&self, hash: u64, tried: &[ServerId]) -> ServerPlace {
-        if self.state.queue.has_waiters() { ServerPlace::Full } else { self.find_place(hash, tried) }
+        if self.state.queue.has_waiters() { Err(NoServer::Full) } else { self.find_place(hash, tried) }
     }
 
     /// Enters the queue.
@@ -136,25 +118,18 @@ impl Upstream {
 
     /// Requests that wait for a place.
     pub fn waiting_count(&self) -> usize {
-        self.state.queue.read().waiting
+        self.state.queue.line.lock().waiters.len()
     }
 
     fn find_place(&self, hash: u64, tried: &[ServerId]) -> ServerPlace {
         // Another worker may take the place of the chosen server first. It looks at the queue again when it ends, so
         // giving up after some rounds loses no place.
         for _ in 0..=self.servers.len() {
-            match self.choose_server(hash, tried) {
-                ServerChoice::Server(server) => {
-                    if let Some(in_flight) = Server::try_begin_request(server) {
-                        return ServerPlace::Taken(in_flight);
-                    }
-                }
-                ServerChoice::Full => return ServerPlace::Full,
-                ServerChoice::Exhausted => return ServerPlace::Exhausted,
-                ServerChoice::Down => return ServerPlace::Down,
+            if let Some(in_flight) = self.choose_server(hash, tried)?.try_begin_request() {
+                return Ok(in_flight);
             }
         }
-        ServerPlace::Full
+        Err(NoServer::Full)
     }
 }
 
@@ -182,12 +157,15 @@ impl ServerQueue {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    pub fn read(&self) -> QueueReading {
-        QueueReading {
+    /// The state for the operator of a queue of this `size`.
+    pub fn status(&self, size: usize) -> QueueStatus {
+        let QueueTotals { waits, wait_ns, timeouts } = &self.totals;
+        QueueStatus {
+            size,
             waiting: self.line.lock().waiters.len(),
-            waits: self.totals.waits.load(Ordering::Relaxed),
-            wait_ns: self.totals.wait_ns.load(Ordering::Relaxed),
-            timeouts: self.totals.timeouts.load(Ordering::Relaxed),
+            waits: waits.load(Ordering::Relaxed),
+            wait_seconds: (wait_ns.load(Ordering::Relaxed) / 1_000_000) as f64 / 1_000.0,
+            timeouts: timeouts.load(Ordering::Relaxed),
         }
     }
 }
@@ -217,7 +195,7 @@ impl WaiterLine {
         queue.waiting.announce(self.waiters.len());
         self.hand_out(wakers);
         let entered = match upstream.find_place(hash, tried) {
-            ServerPlace::Full if self.waiters.len() < size => {
+            Err(NoServer::Full) if self.waiters.len() < size => {
                 let ticket = self.next_ticket;
                 self.next_ticket += 1;
                 // The first poll names the task.
@@ -244,8 +222,8 @@ impl WaiterLine {
                 continue;
             }
             match waiter.upstream.find_place(waiter.hash, &waiter.tried) {
-                ServerPlace::Full if !waiter.tried.is_empty() => {}
-                ServerPlace::Full => {
+                Err(NoServer::Full) if !waiter.tried.is_empty() => {}
+                Err(NoServer::Full) => {
                     let upstream = waiter.upstream.clone();
                     let last = self.waiters.last_key_value();
                     if last.is_none_or(|(_, last)| Arc::ptr_eq(&last.upstream, &upstream)) {
@@ -273,7 +251,7 @@ impl ServerWaiter {
             return Poll::Pending;
         }
         // Without a turn it has taken it before.
-        Poll::Ready(line.turns.remove(&self.ticket).unwrap_or(ServerPlace::Full))
+        Poll::Ready(line.turns.remove(&self.ticket).unwrap_or(Err(NoServer::Full)))
     }
 
     /// Leaves the queue after the longest wait.

@@ -13,10 +13,7 @@ fn queued(fields: &str) -> Arc<Upstream> {
 }
 
 fn take(upstream: &Upstream) -> Option<ServerInFlight> {
-    match upstream.take_place(0, &[]) {
-        ServerPlace::Taken(place) => Some(place),
-        _ => None,
-    }
+    upstream.take_place(0, &[]).ok()
 }
 
 #[track_caller]
@@ -35,7 +32,7 @@ fn turn(waiter: &ServerWaiter) -> Option<ServerPlace> {
 #[track_caller]
 fn got(waiter: &ServerWaiter) -> ServerInFlight {
     match turn(waiter) {
-        Some(ServerPlace::Taken(place)) => place,
+        Some(Ok(place)) => place,
         Some(_) => panic!("a turn without a place"),
         None => panic!("no turn"),
     }
@@ -45,7 +42,7 @@ fn got(waiter: &ServerWaiter) -> ServerInFlight {
 fn places_go_to_the_waiters_in_the_order_of_their_arrival() {
     let upstream = queued("servers: [a:1], max_connections: 2, queue: {}");
     let (one, two) = (take(&upstream).unwrap(), take(&upstream).unwrap());
-    assert!(matches!(upstream.take_place(0, &[]), ServerPlace::Full));
+    assert!(matches!(upstream.take_place(0, &[]), Err(NoServer::Full)));
     let waiters = [join(&upstream), join(&upstream), join(&upstream)];
     assert!(waiters.iter().all(|waiter| turn(waiter).is_none()));
     drop(one);
@@ -82,7 +79,7 @@ fn leavers_give_up_their_position_and_their_place() {
     let upstream = queued("servers: [a:1], max_connections: 1, queue: { size: 3 }");
     let held = take(&upstream).unwrap();
     let [left, vanished, stays] = [join(&upstream), join(&upstream), join(&upstream)];
-    assert!(matches!(upstream.join_queue(0, &[], Now::read_clock()), Err(ServerPlace::Full)));
+    assert!(matches!(upstream.join_queue(0, &[], Now::read_clock()), Err(Err(NoServer::Full))));
     drop(left);
     assert_eq!(upstream.waiting_count(), 2);
     let late = join(&upstream);
@@ -94,7 +91,7 @@ fn leavers_give_up_their_position_and_their_place() {
     drop(got(&late));
     assert_eq!((upstream.waiting_count(), upstream.servers[0].in_flight()), (0, 0));
     drop((stays, late));
-    let reading = upstream.state.queue.read();
+    let reading = upstream.state.queue.status(0);
     assert_eq!((reading.waits, reading.timeouts), (4, 0));
 }
 
@@ -143,8 +140,8 @@ fn servers_that_go_down_and_come_up_tell_the_waiters() {
     upstream.drain_servers("b:1", true, true);
     assert!(turn(&second).is_none(), "a is full, not down");
     upstream.drain_servers("a:1", true, true);
-    assert!(matches!(turn(&second), Some(ServerPlace::Down)));
-    assert!(matches!(upstream.join_queue(0, &[], Now::read_clock()), Err(ServerPlace::Down)));
+    assert!(matches!(turn(&second), Some(Err(NoServer::Down))));
+    assert!(matches!(upstream.join_queue(0, &[], Now::read_clock()), Err(Err(NoServer::Down))));
     drop((held, taken));
     upstream.drain_servers("a:1", false, false);
     assert!(take(&upstream).is_some());
@@ -203,9 +200,7 @@ fn a_place_that_the_first_waiter_cannot_use_goes_to_the_next() {
     let retries: Vec<_> =
         (0..3).map(|_| upstream.join_queue(0, &[ServerId(0)], Now::read_clock()).ok().unwrap()).collect();
     drop(a);
-    let Err(ServerPlace::Taken(a)) = upstream.join_queue(0, &[], Now::read_clock()) else {
-        panic!("no place")
-    };
+    let Err(Ok(a)) = upstream.join_queue(0, &[], Now::read_clock()) else { panic!("no place") };
     drop((retries, a, b));
     assert_eq!(upstream.waiting_count(), 0);
 }
@@ -219,13 +214,9 @@ fn a_reload_raises_the_number_for_those_that_wait_already() {
     let place = got(&first);
     assert!(turn(&second).is_none() && turn(&third).is_none());
     // Its gateway does not know the new server; a request of the next one does, and passes nobody by.
-    let Err(ServerPlace::Taken(elsewhere)) = new.join_queue(0, &[], Now::read_clock()) else {
-        panic!("no place")
-    };
+    let Err(Ok(elsewhere)) = new.join_queue(0, &[], Now::read_clock()) else { panic!("no place") };
     assert_eq!(elsewhere.server().position.0, 1);
-    let Err(ServerPlace::Taken(second_there)) = new.join_queue(0, &[], Now::read_clock()) else {
-        panic!("no place")
-    };
+    let Err(Ok(second_there)) = new.join_queue(0, &[], Now::read_clock()) else { panic!("no place") };
     let newcomer = join(&new);
     drop(held);
     drop(got(&second));
@@ -303,11 +294,11 @@ fn a_place_freed_at_the_moment_of_arrival_is_not_lost() {
             wait_for(2 * number + 1);
             (0..number % 41).for_each(|_| std::hint::spin_loop());
             match upstream.join_queue(0, &[], Now::read_clock()) {
-                Err(ServerPlace::Taken(place)) => drop(place),
+                Err(Ok(place)) => drop(place),
                 Err(_) => panic!("no place and no wait"),
                 Ok(waiter) => {
                     let turn = block(&waiter, Duration::from_secs(10));
-                    assert!(matches!(turn, Some(ServerPlace::Taken(_))), "round {number}: a lost place");
+                    assert!(matches!(turn, Some(Ok(_))), "round {number}: a lost place");
                 }
             }
             round.store(2 * number + 2, Ordering::SeqCst);
@@ -327,16 +318,16 @@ fn threads_hand_each_other_places() {
             scope.spawn(move || {
                 for round in 0..ROUNDS {
                     let place = match upstream.take_place(u64::from(round), &[]) {
-                        ServerPlace::Taken(place) => place,
+                        Ok(place) => place,
                         _ => match upstream.join_queue(u64::from(round), &[], Now::read_clock()) {
-                            Err(ServerPlace::Taken(place)) => place,
+                            Err(Ok(place)) => place,
                             Err(_) => panic!("no place and no wait"),
                             Ok(_) if (round + thread).is_multiple_of(7) => {
                                 left.fetch_add(1, Ordering::SeqCst);
                                 continue;
                             }
                             Ok(waiter) => match block(&waiter, Duration::from_secs(30)) {
-                                Some(ServerPlace::Taken(place)) => place,
+                                Some(Ok(place)) => place,
                                 _ => panic!("a waiter was forgotten"),
                             },
                         },
