@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 
 use super::connection;
@@ -49,23 +49,14 @@ impl WorkerListener {
 
     /// The connections in the queue, by non-blocking calls to the kernel; ends when the queue is empty.
     fn into_queue(self) -> io::Result<impl Iterator<Item = io::Result<Socket>>> {
-        enum StdListener {
-            Tcp(std::net::TcpListener),
-            Unix(std::os::unix::net::UnixListener),
-        }
-        let listener = match self {
-            WorkerListener::Tcp(listener) => StdListener::Tcp(listener.into_std()?),
-            WorkerListener::Unix(listener) => StdListener::Unix(listener.into_std()?),
+        let listener: socket2::Socket = match self {
+            WorkerListener::Tcp(listener) => listener.into_std()?.into(),
+            WorkerListener::Unix(listener) => listener.into_std()?.into(),
         };
-        let next = move || match &listener {
-            StdListener::Tcp(listener) => listener.accept().and_then(|(stream, peer)| {
-                stream.set_nonblocking(true)?;
-                Ok(Socket::Tcp(TcpStream::from_std(stream)?, peer.ip().to_canonical()))
-            }),
-            StdListener::Unix(listener) => listener.accept().and_then(|(stream, _)| {
-                stream.set_nonblocking(true)?;
-                Ok(Socket::Unix(UnixStream::from_std(stream)?))
-            }),
+        let next = move || {
+            let (stream, peer) = listener.accept()?;
+            stream.set_nonblocking(true)?;
+            Socket::from_std((stream, peer.as_socket().map(|peer| peer.ip().to_canonical())))
         };
         let is_empty = |accepted: &io::Result<Socket>| {
             accepted.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)

@@ -183,7 +183,7 @@ mod tests {
                 &ClientSpans { header: 99, idle: 99, spare: 99, body: 99, write: 99, handshake: 99 },
                 |_| {},
             );
-            let socket = Rc::new(Socket::from_std(StdSocket::Unix(far)).unwrap());
+            let socket = Rc::new(Socket::from_std((far.into(), None)).unwrap());
             let mut wire = ClientStream::from_plain(WatchedSocket::new(socket, watch.clone()));
             let detected = wait_for_bytes(&watch, &mut wire, AllowedHttp::Either).await;
             assert_eq!(detected.is_some(), !bytes.is_empty());

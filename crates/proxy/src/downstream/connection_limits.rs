@@ -261,7 +261,7 @@ mod tests {
         let protocol = Arc::new(ListenerProtocol::new(&listen, None).unwrap());
         assert!(
             limits
-                .hand_to_worker(1, StdSocket::Unix(one), AcceptContext { permit: second, protocol })
+                .hand_to_worker(1, (one.into(), None), AcceptContext { permit: second, protocol })
                 .is_none()
         );
         assert!(inboxes[1].try_recv().is_ok());

@@ -80,6 +80,7 @@ static GOAWAY_PING_ACK: [u8; FRAME_HEAD + 8] =
 const PREFACE_LENGTH: usize = 24;
 
 /// The position in the stream of frames (RFC 9113, section 4.1).
+#[derive(Default)]
 struct FrameScanner {
     head: [u8; FRAME_HEAD],
     /// Bytes of the head read so far.
@@ -107,17 +108,7 @@ impl FrameScanner {
     const END_HEADERS: u8 = 4;
 
     fn new(preface: usize) -> FrameScanner {
-        FrameScanner {
-            head: [0; FRAME_HEAD],
-            head_read: 0,
-            payload_left: preface,
-            in_block: false,
-            useless_frames: 0,
-            credit_bytes: 0,
-            data_frames: 0,
-            replies_due: 0,
-            ping_answered: false,
-        }
+        FrameScanner { payload_left: preface, ..FrameScanner::default() }
     }
 
     /// Follows the frames through `bytes`. True when nothing was pending at some moment before the last byte: then a

@@ -11,6 +11,7 @@ use sluicegate_model::{ListenConfig, ProxyProtocolMode, TlsVersion};
 /// The mode with all permissions.
 const MODE_ALL: u32 = 0o777;
 
+#[derive(Clone)]
 pub struct ListenerProtocol {
     /// `None` = plain HTTP.
     pub tls: Option<ListenerTls>,
@@ -71,10 +72,8 @@ impl ListenerProtocol {
 
     /// The same protocol for another socket, with terms of its own.
     pub fn for_another_socket(&self) -> ListenerProtocol {
-        let ListenerProtocol { http2, proxy_protocol, mode, .. } = *self;
         let terms = Arc::new(ListenerTerms::new(self.name.clone(), self.terms.purpose()));
-        let (tls, name) = (self.tls.clone(), self.name.clone());
-        ListenerProtocol { tls, http2, proxy_protocol, mode, name, terms }
+        ListenerProtocol { terms, ..self.clone() }
     }
 
     /// True if some of the connections that `before` accepted would be rejected here.

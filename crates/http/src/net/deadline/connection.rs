@@ -204,10 +204,11 @@ impl ConnectionWatch {
 
     // === closing ===
 
-    /// Ends the connection's task because of a deadline.
-    pub(super) fn abort_for(&self, deadline: MissedDeadline) {
-        self.missed_deadline.set(Some(deadline));
+    /// Ends the connection's task if its client has missed a deadline.
+    pub(super) fn end_overdue(&self, spans: &ClientSpans) -> Option<MissedDeadline> {
+        self.missed_deadline.set(Some(self.check_deadlines(spans)?));
         self.abort_now();
+        self.missed_deadline.get()
     }
 
     pub(super) fn missed_deadline(&self) -> Option<MissedDeadline> {

@@ -115,20 +115,13 @@ impl WatchList {
     /// Updates the ticks, ends all that missed a deadline, and reports each to `on_missed`.
     pub fn sweep_deadlines(&self, spans: &ClientSpans, mut on_missed: impl FnMut(MissedDeadline)) {
         self.ticks.0.set(1 + (self.started.elapsed().as_millis() / TICK.as_millis()) as u64);
-        self.connections.borrow_mut().retain(|weak| {
-            let Some(watch) = weak.upgrade() else { return false };
-            let Some(deadline) = watch.check_deadlines(spans) else { return true };
-            on_missed(deadline);
-            watch.abort_for(deadline);
-            false
-        });
-        self.requests.borrow_mut().retain(|weak| {
-            let Some(watch) = weak.upgrade() else { return false };
-            let Some(deadline) = watch.check_deadlines(spans) else { return true };
-            on_missed(deadline);
-            watch.abort_for(deadline);
-            false
-        });
+        let mut is_in_time = |missed: Option<MissedDeadline>| missed.map(&mut on_missed).is_none();
+        self.connections
+            .borrow_mut()
+            .retain(|weak| weak.upgrade().is_some_and(|watch| is_in_time(watch.end_overdue(spans))));
+        self.requests
+            .borrow_mut()
+            .retain(|weak| weak.upgrade().is_some_and(|watch| is_in_time(watch.end_overdue(spans))));
     }
 
     /// Calls `act` for every open connection.

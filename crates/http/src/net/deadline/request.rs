@@ -109,10 +109,11 @@ impl RequestWatch {
         }
     }
 
-    /// Ends the request because of a deadline.
-    pub(super) fn abort_for(&self, deadline: MissedDeadline) {
-        self.missed_deadline.set(Some(deadline));
+    /// Ends the request if its client has missed a deadline.
+    pub(super) fn end_overdue(&self, spans: &ClientSpans) -> Option<MissedDeadline> {
+        self.missed_deadline.set(Some(self.check_deadlines(spans)?));
         self.abort_now();
+        self.missed_deadline.get()
     }
 
     /// Ends the request at once, and its connection unless the request has a task of its own.

@@ -26,7 +26,7 @@ pub enum ProxyHeader {
     /// The bytes begin as a header and break its rules.
     Invalid(&'static str),
     /// A header of `length` bytes. It has no source when the proxy speaks for itself, or for a client without an
-    /// internet address.
+    /// internet address. An IPv4-mapped address is the IPv4 one, so that it is not counted twice.
     Header { length: usize, source: Option<IpAddr> },
 }
 
@@ -77,7 +77,7 @@ fn parse_version_1(bytes: &[u8]) -> ProxyHeader {
     };
     match (address(ends[0]), address(ends[1]), ports.iter().all(|text| is_port(text)), done) {
         (Some(source), Some(_), true, true) => {
-            ProxyHeader::Header { length, source: Some(canonical_address(source)) }
+            ProxyHeader::Header { length, source: Some(source.to_canonical()) }
         }
         _ => ProxyHeader::Invalid("an address or port cannot be read"),
     }
@@ -114,7 +114,7 @@ fn parse_version_2(bytes: &[u8]) -> ProxyHeader {
         (1, 0x21) => match body.first_chunk::<36>().and_then(|addresses| addresses.first_chunk::<16>()) {
             Some(source) => {
                 let source = IpAddr::V6(Ipv6Addr::from(*source));
-                ProxyHeader::Header { length, source: Some(canonical_address(source)) }
+                ProxyHeader::Header { length, source: Some(source.to_canonical()) }
             }
             None => ProxyHeader::Invalid("the addresses are cut off"),
         },
@@ -124,11 +124,6 @@ fn parse_version_2(bytes: &[u8]) -> ProxyHeader {
         (1, _) => ProxyHeader::Invalid("the protocol is unknown"),
         _ => ProxyHeader::Invalid("the command is neither LOCAL nor PROXY"),
     }
-}
-
-/// Turns an IPv4-mapped IPv6 address into the IPv4 address, so that it is not counted twice.
-fn canonical_address(address: IpAddr) -> IpAddr {
-    address.to_canonical()
 }
 
 #[cfg(test)]

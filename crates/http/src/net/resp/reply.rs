@@ -31,7 +31,7 @@ impl ReplyWriter<'_> {
     }
 
     /// An error in which `shown`, a client's own bytes, stands between quotes behind `before`.
-    pub fn write_error_about(&mut self, before: &str, shown: &[u8], after: &str) {
+    pub fn write_error_about(&mut self, before: &str, shown: &[u8]) {
         self.out.push(b'-');
         self.out.extend_from_slice(before.as_bytes());
         self.out.extend_from_slice(b" '");
@@ -41,8 +41,7 @@ impl ReplyWriter<'_> {
             b' '..=b'~' => *byte,
             _ => b'?',
         }));
-        self.out.extend_from_slice(if cut.len() < shown.len() { b"...'" } else { b"'" });
-        self.write_line_rest(after.as_bytes());
+        self.write_line_rest(if cut.len() < shown.len() { b"...'" } else { b"'" });
     }
 
     pub fn write_integer(&mut self, number: i64) {

@@ -184,8 +184,11 @@ fn read_quoted<'a>(mut line: &'a [u8], quote: u8, text: &mut Vec<u8>) -> Result<
         let (byte, rest) = match line {
             [] => return Err(UNBALANCED),
             [byte, rest @ ..] if *byte == quote => return Ok(rest),
-            [b'\\', b'x', high, low, rest @ ..] if quote == b'"' && is_hex(*high) && is_hex(*low) => {
-                (hex_value(*high) << 4 | hex_value(*low), rest)
+            [b'\\', b'x', high, low, rest @ ..]
+                if quote == b'"' && high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+            {
+                let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
+                (digit(*high) << 4 | digit(*low), rest)
             }
             [b'\\', escaped, rest @ ..] if quote == b'"' => (unescape(*escaped), rest),
             [b'\\', b'\'', rest @ ..] if quote == b'\'' => (b'\'', rest),
@@ -193,17 +196,6 @@ fn read_quoted<'a>(mut line: &'a [u8], quote: u8, text: &mut Vec<u8>) -> Result<
         };
         text.push(byte);
         line = rest;
-    }
-}
-
-fn is_hex(digit: u8) -> bool {
-    digit.is_ascii_hexdigit()
-}
-
-fn hex_value(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        _ => (digit | 0x20).wrapping_sub(b'a').wrapping_add(10),
     }
 }
 

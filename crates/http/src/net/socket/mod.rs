@@ -16,11 +16,8 @@ use tokio::net::{TcpStream, UnixStream};
 pub use client_stream::ClientStream;
 pub use watched_socket::WatchedSocket;
 
-/// A connection on its way from one runtime to another; it stays non-blocking.
-pub enum StdSocket {
-    Tcp(std::net::TcpStream, IpAddr),
-    Unix(std::os::unix::net::UnixStream),
-}
+/// A connection on its way from one runtime to another, with the address of a TCP peer; it stays non-blocking.
+pub type StdSocket = (socket2::Socket, Option<IpAddr>);
 
 /// A client connection over TCP or a unix socket. The address of a TCP peer is kept from the accept: the kernel
 /// forgets it once the peer resets, while received bytes can still be read, and a peer without an address is trusted.
@@ -72,23 +69,21 @@ impl Socket {
     /// # Errors
     /// The error of the kernel.
     pub fn into_std(self) -> io::Result<StdSocket> {
-        match self {
-            Socket::Tcp(stream, peer) => stream.into_std().map(|stream| StdSocket::Tcp(stream, peer)),
-            Socket::Unix(stream) => stream.into_std().map(StdSocket::Unix),
-        }
+        Ok(match self {
+            Socket::Tcp(stream, peer) => (stream.into_std()?.into(), Some(peer)),
+            Socket::Unix(stream) => (stream.into_std()?.into(), None),
+        })
     }
 
     /// Registers the connection with this thread's runtime.
     ///
     /// # Errors
     /// The error of the kernel.
-    pub fn from_std(socket: StdSocket) -> io::Result<Socket> {
-        match socket {
-            StdSocket::Tcp(stream, peer) => {
-                TcpStream::from_std(stream).map(|stream| Socket::Tcp(stream, peer))
-            }
-            StdSocket::Unix(stream) => UnixStream::from_std(stream).map(Socket::Unix),
-        }
+    pub fn from_std((socket, peer): StdSocket) -> io::Result<Socket> {
+        Ok(match peer {
+            Some(peer) => Socket::Tcp(TcpStream::from_std(socket.into())?, peer),
+            None => Socket::Unix(UnixStream::from_std(socket.into())?),
+        })
     }
 
     fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
