@@ -112,10 +112,10 @@ impl Facts {
         }
         let mut uri: Uri = target.parse().map_err(|error| format!("{error}"))?;
         let authority = take_authority(&mut uri);
-        let target = check_target(&Method::GET, &uri).map_err(|error| error.to_string())?;
-        let path = target.normalised_path().map_err(|error| error.to_string())?;
+        let target = check_target(&Method::GET, &uri).map_err(|error| format!("{error:?}"))?;
+        let path = target.normalised_path().map_err(|error| format!("{error:?}"))?;
         let host = request_host(Version::HTTP_11, &headers, authority.as_ref())
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| format!("{error:?}"))?;
         let peer: IpAddr = peer.parse().expect("an address");
         let client = self.client_ip.find_client(Some(peer), &headers);
         let arrival = Arrival { method: &Method::GET, scheme: model::Scheme::Http, listener: None };

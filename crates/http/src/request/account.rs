@@ -11,14 +11,6 @@ use sluicegate_model::{self as model, Config, TierRules, ValueSource};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DuplicateAccount;
 
-impl std::fmt::Display for DuplicateAccount {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the request names its account or its tier more than once")
-    }
-}
-
-impl std::error::Error for DuplicateAccount {}
-
 /// The account, if the configuration has a source and the request a value for it. An empty name is none.
 #[inline]
 pub fn find_account<'a>(
@@ -71,12 +63,9 @@ impl Tiers {
     ) -> Result<Tier, DuplicateAccount> {
         let Tiers(rules) = self;
         if let Some(account) = account {
-            if let Some(tier) = rules.members.tier_of(account) {
-                return Ok(tier.into());
-            }
-            if let Some(tier) =
-                rules.file.as_ref().and_then(|file| file.content().tier_of(account).map(Tier::from))
-            {
+            let in_file =
+                || rules.file.as_ref().and_then(|file| file.content().tier_of(account).map(Tier::from));
+            if let Some(tier) = rules.members.tier_of(account).map(Tier::from).or_else(in_file) {
                 return Ok(tier);
             }
         }

@@ -66,15 +66,17 @@ static PAIRS: [[u8; 2]; 1024] = {
     pairs
 };
 
-impl RequestIds {
-    pub fn new() -> RequestIds {
+impl Default for RequestIds {
+    fn default() -> RequestIds {
         RequestIds {
             wall_clock: WallClock::new(Now::read_clock()),
             random: RandomNumbers::seeded("request id"),
             stamp: Cell::new((0, [b'0'; STAMP_LENGTH])),
         }
     }
+}
 
+impl RequestIds {
     /// A new id for a request that came at `now`.
     #[inline]
     pub fn next_id(&self, now: Now) -> RequestId {
@@ -89,12 +91,6 @@ impl RequestIds {
         id[STAMP_LENGTH..STAMP_LENGTH + 8].copy_from_slice(&encode_base32::<8>(self.random.next()));
         id[STAMP_LENGTH + 8..].copy_from_slice(&encode_base32::<8>(self.random.next()));
         RequestId::Made(id)
-    }
-}
-
-impl Default for RequestIds {
-    fn default() -> RequestIds {
-        RequestIds::new()
     }
 }
 
@@ -114,7 +110,7 @@ mod tests {
 
     #[test]
     fn ids_are_26_letters_and_all_differ() {
-        let ids = RequestIds::new();
+        let ids = RequestIds::default();
         let made: std::collections::HashSet<String> =
             (0..10_000).map(|_| ids.next_id(Now(7_000_000_000)).as_str().to_owned()).collect();
         assert_eq!(made.len(), 10_000);
@@ -123,7 +119,7 @@ mod tests {
 
     #[test]
     fn ids_sort_by_time() {
-        let ids = RequestIds::new();
+        let ids = RequestIds::default();
         let start = Now::read_clock().0;
         let mut last = String::new();
         for ms in [0, 1, 40, 900] {

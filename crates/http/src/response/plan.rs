@@ -30,9 +30,6 @@ impl MeterPlan {
                 own.push(pointer.clone());
             }
         }
-        if own.len() > METER_POINTERS_MAX {
-            return None;
-        }
         let ways = || {
             let numbers = USAGE_NUMBERS.iter().filter(|_| reads_llm);
             numbers.flat_map(|(places, names, field)| {

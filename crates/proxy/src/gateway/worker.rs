@@ -141,7 +141,7 @@ impl Worker {
             gateway,
             ticks,
             pools,
-            request_ids: RequestIds::new(),
+            request_ids: RequestIds::default(),
             wall_clock,
             log,
             tracer,

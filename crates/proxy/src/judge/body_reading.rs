@@ -43,7 +43,7 @@ pub fn awaits_body(
     facts: &mut RequestFacts<'_>,
 ) -> Result<Option<BodyUse>, Fault> {
     let is_bypassed = facts.access == Some(AccessDecision::Bypassed);
-    let must_fit = if is_bypassed { plan.identifies_caller() } else { plan.must_fit() };
+    let must_fit = if is_bypassed { plan.identifies_caller } else { plan.must_fit };
     let body_use = if must_fit { BodyUse::Required } else { find_use(gateway, facts, is_bypassed) };
     if body_use == BodyUse::Unused || facts.body.exact() == Some(0) {
         return Ok(None);
@@ -57,7 +57,7 @@ pub fn awaits_body(
         BodyView::Unread if gateway.config.server.max_body.is_some_and(|max| facts.body.lower() > max) => {
             return Err(Fault::BodyTooLarge);
         }
-        BodyView::Unread if facts.body.lower() > plan.peek_bytes() => &TOO_LONG,
+        BodyView::Unread if facts.body.lower() > plan.peek_bytes => &TOO_LONG,
         // A call of gRPC may wait for an answer before it goes on.
         BodyView::Unread if facts.is_grpc() && body_use < BodyUse::Required => &NOT_JSON,
         BodyView::Unread => return Ok(Some(body_use)),
@@ -118,13 +118,13 @@ pub async fn read_values(
 ) -> Result<BodyValues, Fault> {
     let max = state.worker.gateway.config.server.max_body.unwrap_or(u64::MAX);
     let is_dry_run = body_use == BodyUse::DryRun;
-    match read_in_time(state, inbound, plan.peek_bytes(), max, is_dry_run).await {
+    match read_in_time(state, inbound, plan.peek_bytes, max, is_dry_run).await {
         Err(Fault::TooManyWaiting) if is_dry_run => {}
         read => read?,
     }
     let (bytes, is_whole) = inbound.request.body().peeked_bytes().unwrap_or((b"", false));
     // A body that did not come over a connection is at hand, however long it is.
-    Ok(BodyValues::read(plan, bytes, is_whole && bytes.len() as u64 <= plan.peek_bytes()))
+    Ok(BodyValues::read(plan, bytes, is_whole && bytes.len() as u64 <= plan.peek_bytes))
 }
 
 /// Reads the body of a call of the rate-limit service, of at most `max` bytes. The call counts as a waiting request

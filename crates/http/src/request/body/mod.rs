@@ -74,10 +74,6 @@ impl BodyOutcome {
         self.fault.get()
     }
 
-    fn set_fault(&self, fault: Option<BodyFault>) {
-        self.fault.set(fault);
-    }
-
     /// True if the client has sent nothing for a while, now or when the body was dropped.
     pub fn is_idle(&self, watch: &RequestWatch) -> bool {
         self.was_idle.get() || watch.is_body_idle()
@@ -210,7 +206,7 @@ impl RequestBody {
 
 impl ClientBody {
     fn fail_with<T>(&self, fault: BodyFault) -> Poll<Option<Result<T, BodyFault>>> {
-        self.outcome.set_fault(Some(fault));
+        self.outcome.fault.set(Some(fault));
         Poll::Ready(Some(Err(fault)))
     }
 
@@ -353,18 +349,16 @@ pub fn discard_body(request: &mut Request<RequestBody>) {
     let is_small = request.body().size_hint().upper().is_none_or(|bytes| bytes <= DRAIN_BYTES_MAX);
     // A client that waits for 100 Continue sends nothing yet, and reading would send it.
     let awaits_continue = request.headers().contains_key(EXPECT);
-    let rest = match std::mem::replace(request.body_mut(), RequestBody::Consumed) {
+    let mut rest = match std::mem::replace(request.body_mut(), RequestBody::Consumed) {
         RequestBody::Unread(body) if !awaits_continue => *body,
         RequestBody::Peeked(body) => body.rest,
         _ => return,
     };
     if is_small {
-        tokio::task::spawn_local(drain_body(rest));
+        tokio::task::spawn_local(async move {
+            let _ = tokio::time::timeout(DRAIN_TIME_MAX, read_and_discard(&mut rest, DRAIN_BYTES_MAX)).await;
+        });
     }
-}
-
-async fn drain_body(mut body: InboundBody) {
-    let _ = tokio::time::timeout(DRAIN_TIME_MAX, read_and_discard(&mut body, DRAIN_BYTES_MAX)).await;
 }
 
 /// Reads and discards a body; `None` if it breaks or is longer than `most` bytes.

@@ -11,6 +11,7 @@ use crate::request::location;
 use sluicegate_model as model;
 
 /// The facts that a descriptor states of the request behind it. Facts that it does not state are empty.
+#[derive(Default)]
 pub struct DescriptorFacts<'d> {
     pub ip: Option<IpAddr>,
     pub method: Method,
@@ -44,16 +45,7 @@ impl<'d> DescriptorFacts<'d> {
         entries: &Entries<'d>,
         read_headers: &[HeaderName],
     ) -> Result<DescriptorFacts<'d>, UnusableEntry> {
-        let mut facts = DescriptorFacts {
-            ip: None,
-            method: Method::GET,
-            path: Cow::Borrowed(b"/"),
-            query: None,
-            host: Cow::Borrowed(""),
-            headers: HeaderMap::new(),
-            account: None,
-            tier: None,
-        };
+        let mut facts = DescriptorFacts { path: Cow::Borrowed(b"/"), ..DescriptorFacts::default() };
         for &(name, value) in entries {
             facts.state_entry(name, value);
         }

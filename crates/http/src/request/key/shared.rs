@@ -14,7 +14,7 @@ use sluicegate_limit::table::CounterKey;
 pub fn hash_shared(spec: &KeySpec, subject: &KeyInput<'_>) -> Option<[u8; 16]> {
     let mut text = KeyText(BufferKeySink::default());
     text.write_parts(spec, subject).ok()?;
-    Some(text.0.hash_text())
+    Some(hash_text(&text.0.text))
 }
 
 impl KeyHasher {
@@ -24,7 +24,7 @@ impl KeyHasher {
         if let Err(outcome) = text.write_parts(spec, subject) {
             return outcome;
         }
-        let id = u128::from_le_bytes(text.0.hash_text());
+        let id = u128::from_le_bytes(hash_text(&text.0.text));
         KeyOutcome::Key(CounterKey { id, prefix: self.prefix_of(subject, id) })
     }
 }
@@ -35,13 +35,10 @@ struct BufferKeySink {
     text: SmallVec<[u8; 128]>,
 }
 
-impl BufferKeySink {
-    fn hash_text(&self) -> [u8; 16] {
-        let hash = digest(&SHA256, &self.text);
-        let mut id = [0; 16];
-        id.copy_from_slice(&hash.as_ref()[..16]);
-        id
-    }
+pub(super) fn hash_text(text: &[u8]) -> [u8; 16] {
+    let mut id = [0; 16];
+    id.copy_from_slice(&digest(&SHA256, text).as_ref()[..16]);
+    id
 }
 
 impl KeySink for BufferKeySink {

@@ -8,13 +8,16 @@ use sluicegate_base::json_pointer::JsonPointer;
 /// The values that are read from the bodies of a location's requests.
 #[derive(Debug)]
 pub struct BodyPlan {
-    peek_bytes: u64,
+    /// The bytes that are read of a body.
+    pub peek_bytes: u64,
     /// The values to find, each once.
     pointers: Vec<JsonPointer>,
     /// The same, [`PATHS_MAX`] in each set; at least one set.
     path_sets: Vec<JsonPaths>,
-    must_fit: bool,
-    identifies_caller: bool,
+    /// A request with a longer body is refused, whatever limits apply to it.
+    pub must_fit: bool,
+    /// The account or the tier is a value in the body.
+    pub identifies_caller: bool,
 }
 
 /// The values found in the body of one request.
@@ -87,9 +90,6 @@ const MILLION: u128 = 1_000_000;
 // === impl BodyPlan ===
 
 impl BodyPlan {
-    /// A plan that reads bodies of at most `peek_bytes` bytes. `must_fit`: longer ones are refused, whatever limits
-    /// apply to their requests.
-    /// `identifies_caller`: the account or the tier is a value in the body.
     pub fn new(peek_bytes: u64, must_fit: bool, identifies_caller: bool) -> BodyPlan {
         let path_sets = vec![JsonPaths::default()];
         BodyPlan { peek_bytes, pointers: Vec::new(), path_sets, must_fit, identifies_caller }
@@ -107,21 +107,6 @@ impl BodyPlan {
         if added.is_some() {
             self.pointers.push(pointer.clone());
         }
-    }
-
-    /// The bytes that are read of a body.
-    pub fn peek_bytes(&self) -> u64 {
-        self.peek_bytes
-    }
-
-    /// True if a request with a longer body is refused, whatever limits apply to it.
-    pub fn must_fit(&self) -> bool {
-        self.must_fit
-    }
-
-    /// True if the account or the tier is a value in the body.
-    pub fn identifies_caller(&self) -> bool {
-        self.identifies_caller
     }
 }
 

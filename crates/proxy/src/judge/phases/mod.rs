@@ -123,7 +123,7 @@ impl Received {
         let Received { mut inbound, mut state } = self;
         let worker = state.worker.clone();
         let token = worker.read_token(inbound.request.headers(), state.judged);
-        let selects_listeners = worker.gateway.locations.selects_listeners();
+        let selects_listeners = worker.gateway.locations.selects_listeners;
         let listener = if selects_listeners { state.connection.listener_name() } else { None };
         let listener = listener.as_ref().map(|name| name.as_str());
         let scheme = state.connection.scheme;

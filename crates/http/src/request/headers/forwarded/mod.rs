@@ -69,20 +69,9 @@ impl ForwardedHeaders {
         added: &mut AddedFields,
     ) {
         if hop.trusted_peer {
-            extend_claims(headers, hop);
-        } else {
-            self.replace_claims(headers, summary, hop, added);
+            return extend_claims(headers, hop);
         }
-    }
-
-    /// Replaces all values of an untrusted peer.
-    fn replace_claims(
-        &self,
-        headers: &mut HeaderMap,
-        summary: HeaderSummary,
-        hop: ForwardedHop<'_>,
-        added: &mut AddedFields,
-    ) {
+        // All values of an untrusted peer are replaced.
         if summary.has_any(HeaderSummary::ORIGIN) {
             for name in [FORWARDED, X_REAL_IP, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST] {
                 headers.remove(name);

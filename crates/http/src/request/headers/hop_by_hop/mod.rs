@@ -1,7 +1,5 @@
 //! Hop-by-hop header fields, which are never forwarded, and the framing of messages.
 
-use std::fmt;
-
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::header::{FORWARDED, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION};
 use http::{HeaderMap, HeaderValue, Version};
@@ -204,19 +202,6 @@ pub enum FramingError {
     /// Content-Length given twice, or not a number.
     ContentLength,
 }
-
-impl fmt::Display for FramingError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FramingError::TransferEncoding => "Transfer-Encoding is not exactly chunked",
-            FramingError::OldVersion => "Transfer-Encoding in an HTTP/1.0 message",
-            FramingError::TwoFramings => "Content-Length together with Transfer-Encoding",
-            FramingError::ContentLength => "Content-Length is not one number",
-        })
-    }
-}
-
-impl std::error::Error for FramingError {}
 
 /// Rejects a request with an ambiguous end. The HTTP/1 parser has already checked a Content-Length alone, and reduced
 /// equal ones to one; the HTTP/2 parser leaves all of them.

@@ -77,20 +77,6 @@ impl KeyName {
         text.0.name
     }
 
-    /// True if some of the name is missing.
-    pub fn is_cut(&self) -> bool {
-        self.is_cut
-    }
-
-    /// The last address in it, which decides about the overflow counter of its key.
-    pub fn last_address(&self, spec: &KeySpec) -> Option<IpAddr> {
-        let addresses = self.parts().take(spec.parts.len()).filter_map(|part| match part {
-            NamePart::Address(ip) | NamePart::FallbackAddress(ip) => Some(ip),
-            _ => None,
-        });
-        addresses.last()
-    }
-
     /// The parts of the name, without an end: those after the last one are lost.
     fn parts(&self) -> impl Iterator<Item = NamePart<'_>> {
         let mut rest = &self.bytes[..usize::from(self.len)];

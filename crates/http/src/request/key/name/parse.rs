@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use aws_lc_rs::digest::{SHA256, digest};
 use http::Method;
 use percent_encoding::percent_decode_str;
 
 use super::render::push_part_name;
 use super::{CUT, KeyNaming, MISSING};
-use crate::request::key::{KeyHasher, KeyPartTag, KeySink, KeySpec, KeyText, SecretKeySink};
+use crate::request::key::{KeyHasher, KeyPartTag, KeySink, KeySpec, KeyText, SecretKeySink, shared};
 use crate::request::location;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{KeyPart, MissingKey};
@@ -59,9 +58,7 @@ impl ParsedKey {
 
     /// The key by which all gateways count, as of [`hash_shared`](crate::request::key::hash_shared).
     pub fn shared_key(&self) -> [u8; 16] {
-        let mut key = [0; 16];
-        key.copy_from_slice(&digest(&SHA256, &self.text).as_ref()[..16]);
-        key
+        shared::hash_text(&self.text)
     }
 }
 

@@ -226,8 +226,7 @@ fn secrets_are_kept_and_shown_as_hashes() {
     let spec = KeySpec::new(&parts, MissingKey::Ip);
     let name =
         request.with_subject(&named, |subject| KeyName::capture(&spec, subject, named.hasher.as_ref()));
-    assert!(!format!("{name:?}").contains("alice") && !name.is_cut());
-    assert_eq!(name.last_address(&spec), "192.0.2.7".parse().ok());
+    assert!(!format!("{name:?}").contains("alice") && !name.is_cut);
     // A plain name leads to the key as well, and a text that is no hash is a name.
     assert!(matches!(
         named.parse(&[KeyPart::Account], MissingKey::Ip, "account=alice"),

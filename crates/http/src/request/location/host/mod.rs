@@ -1,7 +1,6 @@
 //! The host of a request in one canonical form: lower case, no port, no trailing dot.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::net::Ipv6Addr;
 
 use http::header::HOST;
@@ -17,19 +16,6 @@ pub enum HostError {
     /// HTTP/2 only: `:authority` and `host` name two hosts.
     Contradiction,
 }
-
-impl fmt::Display for HostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            HostError::Missing => "the request names no host",
-            HostError::Repeated => "the request has more than one Host header",
-            HostError::Invalid => "the request's host is not a valid host name or address",
-            HostError::Contradiction => "the authority and the Host header differ",
-        })
-    }
-}
-
-impl std::error::Error for HostError {}
 
 /// The canonical host: that of an absolute target's authority, else that of the one Host header.
 ///

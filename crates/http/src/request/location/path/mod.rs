@@ -4,7 +4,6 @@
 //! would give two different paths one key.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
@@ -17,20 +16,6 @@ pub enum PathError {
     EncodedNul,
     AboveRoot,
 }
-
-impl fmt::Display for PathError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            PathError::NotAbsolute => "the path does not start with a slash",
-            PathError::ControlCharacter => "the path contains a control character",
-            PathError::BadEscape => "the path contains a percent sign without two hex digits",
-            PathError::EncodedNul => "the path contains an encoded NUL",
-            PathError::AboveRoot => "the path climbs above the root",
-        })
-    }
-}
-
-impl std::error::Error for PathError {}
 
 const PLAIN: u8 = 0;
 const SLASH: u8 = 1;
@@ -107,21 +92,11 @@ fn rewrite_path(bytes: &[u8]) -> Result<Vec<u8>, PathError> {
 }
 
 fn decode_escape(high: Option<&u8>, low: Option<&u8>) -> Result<u8, PathError> {
-    let (Some(high), Some(low)) = (high.and_then(hex_digit), low.and_then(hex_digit)) else {
-        return Err(PathError::BadEscape);
-    };
+    let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16);
+    let (Some(high), Some(low)) = (digit(high), digit(low)) else { return Err(PathError::BadEscape) };
     match high << 4 | low {
         0 => Err(PathError::EncodedNul),
-        byte => Ok(byte),
-    }
-}
-
-fn hex_digit(digit: &u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
+        byte => Ok(byte as u8),
     }
 }
 

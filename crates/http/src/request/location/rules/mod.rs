@@ -33,7 +33,7 @@ pub struct Locations {
     any_host: HostGroup,
     identities: Vec<u64>,
     /// Some location is only for requests of certain listeners.
-    selects_listeners: bool,
+    pub selects_listeners: bool,
 }
 
 /// The arrival of a request, beside its host and path.
@@ -126,12 +126,6 @@ impl Locations {
             identities: locations.iter().map(hash_identity).collect(),
             selects_listeners: locations.iter().any(|location| !location.listeners.is_empty()),
         }
-    }
-
-    /// True if the listener of a request decides about its location.
-    #[inline]
-    pub fn selects_listeners(&self) -> bool {
-        self.selects_listeners
     }
 
     /// Finds the location of a canonical host (see [`super::host`]), a normalised path and an arrival.

@@ -3,7 +3,6 @@
 //! [`take_authority`] leaves exactly the target that is judged and forwarded: it is parsed only once.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
@@ -49,22 +48,6 @@ pub enum TargetError {
     /// A byte that a URI must percent-encode; upstreams read it in different ways.
     NotAscii,
 }
-
-impl fmt::Display for TargetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TargetError::Method => "CONNECT and TRACE are not served here",
-            TargetError::MethodCase => "methods are written in capital letters",
-            TargetError::Asterisk => "the target * belongs to OPTIONS alone",
-            TargetError::NotAPath => "the target is neither a path nor an http URL",
-            TargetError::Scheme => "the target's scheme is neither http nor https",
-            TargetError::UserInfo => "the target carries a user name",
-            TargetError::NotAscii => "the target contains a byte above ASCII",
-        })
-    }
-}
-
-impl std::error::Error for TargetError {}
 
 /// Takes the authority out of an absolute http target and leaves the rest in origin form. A target that
 /// [`check_target`] rejects for its scheme or its user name stays whole.
