@@ -32,7 +32,7 @@ pub fn render_values(
     inbound: &InboundRequest,
     state: &RequestState,
 ) -> RenderedValues {
-    if !edits.has_variables() {
+    if !edits.has_variables {
         return RenderedValues::default();
     }
     edits.render_values(&response_context(state, &RequestTexts::read_again(inbound)))

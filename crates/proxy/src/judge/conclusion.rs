@@ -194,7 +194,7 @@ pub fn render_rejection(
     let context = || response_context(state, texts);
     let edit_headers = |headers: &mut HeaderMap| {
         let edits = &gateway.headers.response_edits;
-        let values = if edits.has_variables() { edits.render_values(&context()) } else { Default::default() };
+        let values = if edits.has_variables { edits.render_values(&context()) } else { Default::default() };
         edits.apply(headers, &values);
     };
     let rejecter = gateway.rejecters.for_location(state.route);

@@ -151,7 +151,7 @@ pub fn write_judged(
     let enforced = decisions.iter().filter(|judged| !judged.dry_run).map(|judged| {
         (limits[usize::from(judged.limit_index)].id, usize::from(judged.rate), judged.decision)
     });
-    gateway.rejecters.for_location(route).write_fields(enforced, headers);
+    gateway.rejecters.for_location(route).rate_limit_fields.write_fields(enforced, headers);
     write_dry_runs(gateway, route, chain, decisions, headers);
 }
 
@@ -164,9 +164,9 @@ pub fn write_dry_runs(
     decisions: &[RateDecision],
     headers: &mut HeaderMap,
 ) {
-    let rejecter = gateway.rejecters.for_location(route);
-    if rejecter.has_dry_runs() {
-        rejecter.write_dry_runs(dry_run_decisions(chain, decisions), headers);
+    let dry_runs = &gateway.rejecters.for_location(route).dry_runs;
+    if !dry_runs.is_empty() {
+        dry_runs.write_header(dry_run_decisions(chain, decisions), headers);
     }
 }
 
@@ -184,10 +184,10 @@ fn dry_run_decisions<'a>(
 #[inline]
 pub fn log_dry_runs(state: &mut RequestState) {
     let RequestState { worker, route, call_chain, judgement, log_fields, .. } = state;
-    let rejecter = worker.gateway.rejecters.for_location(*route);
-    if let Some(fields) = log_fields.as_mut().filter(|_| rejecter.has_dry_runs()) {
+    let dry_runs = &worker.gateway.rejecters.for_location(*route).dry_runs;
+    if let Some(fields) = log_fields.as_mut().filter(|_| !dry_runs.is_empty()) {
         let chain = chain_of(worker, call_chain.as_ref(), *route);
         let decisions = dry_run_decisions(chain, &judgement.decisions);
-        fields.dry_run = rejecter.dry_run_summary(decisions, judgement.limit);
+        fields.dry_run = dry_runs.log_summary(decisions, judgement.limit);
     }
 }

@@ -9,7 +9,7 @@ use sluicegate_limit::{Decision, LimitOutcome};
 use sluicegate_model::{Config, LimitId};
 
 /// The limits of one chain with decisions that may not be enforced.
-pub(super) struct DryRuns(Box<[DryRun]>);
+pub(crate) struct DryRuns(Box<[DryRun]>);
 
 struct DryRun {
     limit: LimitId,
@@ -48,12 +48,12 @@ impl DryRuns {
     }
 
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Writes `"per-ip";would=admit, "line";would=wait;ms=120;unenforced`: an RFC 9651 list with one item per decision.
-    pub(super) fn write_header(
+    pub fn write_header(
         &self,
         decisions: impl IntoIterator<Item = (LimitId, Decision)>,
         headers: &mut HeaderMap,
@@ -85,7 +85,7 @@ impl DryRuns {
 
     /// `per-ip=reject,line=unenforced_wait`, for the limits that would have acted, and for the shadow of the limit that
     /// has acted; `None` if there is neither.
-    pub(super) fn log_summary(
+    pub fn log_summary(
         &self,
         decisions: impl IntoIterator<Item = (LimitId, Decision)>,
         acted: Option<LimitId>,

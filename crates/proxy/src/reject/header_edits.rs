@@ -10,7 +10,8 @@ use sluicegate_model::{HeaderEdits, HeaderText};
 #[derive(Debug, Default)]
 pub struct CompiledEdits {
     edits: Box<[CompiledEdit]>,
-    has_variables: bool,
+    /// Values must be rendered for each request.
+    pub has_variables: bool,
 }
 
 #[derive(Debug)]
@@ -47,12 +48,6 @@ impl CompiledEdits {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()
-    }
-
-    /// True if values must be rendered for each request.
-    #[inline]
-    pub fn has_variables(&self) -> bool {
-        self.has_variables
     }
 
     /// True if a value contains the target or the host of the request.
@@ -139,7 +134,7 @@ locations:
     fn edited(context: &RejectContext<'_>) -> Vec<String> {
         let config = config::parse(EDITS, "x.yaml").unwrap_or_else(|report| panic!("{report}")).config;
         let edits = CompiledEdits::new([&config.server.headers, &config.locations[0].response_headers]);
-        assert!(edits.has_variables() && edits.uses_target());
+        assert!(edits.has_variables && edits.uses_target());
         let mut headers = HeaderMap::new();
         headers.insert("x-account", HeaderValue::from_static("forged"));
         edits.apply(&mut headers, &edits.render_values(context));

@@ -12,7 +12,7 @@ use sluicegate_limit::{Decision, LimitOutcome};
 use sluicegate_model::{Config, LimitId, Rate};
 
 /// The fields of one chain, prepared as far as they do not depend on a request.
-pub(super) struct RateLimitFields {
+pub(crate) struct RateLimitFields {
     /// The items in chain order.
     items: Box<[PolicyItem]>,
     /// The policies of all items that apply to every tier.
@@ -67,19 +67,22 @@ impl RateLimitFields {
                 items.extend(build_items(config, limit, standard, legacy));
             }
         }
-        let written: Vec<&PolicyItem> =
-            items.iter().filter(|item| item.applies_to_all_tiers()).take(ITEMS_MAX).collect();
+        let mut written = items.iter().filter(|item| item.applies_to_all_tiers()).take(ITEMS_MAX).peekable();
         RateLimitFields {
-            full_policy: (!written.is_empty())
-                .then(|| intern_value(&join_policies(written.iter().map(|item| &item.policy)))),
+            full_policy: written
+                .peek()
+                .is_some()
+                .then(|| intern_value(&join_policies(written.map(|item| &item.policy)))),
             standard: items.iter().any(|item| item.standard),
             legacy: items.iter().any(|item| item.legacy),
             items: items.into_boxed_slice(),
         }
     }
 
+    /// Writes the fields into the head of any response, also of admitted requests. `decisions` are (limit, index of the
+    /// rate, decision) in chain order; limits without these fields are left out.
     #[inline]
-    pub(super) fn write_fields(
+    pub fn write_fields(
         &self,
         decisions: impl IntoIterator<Item = (LimitId, usize, Decision)>,
         headers: &mut HeaderMap,
@@ -123,7 +126,8 @@ impl RateLimitFields {
             let item = &self.items[index];
             let reset = reset_seconds(&decision);
             if item.standard && written.len() < ITEMS_MAX {
-                append_item(&mut line, item, decision.remaining, reset, !written.is_empty());
+                line.append_bytes(if written.is_empty() { b"" } else { b", " });
+                append_counts(&mut line, &item.head, decision.remaining, reset);
                 written.push(index);
             }
             // A limit that rejects comes first, however many units it has left for cheaper requests.
@@ -161,19 +165,6 @@ impl RateLimitFields {
             _ => join_policies(written.iter().map(|index| &self.items[*index].policy)),
         }
     }
-}
-
-fn append_item(
-    line: &mut FieldBuffer<FIELD_MAX>,
-    item: &PolicyItem,
-    remaining: u64,
-    reset: u64,
-    is_next: bool,
-) {
-    if is_next {
-        line.append_bytes(b", ");
-    }
-    append_counts(line, &item.head, remaining, reset);
 }
 
 /// Whole seconds until one more unit fits, or until the rejected request passes, rounded up.

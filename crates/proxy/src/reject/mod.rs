@@ -65,11 +65,12 @@ pub struct Rejecters {
 pub struct Rejecter {
     limits: Box<[LimitResponses]>,
     fault_responses: Arc<FaultResponses>,
-    rate_limit_fields: RateLimitFields,
-    dry_runs: DryRuns,
+    pub(crate) rate_limit_fields: RateLimitFields,
+    pub(crate) dry_runs: DryRuns,
     /// `None` if no upstream may push back.
     pauses: Option<PauseResponses>,
-    uses_target: bool,
+    /// Responses to faults contain the target or the host of the request.
+    pub uses_target: bool,
 }
 
 /// The response to a frequent rejection, with its head kept.
@@ -163,12 +164,6 @@ impl Rejecter {
         }
     }
 
-    /// True if responses to faults contain the target or the host of the request.
-    #[inline]
-    pub fn uses_target(&self) -> bool {
-        self.uses_target
-    }
-
     /// The substitute for a rejection, or `None`. gRPC callers cannot read a response from the configuration, so they
     /// get the rejection.
     pub fn degraded_to(&self, limit_rejection: &LimitRejection, grpc: bool) -> Option<DegradedTo> {
@@ -183,7 +178,7 @@ impl Rejecter {
         }
     }
 
-    /// The whole response, except the fields about limits; see [`Rejecter::write_fields`].
+    /// The whole response, except the fields about limits; see [`RateLimitFields::write_fields`].
     pub fn render_rejection(
         &self,
         rejection: &Rejection,
@@ -251,47 +246,10 @@ impl Rejecter {
         let head = kept.get_or_init(|| {
             let mut head = response.render_head(&RejectContext::default(), retry);
             let rejecting = (limit_rejection.limit, limit_rejection.rate, *decision);
-            self.write_fields([rejecting], &mut head.headers);
+            self.rate_limit_fields.write_fields([rejecting], &mut head.headers);
             Box::new(head)
         });
         Some(UsualResponse { response, head, retry })
-    }
-
-    /// Writes the fields about limits into the head of any response, also of admitted requests. `decisions` are
-    /// (index in [`Config::limits`], index of the rate, decision) in chain order; limits without these fields are
-    /// left out.
-    #[inline]
-    pub fn write_fields(
-        &self,
-        decisions: impl IntoIterator<Item = (LimitId, usize, Decision)>,
-        headers: &mut HeaderMap,
-    ) {
-        self.rate_limit_fields.write_fields(decisions, headers);
-    }
-
-    #[inline]
-    pub fn has_dry_runs(&self) -> bool {
-        !self.dry_runs.is_empty()
-    }
-
-    /// Writes the decisions of dry-run limits into the head of a response. `decisions` are (index in
-    /// [`Config::limits`], decision), one per limit.
-    #[inline]
-    pub fn write_dry_runs(
-        &self,
-        decisions: impl IntoIterator<Item = (LimitId, Decision)>,
-        headers: &mut HeaderMap,
-    ) {
-        self.dry_runs.write_header(decisions, headers);
-    }
-
-    /// The same as text for the access log, for limits that would have acted. `acted`: the limit that did.
-    pub fn dry_run_summary(
-        &self,
-        decisions: impl IntoIterator<Item = (LimitId, Decision)>,
-        acted: Option<LimitId>,
-    ) -> Option<String> {
-        self.dry_runs.log_summary(decisions, acted)
     }
 
     fn limit_responses(&self, limit_rejection: &LimitRejection) -> Option<&LimitResponses> {
@@ -312,7 +270,7 @@ impl UsualResponse<'_> {
         request_id: &'c [u8],
         context: impl FnOnce() -> RejectContext<'c>,
     ) -> Response<Bytes> {
-        let context = match self.response.uses_context() {
+        let context = match self.response.uses_context {
             true => context(),
             false => RejectContext { request_id, ..RejectContext::default() },
         };

@@ -60,7 +60,7 @@ pub(super) struct PreparedResponse {
     content_type: Option<HeaderValue>,
     body: CompiledTemplate,
     /// The body contains more of the request than its id.
-    uses_context: bool,
+    pub uses_context: bool,
     message: CompiledTemplate,
     extra_headers: ExtraHeaders,
     retry_hint: RetryHint,
@@ -218,11 +218,6 @@ impl PreparedResponse {
             grpc_status: content.grpc_status,
             challenge: content.challenge.clone().filter(|_| status == StatusCode::UNAUTHORIZED),
         }
-    }
-
-    #[inline]
-    pub(super) fn uses_context(&self) -> bool {
-        self.uses_context
     }
 
     pub(super) fn uses_target(&self) -> bool {

@@ -342,7 +342,7 @@ impl TargetCopy {
     fn copy_target(admitted: &Admitted) -> Option<Box<TargetCopy>> {
         let (state, inbound) = (admitted.state(), admitted.inbound());
         let gateway = &state.worker.gateway;
-        if !gateway.rejecters.for_location(state.route).uses_target()
+        if !gateway.rejecters.for_location(state.route).uses_target
             && !gateway.headers.response_edits.uses_target()
         {
             return None;

@@ -11,10 +11,8 @@ use crate::judge::conclusion;
 use crate::judge::facts::{BodyView, RequestFacts, RequestHead};
 use crate::judge::mode::ChargeRequest;
 use crate::judge::request_state::RequestState;
-use crate::reject::Rejection;
 use sluicegate_admission::chain::ChainVerdict;
 use sluicegate_http::net::deadline::ticks_for;
-use sluicegate_model::LocationId;
 
 impl Received {
     /// Judges a call by the request that it describes.
@@ -58,25 +56,14 @@ impl Received {
             }
             (Ok(()), _) => {
                 let received = Received { inbound, state };
-                return received.follow_call(verdict, route, terms.max_wait_ns);
+                return match verdict {
+                    None => received.admit(route),
+                    Some(verdict) => received.apply_verdict(verdict, route, terms.max_wait_ns),
+                };
             }
         };
         let conclusion = conclusion::conclude_rejection(&mut state, &facts.texts(), &rejection);
         Received { inbound, state }.apply_conclusion(conclusion)
-    }
-
-    fn follow_call(
-        self,
-        verdict: Option<ChainVerdict>,
-        route: Result<LocationId, Rejection>,
-        max_wait_ns: u64,
-    ) -> Judged {
-        let Some(verdict) = verdict else { return self.admit(route) };
-        let mut judged = self.apply_verdict(verdict, route);
-        if let Judged::AskStore(asking) = &mut judged {
-            asking.max_wait_ns = max_wait_ns;
-        }
-        judged
     }
 }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::{Judged, Received};
-use crate::judge::conclusion;
 use crate::judge::descriptors::{
     CallFindings, ChargeDescriptors, DescriptorTerms, MergedPlaces, judge_descriptors,
 };
@@ -91,17 +90,7 @@ impl Received {
         }
         let judged = match verdict {
             None => received(state).admit(Ok(route)),
-            Some(ChainVerdict::Reject(rejection)) => {
-                let rejection = conclusion::translate_counted(&state, &rejection);
-                received(state).reject(&rejection)
-            }
-            Some(verdict) => {
-                let mut judged = received(state).apply_verdict(verdict, Ok(route));
-                if let Judged::AskStore(asking) = &mut judged {
-                    asking.max_wait_ns = terms.max_wait_ns;
-                }
-                judged
-            }
+            Some(verdict) => received(state).apply_verdict(verdict, Ok(route), terms.max_wait_ns),
         };
         (judged, merged)
     }

@@ -168,7 +168,7 @@ impl Received {
                         received.state.hold_permit(permit);
                         received.admit_by_limits(route)
                     }
-                    Some(verdict) => received.apply_verdict(verdict, route),
+                    Some(verdict) => received.apply_verdict(verdict, route, u64::MAX),
                 };
             }
         };
@@ -189,12 +189,13 @@ impl Received {
         }
     }
 
-    /// The next phase by the verdict of the chain.
+    /// The next phase by the verdict of the chain; `max_wait_ns`: the longest wait that the request accepts.
     #[inline]
     fn apply_verdict<P: Into<PendingStore<Charge>>>(
         mut self,
         verdict: ChainVerdict<P>,
         route: Result<LocationId, Rejection>,
+        max_wait_ns: u64,
     ) -> Judged {
         match verdict {
             ChainVerdict::Admit(permit) => {
@@ -203,7 +204,7 @@ impl Received {
             }
             ChainVerdict::AskStore(pending) => {
                 self.state.keep_units();
-                let (pending, max_wait_ns) = (pending.into(), u64::MAX);
+                let pending = pending.into();
                 Judged::AskStore(Box::new(AskingStore { received: self, pending, route, max_wait_ns }))
             }
             ChainVerdict::Wait(queued) => {
@@ -361,7 +362,7 @@ impl AskingStore {
             None => unreachable!("shared limits have a session"),
         };
         note_fallbacks(&mut received.state, &undecided);
-        received.apply_verdict(verdict, route)
+        received.apply_verdict(verdict, route, max_wait_ns)
     }
 }
 

@@ -21,14 +21,11 @@ fn dry_rejecters() -> Rejecters {
 fn render_both(decisions: &[(usize, Decision)]) -> (Option<String>, Option<String>) {
     let rejecters = dry_rejecters();
     let mut headers = HeaderMap::new();
-    let rejecter = rejecters.for_location(Some(LocationId(0)));
-    rejecter
-        .write_dry_runs(decisions.iter().map(|&(limit, decision)| (LimitId(limit), decision)), &mut headers);
+    let dry_runs = &rejecters.for_location(Some(LocationId(0))).dry_runs;
+    dry_runs
+        .write_header(decisions.iter().map(|&(limit, decision)| (LimitId(limit), decision)), &mut headers);
     let field = headers.get("sluicegate-dry-run").map(|value| value.to_str().unwrap().to_owned());
-    (
-        field,
-        rejecter.dry_run_summary(decisions.iter().map(|&(limit, decision)| (LimitId(limit), decision)), None),
-    )
+    (field, dry_runs.log_summary(decisions.iter().map(|&(limit, decision)| (LimitId(limit), decision)), None))
 }
 
 #[test]
@@ -57,9 +54,7 @@ fn enforced_limits_write_no_dry_run_field() {
     assert_eq!(render_both(&[]), (None, None));
     assert_eq!(render_both(&[(2, dry_decision(LimitOutcome::Reject, 0, 1))]), (None, None));
     let rejecters = dry_rejecters();
-    assert!(rejecters.for_location(Some(LocationId(0))).has_dry_runs());
-    assert!(
-        !rejecters.for_location(Some(LocationId(1))).has_dry_runs()
-            && !rejecters.for_location(None).has_dry_runs()
-    );
+    let has_dry_runs = |location| !rejecters.for_location(location).dry_runs.is_empty();
+    assert!(has_dry_runs(Some(LocationId(0))));
+    assert!(!has_dry_runs(Some(LocationId(1))) && !has_dry_runs(None));
 }

@@ -13,7 +13,7 @@ fn fields(yaml: &str, decisions: &[(usize, usize, Decision)]) -> Vec<String> {
     let mut headers = HeaderMap::new();
     headers.insert("ratelimit", HeaderValue::from_static("of the upstream"));
     let decisions = decisions.iter().map(|&(limit, rate, decision)| (LimitId(limit), rate, decision));
-    rejecters.for_location(Some(LocationId(0))).write_fields(decisions, &mut headers);
+    rejecters.for_location(Some(LocationId(0))).rate_limit_fields.write_fields(decisions, &mut headers);
     let written =
         ["ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
     written

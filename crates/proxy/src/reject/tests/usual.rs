@@ -26,7 +26,9 @@ fn render_both(
 ) -> (Option<Response<Bytes>>, Response<Bytes>) {
     let rejecter = rejecters.for_location(Some(LocationId(0)));
     let mut rendered = rejecter.render_rejection(&Rejection::Limit(rejection), &context(), false);
-    rejecter.write_fields([(rejection.limit, rejection.rate, decision)], rendered.headers_mut());
+    rejecter
+        .rate_limit_fields
+        .write_fields([(rejection.limit, rejection.rate, decision)], rendered.headers_mut());
     let find_usual = || rejecter.find_usual(&rejection, &decision, ID.as_bytes());
     // Asked for twice: the first renders the head.
     find_usual();
@@ -71,7 +73,7 @@ fn a_head_with_variables_is_not_kept() {
     let fields = ["x-id", "x-host", "x-why"].map(|name| header(&rendered, name));
     assert_eq!(fields, [&format!("<{ID}>"), "", "slow"]);
     assert!(!rendered.headers().contains_key("x-host"), "an empty value is not sent");
-    assert!(rejecters.for_location(Some(LocationId(0))).uses_target());
+    assert!(rejecters.for_location(Some(LocationId(0))).uses_target);
 }
 
 #[test]
