@@ -50,7 +50,7 @@ use exchange::Exchange;
 use fault::ExchangeResult;
 pub use fault::ForwardFault;
 use latency_feedback::LatencyFeedback;
-pub use response_body::{GrpcBody, ResponseBody, grpc_response, local_response};
+pub use response_body::{GrpcFrames, ResponseBody, grpc_response, local_response};
 use retry::NextTry;
 pub use rewrite::{clear_unknown_reason, drop_unsent_body};
 use upgrade::UpgradeRequest;

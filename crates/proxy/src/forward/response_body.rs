@@ -3,12 +3,12 @@
 //! Each piece is streamed as the client takes it. Where the location limits `bandwidth`, a piece waits for its turn in
 //! the bucket of its key, and nothing is read from the upstream meanwhile.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode};
+use futures_util::Stream;
+use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
 use super::fault::{LOCATION_TIMEOUT, ResponseBodyFault};
@@ -26,13 +26,16 @@ pub struct ResponseBody {
     state: Option<Box<RequestState>>,
 }
 
+/// The messages and the trailers of a gRPC answer that are still to be sent.
+pub type GrpcFrames = Pin<Box<dyn Stream<Item = Frame<Bytes>>>>;
+
 /// Maximum bytes that an HTTP/2 stream gets at a time: it takes a whole piece as soon as its client has room for one
 /// byte, and would buffer the rest.
 const PIECE_BYTES: usize = 16 * 1024;
 
 enum BodySource {
     Rendered(Bytes),
-    Grpc(Box<GrpcBody>),
+    Grpc(GrpcFrames),
     /// The decisions that are still to be written into the head.
     Tunnel(Box<Decisions>),
     Upstream {
@@ -72,10 +75,10 @@ pub fn local_response(mut response: Response<Bytes>, mut state: Box<RequestState
 }
 
 /// A gRPC answer that the gateway made itself.
-pub fn grpc_response(response: Response<GrpcBody>, mut state: Box<RequestState>) -> Response<ResponseBody> {
+pub fn grpc_response(response: Response<GrpcFrames>, mut state: Box<RequestState>) -> Response<ResponseBody> {
     state.outcome.status = response.status();
     state.watch.mark_response_unread();
-    response.map(|body| ResponseBody { source: BodySource::Grpc(Box::new(body)), state: Some(state) })
+    response.map(|frames| ResponseBody { source: BodySource::Grpc(frames), state: Some(state) })
 }
 
 /// The head of a response that a tunnel follows.
@@ -161,8 +164,8 @@ impl Body for ResponseBody {
                 state.watch.mark_response_unread();
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
-            BodySource::Grpc(body) => {
-                let frame = ready!(body.poll_next(cx));
+            BodySource::Grpc(frames) => {
+                let frame = ready!(frames.as_mut().poll_next(cx));
                 let bytes = frame.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len);
                 state.response.bytes_sent += bytes as u64;
                 state.watch.mark_response_unread();
@@ -219,7 +222,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             BodySource::Rendered(bytes) => bytes.is_empty(),
-            BodySource::Grpc(body) => body.is_over(),
+            BodySource::Grpc(_) => false,
             BodySource::Tunnel(_) => true,
             BodySource::Upstream { incoming, pending, .. } => {
                 pending.is_none() && paced_bytes(self.state.as_deref()) == 0 && incoming.is_end_stream()
@@ -393,42 +396,4 @@ fn poll_upstream(
     };
     watch.clear_upstream_span();
     Poll::Ready(frame.map(|frame| frame.map_err(ResponseBodyFault::Upstream)))
-}
-
-type StreamEnd = Pin<Box<dyn Future<Output = (Bytes, HeaderMap)>>>;
-
-/// The messages and the trailers that are still to be sent.
-pub struct GrpcBody {
-    message: Option<Bytes>,
-    /// The last message of a stream, and the trailers behind it.
-    last: Option<StreamEnd>,
-    trailers: Option<HeaderMap>,
-}
-
-impl GrpcBody {
-    /// One message, framed.
-    pub fn unary(message: Bytes, trailers: HeaderMap) -> GrpcBody {
-        GrpcBody { message: Some(message), last: None, trailers: Some(trailers) }
-    }
-
-    /// A message now, and another one as the end of the stream.
-    pub fn stream(first: Bytes, last: impl Future<Output = (Bytes, HeaderMap)> + 'static) -> GrpcBody {
-        GrpcBody { message: Some(first), last: Some(Box::pin(last)), trailers: None }
-    }
-
-    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
-        if let Some(message) = self.message.take() {
-            return Poll::Ready(Some(Frame::data(message)));
-        }
-        if let Some(last) = &mut self.last {
-            let (message, trailers) = ready!(last.as_mut().poll(cx));
-            (self.last, self.trailers) = (None, Some(trailers));
-            return Poll::Ready(Some(Frame::data(message)));
-        }
-        Poll::Ready(self.trailers.take().map(Frame::trailers))
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.message.is_none() && self.last.is_none() && self.trailers.is_none()
-    }
 }

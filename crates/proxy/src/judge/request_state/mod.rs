@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::uri::PathAndQuery;
-use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version, header};
 
 use crate::gateway::heavy_keys::{KeptUnits, RefusalFacts};
 use crate::gateway::worker::{ClientConnection, RequestInFlight, Worker};
@@ -26,6 +26,7 @@ use sluicegate_admission::settlement::{ResponseReading, Settlement};
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::RequestWatch;
 use sluicegate_http::request::account::Tier;
+use sluicegate_http::request::body::RequestBody;
 use sluicegate_http::request::client::{Client, UNIX_CLIENT};
 use sluicegate_http::request::cors::CorsAnswer;
 use sluicegate_http::request::location;
@@ -81,6 +82,7 @@ pub struct RequestIdentity {
 }
 
 /// The findings of its limits.
+#[derive(Default)]
 pub struct RequestJudgement {
     /// The decisions of the chain, in chain order.
     pub decisions: Decisions,
@@ -96,6 +98,7 @@ pub struct RequestJudgement {
 }
 
 /// The permits that it holds, and the terms of its way to the upstream.
+#[derive(Default)]
 pub struct RequestPermits {
     pub chain: Option<ChainPermit>,
     pub in_flight: Option<RequestInFlight>,
@@ -106,6 +109,7 @@ pub struct RequestPermits {
 }
 
 /// The response, as far as it was passed on.
+#[derive(Default)]
 pub struct ResponseProgress {
     /// The parts of the response that the limits of the chain need; `None`: none of them charges by it.
     pub reading: Option<Box<ResponseReading>>,
@@ -178,10 +182,7 @@ impl Verdict {
 pub struct LogFields {
     /// `None` on a unix socket without a forwarded address.
     pub ip: Option<IpAddr>,
-    pub method: Method,
-    pub host: Option<HeaderValue>,
-    pub target: Option<PathAndQuery>,
-    pub version: Version,
+    pub line: RequestLine,
     /// The headers `User-Agent` and `Referer`, if the log has fields for them.
     pub user_agent: Option<HeaderValue>,
     pub referer: Option<HeaderValue>,
@@ -195,10 +196,24 @@ pub struct LogFields {
 /// Facts that only the span uses.
 pub struct RequestSpan {
     pub context: SpanContext,
+    pub line: RequestLine,
+}
+
+/// The request as log and span name it.
+pub struct RequestLine {
     pub method: Method,
     pub host: Option<HeaderValue>,
     pub target: Option<PathAndQuery>,
     pub version: Version,
+}
+
+impl RequestLine {
+    /// Names another request, which the call describes that was received.
+    pub fn describe(&mut self, request: &Request<RequestBody>) {
+        self.method = request.method().clone();
+        self.host = location::named_host(request.headers(), None);
+        self.target = request.uri().path_and_query().cloned();
+    }
 }
 
 impl RequestState {
@@ -232,22 +247,9 @@ impl RequestState {
                 strike_target: None,
                 tier: None,
             },
-            judgement: RequestJudgement {
-                decisions: Decisions::new(),
-                kept_units: None,
-                limit: None,
-                retry_after_ns: None,
-                wait_ns: 0,
-                degraded: None,
-            },
-            permits: RequestPermits { chain: None, in_flight: None, bandwidth: None, pause: None },
-            response: ResponseProgress {
-                reading: None,
-                settlement: None,
-                cors: None,
-                bytes_sent: 0,
-                bytes_received: None,
-            },
+            judgement: RequestJudgement::default(),
+            permits: RequestPermits::default(),
+            response: ResponseProgress::default(),
             outcome: RequestOutcome {
                 verdict: Verdict::Admit,
                 // Logged if the client leaves before the head of its response is ready.
@@ -277,15 +279,14 @@ impl RequestState {
         {
             self.identity.request_id = RequestId::Sent(id.clone());
         }
-        let named_host = || location::named_host(headers, authority.as_ref().or(request.uri().authority()));
+        let line = || RequestLine {
+            method: request.method().clone(),
+            host: location::named_host(headers, authority.as_ref().or(request.uri().authority())),
+            target: request.uri().path_and_query().cloned(),
+            version: request.version(),
+        };
         if let Some(context) = self.worker.tracer.as_ref().and_then(|tracer| tracer.begin_span(headers)) {
-            self.span = Some(Box::new(RequestSpan {
-                context,
-                method: request.method().clone(),
-                host: named_host(),
-                target: request.uri().path_and_query().cloned(),
-                version: request.version(),
-            }));
+            self.span = Some(Box::new(RequestSpan { context, line: line() }));
         }
         if !self.worker.log.is_sampled() {
             return;
@@ -296,10 +297,7 @@ impl RequestState {
         };
         self.log_fields = Some(Box::new(LogFields {
             ip: (self.identity.client.ip != UNIX_CLIENT).then_some(self.identity.client.ip),
-            method: request.method().clone(),
-            host: named_host(),
-            target: request.uri().path_and_query().cloned(),
-            version: request.version(),
+            line: line(),
             user_agent: named(LogField::UserAgent, header::USER_AGENT),
             referer: named(LogField::Referer, header::REFERER),
             headers: gateway.config.access_log.headers.iter().filter_map(logged).collect(),

@@ -47,10 +47,10 @@ impl RequestState {
             unix_us: self.worker.wall_clock.unix_ns(self.started) / 1_000,
             id: self.identity.request_id.as_str(),
             ip: fields.ip,
-            method: fields.method.as_str(),
+            method: fields.line.method.as_str(),
             protocol: fields.protocol,
-            host: fields.host.as_ref().map(HeaderValue::to_str).and_then(Result::ok).unwrap_or_default(),
-            path: fields.target.as_ref().map_or("", PathAndQuery::path),
+            host: fields.line.host.as_ref().map(HeaderValue::to_str).and_then(Result::ok).unwrap_or_default(),
+            path: fields.line.target.as_ref().map_or("", PathAndQuery::path),
             status: self.outcome.status.as_u16(),
             bytes: self.response.bytes_sent,
             received: self.response.bytes_received,
@@ -76,7 +76,7 @@ impl RequestState {
             tries: (was_sent && has(LogField::Tries)).then_some(self.outcome.tries),
             upstream_ns: self.outcome.upstream_ns.filter(|_| was_sent && has(LogField::UpstreamMs)),
             scheme: has(LogField::Scheme).then(|| self.identity.scheme.as_str()),
-            proto: has(LogField::Proto).then(|| version_name(fields.version)),
+            proto: has(LogField::Proto).then(|| version_name(fields.line.version)),
             headers: &fields.headers,
         });
     }
@@ -90,18 +90,18 @@ impl RequestState {
 
     fn build_span(&self, tracer: &WorkerTracer, traced: &RequestSpan, ended: Now) -> SpanRecord {
         let gateway = &self.worker.gateway;
-        let (method, unusual_method) = span::name_method(&traced.method);
-        let host = traced.host.as_ref().and_then(|host| host.to_str().ok());
+        let (method, unusual_method) = span::name_method(&traced.line.method);
+        let host = traced.line.host.as_ref().and_then(|host| host.to_str().ok());
         SpanRecord {
             context: traced.context,
             end_unix_ns: self.worker.wall_clock.unix_ns(ended),
             duration_ns: ended.ns_since(self.started),
             method,
             unusual_method,
-            path: span::cut_path(traced.target.as_ref().map_or("", PathAndQuery::path)),
+            path: span::cut_path(traced.line.target.as_ref().map_or("", PathAndQuery::path)),
             host: host.map(span::cut_host),
             scheme: self.identity.scheme.as_str(),
-            version: match traced.version {
+            version: match traced.line.version {
                 Version::HTTP_10 => "1.0",
                 Version::HTTP_2 => "2",
                 _ => "1.1",

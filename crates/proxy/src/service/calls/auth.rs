@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::header::HeaderValue;
 use http::{HeaderMap, HeaderName, Response, StatusCode};
 
-use super::original::{self, AuthStatus, HeaderFault, Original};
-use super::{answer, check, count_call, refuse_fault};
+use super::original::{self, HeaderFault};
+use super::{NO_SERVICE, answer, check, count_call, refuse_fault};
 use crate::forward;
 use crate::forward::ResponseBody;
 use crate::gateway::CallerFault;
@@ -19,7 +19,6 @@ use crate::judge::request_state::{RequestState, Verdict};
 use crate::judge::{CallTerms, Received, Rejected, StatedFacts};
 use crate::reject::Fault;
 use sluicegate_http::request::body;
-use sluicegate_http::request::location;
 use sluicegate_observe::metrics::CallResult;
 
 pub(super) const PATH: &str = "/auth";
@@ -39,11 +38,10 @@ pub async fn answer_auth(
 ) -> Response<ResponseBody> {
     // The body of a request is not needed, and the proxies that send it do not wait for it.
     body::discard_body(&mut inbound.request);
-    let read = match read_call(*inbound, &mut state) {
+    let (inbound, terms, is_forbidden) = match read_call(*inbound, &mut state) {
         Ok(read) => read,
         Err(response) => return forward::local_response(*response, state),
     };
-    let AuthCall { inbound, terms, auth_status } = read;
     let judged = Received { inbound, state }.judge_call(&terms);
     drop(terms);
     match judged.conclude_call().await {
@@ -51,20 +49,15 @@ pub async fn answer_auth(
             let (_, state, _) = admitted.into_parts();
             match state.judgement.degraded {
                 None => answer_admitted(state),
-                Some(_) => answer_degraded(state, auth_status),
+                Some(_) => answer_degraded(state, is_forbidden),
             }
         }
-        Err(Rejected { response, state, .. }) => answer_refused(state, response, auth_status),
+        Err(Rejected { response, state, .. }) => answer_refused(state, response, is_forbidden),
     }
 }
 
-/// A call that is understood.
-struct AuthCall {
-    /// The request that it describes.
-    inbound: Box<InboundRequest>,
-    terms: CallTerms,
-    auth_status: AuthStatus,
-}
+/// The request that a call describes, its terms, and whether its refusals are 403.
+type AuthCall = (Box<InboundRequest>, CallTerms, bool);
 
 /// Reads the call, or renders the response to one that is not judged. That is never a 401 or 403, which nginx would
 /// pass on as if its client had to log in: the proxy or the gateway is configured wrongly.
@@ -85,30 +78,22 @@ fn read_call(inbound: InboundRequest, state: &mut RequestState) -> Result<AuthCa
     if !state.identity.client.trusted_peer {
         return Err(refuse_call(state, &untrusted_peer(state)));
     }
-    let auth_status = AuthStatus::read(&head.headers).map_err(|fault| refuse_call(state, &fault))?;
-    let Original { request, scheme } =
-        Original::read(head, &gateway.clients).map_err(|fault| refuse_call(state, &fault))?;
+    let read = original::wants_forbidden(&head.headers)
+        .and_then(|is_forbidden| Ok((is_forbidden, original::read_original(head, &gateway.clients)?)));
+    let (is_forbidden, (request, scheme)) = read.map_err(|fault| refuse_call(state, &fault))?;
     let inbound = InboundRequest::new(request);
     record_original(state, &inbound);
     let stated = StatedFacts { has_ip: true, ..StatedFacts::default() };
     let (max_wait_ns, takes_slots) = (u64::MAX, false);
     let terms = CallTerms { limits: None, cost: None, max_wait_ns, takes_slots, scheme, stated };
-    Ok(AuthCall { inbound, terms, auth_status })
+    Ok((inbound, terms, is_forbidden))
 }
 
 /// The access log and the span show the request that was judged.
 fn record_original(state: &mut RequestState, inbound: &InboundRequest) {
-    let request = &inbound.request;
-    let host = location::named_host(request.headers(), None);
-    let target = request.uri().path_and_query().cloned();
-    if let Some(fields) = &mut state.log_fields {
-        fields.method = request.method().clone();
-        (fields.host, fields.target) = (host.clone(), target.clone());
-    }
-    if let Some(span) = &mut state.span {
-        span.method = request.method().clone();
-        (span.host, span.target) = (host, target);
-    }
+    let logged = state.log_fields.as_mut().map(|fields| &mut fields.line);
+    let traced = state.span.as_mut().map(|span| &mut span.line);
+    logged.into_iter().chain(traced).for_each(|line| line.describe(&inbound.request));
 }
 
 fn untrusted_peer(state: &RequestState) -> HeaderFault {
@@ -130,8 +115,7 @@ fn refuse_call(state: &mut RequestState, fault: &HeaderFault) -> Box<Response<By
 
 fn refuse_proxy(state: &mut RequestState, fault: CallerFault) -> Response<Bytes> {
     if fault == CallerFault::NoService {
-        let message = "the configuration has no rate-limit service";
-        return refuse_fault(state, Fault::NoLocation, "", message);
+        return refuse_fault(state, Fault::NoLocation, "", NO_SERVICE);
     }
     let message = "the proxy must send one of the tokens of `service.token` as Sluicegate-Token";
     let mut response = refuse_fault(state, Fault::BadToken, "Sluicegate-Token", message);
@@ -155,7 +139,7 @@ fn answer_admitted(mut state: Box<RequestState>) -> Response<ResponseBody> {
 }
 
 /// The answer to a request that another upstream would get: the proxy knows none, so it is refused.
-fn answer_degraded(state: Box<RequestState>, auth_status: AuthStatus) -> Response<ResponseBody> {
+fn answer_degraded(state: Box<RequestState>, is_forbidden: bool) -> Response<ResponseBody> {
     let message = "a limit rejects this request";
     let mut response = answer::render_fault(StatusCode::TOO_MANY_REQUESTS, "degrade", "", message);
     limit_report::write_decisions(
@@ -164,14 +148,14 @@ fn answer_degraded(state: Box<RequestState>, auth_status: AuthStatus) -> Respons
         &state.judgement.decisions,
         response.headers_mut(),
     );
-    answer_refused(state, response, auth_status)
+    answer_refused(state, response, is_forbidden)
 }
 
 /// Passes the rejection on. It is logged and counted with the status that a request would have got.
 fn answer_refused(
     mut state: Box<RequestState>,
     mut response: Response<Bytes>,
-    auth_status: AuthStatus,
+    is_forbidden: bool,
 ) -> Response<ResponseBody> {
     limit_report::log_dry_runs(&mut state);
     let result = match state.outcome.verdict {
@@ -186,7 +170,7 @@ fn answer_refused(
     }
     // A request that no location serves is charged.
     state.read_final_status(response.status());
-    if auth_status == AuthStatus::Own {
+    if !is_forbidden {
         return forward::local_response(response, state);
     }
     write_refusal(&state, response.status(), response.headers_mut());

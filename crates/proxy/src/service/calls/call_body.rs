@@ -39,14 +39,6 @@ pub(super) struct DescribedRequest<'a> {
     pub headers: Vec<(CallText<'a>, CallText<'a>)>,
 }
 
-/// The body of `/release`, `/renew` and `/settle`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct LeaseCall<T> {
-    /// `None` = a text that is no id of a lease.
-    pub lease: Option<LeaseId>,
-    pub detail: T,
-}
-
 // === impl CheckCall ===
 
 impl<'a> CheckCall<'a> {
@@ -93,56 +85,46 @@ impl<'a> DescribedRequest<'a> {
         let mut members = Members::new("request.", members, &names)?;
         let headers = members.take("headers");
         Ok(DescribedRequest {
-            ip: members
-                .take_text("ip")?
-                .ok_or_else(|| CallFault::new("request.ip", "`request.ip` is missing"))?,
+            ip: members.require_text("ip")?,
             method: members.take_text("method")?,
             scheme: members.take_text("scheme")?,
             host: members.take_text("host")?,
-            path: members
-                .take_text("path")?
-                .ok_or_else(|| CallFault::new("request.path", "`request.path` is missing"))?,
+            path: members.require_text("path")?,
             headers: headers.map_or(Ok(Vec::new()), |headers| read_texts("request.headers", headers))?,
         })
     }
 }
 
-// === impl LeaseCall ===
-
-impl LeaseCall<()> {
-    pub fn read_release(body: &[u8]) -> Result<LeaseCall<()>, CallFault> {
-        let mut members = Members::read(body, &["lease"])?;
-        Ok(LeaseCall { lease: members.take_lease()?, detail: () })
-    }
+/// Reads the body of `/release`; the lease is `None` for a text that is no id of one, as in the next calls.
+pub(super) fn read_release(body: &[u8]) -> Result<Option<LeaseId>, CallFault> {
+    Members::read(body, &["lease"])?.take_lease()
 }
 
-impl LeaseCall<Duration> {
-    pub fn read_renewal(body: &[u8]) -> Result<LeaseCall<Duration>, CallFault> {
-        let mut members = Members::read(body, &["lease", "lease_for"])?;
-        let detail = members.take_span("lease_for", LEASE_TIME, LEASE_TIME_MAX)?;
-        check_lease_time(detail)?;
-        Ok(LeaseCall { lease: members.take_lease()?, detail })
-    }
+/// Reads the body of `/renew`.
+pub(super) fn read_renewal(body: &[u8]) -> Result<(Option<LeaseId>, Duration), CallFault> {
+    let mut members = Members::read(body, &["lease", "lease_for"])?;
+    let lease_for = members.take_span("lease_for", LEASE_TIME, LEASE_TIME_MAX)?;
+    check_lease_time(lease_for)?;
+    Ok((members.take_lease()?, lease_for))
 }
 
-impl LeaseCall<UsedUnits> {
-    pub fn read_settlement(body: &[u8]) -> Result<LeaseCall<UsedUnits>, CallFault> {
-        let mut members = Members::read(body, &["lease", "units"])?;
-        let wrong =
-            || CallFault::new("units", "`units` must be a whole number, or one for each limit by its name");
-        let detail = match members.take("units") {
-            Some(CallValue::Number(units)) => UsedUnits::All(units),
-            Some(CallValue::Object(all)) if !all.is_empty() => {
-                let one = |(name, units): (CallText<'_>, CallValue<'_>)| match units {
-                    CallValue::Number(units) => Ok((name.into_owned(), units)),
-                    _ => Err(wrong()),
-                };
-                UsedUnits::ByLimit(all.into_iter().map(one).collect::<Result<_, _>>()?)
-            }
-            _ => return Err(wrong()),
-        };
-        Ok(LeaseCall { lease: members.take_lease()?, detail })
-    }
+/// Reads the body of `/settle`.
+pub(super) fn read_settlement(body: &[u8]) -> Result<(Option<LeaseId>, UsedUnits), CallFault> {
+    let mut members = Members::read(body, &["lease", "units"])?;
+    let wrong =
+        || CallFault::new("units", "`units` must be a whole number, or one for each limit by its name");
+    let units = match members.take("units") {
+        Some(CallValue::Number(units)) => UsedUnits::All(units),
+        Some(CallValue::Object(all)) if !all.is_empty() => {
+            let one = |(name, units): (CallText<'_>, CallValue<'_>)| match units {
+                CallValue::Number(units) => Ok((name.into_owned(), units)),
+                _ => Err(wrong()),
+            };
+            UsedUnits::ByLimit(all.into_iter().map(one).collect::<Result<_, _>>()?)
+        }
+        _ => return Err(wrong()),
+    };
+    Ok((members.take_lease()?, units))
 }
 
 fn check_lease_time(span: Duration) -> Result<(), CallFault> {
@@ -228,6 +210,13 @@ impl<'a> Members<'a> {
         }
     }
 
+    fn require_text(&mut self, name: &str) -> Result<CallText<'a>, CallFault> {
+        self.take_text(name)?.ok_or_else(|| {
+            let field = format!("{}{name}", self.prefix);
+            CallFault::new(&field, format!("`{field}` is missing"))
+        })
+    }
+
     fn take_span(&mut self, name: &str, default: Duration, most: Duration) -> Result<Duration, CallFault> {
         let wrong = |message: String| CallFault::new(name, message);
         let span = match self.take(name) {
@@ -245,8 +234,7 @@ impl<'a> Members<'a> {
     }
 
     fn take_lease(&mut self) -> Result<Option<LeaseId>, CallFault> {
-        let lease = self.take_text("lease")?;
-        lease.map(|text| LeaseId::parse(&text)).ok_or_else(|| CallFault::new("lease", "`lease` is missing"))
+        Ok(LeaseId::parse(&self.require_text("lease")?))
     }
 }
 
@@ -310,9 +298,8 @@ mod tests {
             (r#"{"lease":"x","units":{"a":"1"}}"#, "units"),
             (r#"{"units":1}"#, "lease"),
         ] {
-            assert_eq!(LeaseCall::read_settlement(body.as_bytes()).unwrap_err().field, field, "{body}");
+            assert_eq!(read_settlement(body.as_bytes()).unwrap_err().field, field, "{body}");
         }
-        let unknown = LeaseCall::read_release(br#"{"lease":"x"}"#).unwrap();
-        assert_eq!(unknown.lease, None);
+        assert_eq!(read_release(br#"{"lease":"x"}"#).unwrap(), None);
     }
 }

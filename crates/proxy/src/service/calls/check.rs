@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::Response;
 
 use super::answer::{self, CheckAnswer};
-use super::call_body::{CheckCall, CheckSubject};
+use super::call_body::CheckCall;
 use super::call_value::CallFault;
 use super::described::Described;
 use super::{count_call, refuse_fault};
@@ -29,59 +29,43 @@ use sluicegate_limit::{Decision, Limit, LimitOutcome};
 use sluicegate_model::LocationId;
 use sluicegate_observe::metrics::CallResult;
 
-/// A check that is understood.
-pub(super) struct PreparedCheck {
-    described: Described,
-    is_request: bool,
-    lease_for: Duration,
-}
+const NS_PER_MS: u64 = 1_000_000;
 
-/// Reads a check and the request that it describes.
+/// Reads the request that a check describes, and the time for which it wants to hold a lease.
 ///
 /// # Errors
 /// The call is not understood.
-pub(super) fn prepare_check(body: &[u8], state: &RequestState) -> Result<PreparedCheck, CallFault> {
+pub(super) fn prepare_check(body: &[u8], state: &RequestState) -> Result<(Described, Duration), CallFault> {
     let call = CheckCall::read(body)?;
-    let described = Described::from_call(&call, &state.worker.gateway)?;
-    let is_request = matches!(call.subject, CheckSubject::Request(_));
-    Ok(PreparedCheck { described, is_request, lease_for: call.lease_for })
+    Ok((Described::from_call(&call, &state.worker.gateway)?, call.lease_for))
 }
 
-/// A check that was judged, and perhaps waits.
-pub(super) struct JudgedCheck {
+/// Waits as far as the judged check accepts, and answers it.
+pub(super) async fn finish_check(
     judged: Judged,
     place: Option<LeasePlace>,
     lease_for: Duration,
-}
-
-impl JudgedCheck {
-    /// Waits as far as the check accepts, and answers it.
-    pub async fn answer(self) -> Response<ResponseBody> {
-        let JudgedCheck { judged, place, lease_for } = self;
-        match judged.conclude_call().await {
-            Ok(admitted) => {
-                let (_, state, _) = admitted.into_parts();
-                answer_admitted(state, place, lease_for)
-            }
-            Err(rejected) => answer_refused(rejected.state, rejected.response.status()),
-        }
+) -> Response<ResponseBody> {
+    match judged.conclude_call().await {
+        Ok(admitted) => answer_admitted(admitted.into_parts().1, place, lease_for),
+        Err(rejected) => answer_refused(rejected.state, rejected.response.status()),
     }
 }
 
-/// Judges a check.
+/// Judges a check, with a place for the lease that it may hold.
 ///
 /// # Errors
 /// The response to one that no limit judges.
 pub(super) fn judge_check(
-    prepared: PreparedCheck,
+    described: Described,
     mut state: Box<RequestState>,
-) -> Result<JudgedCheck, Box<Response<ResponseBody>>> {
-    let PreparedCheck { described: Described { request, ip, terms }, is_request, lease_for } = prepared;
+) -> Result<(Judged, Option<LeasePlace>), Box<Response<ResponseBody>>> {
+    let Described { request, ip, terms } = described;
     let worker = state.worker.clone();
     let gateway = &worker.gateway;
     let inbound = InboundRequest::new(request);
     state.identity.client = Client { ip, trusted_peer: false };
-    log_described(&mut state, &inbound, is_request);
+    log_described(&mut state, &inbound, terms.limits.is_none());
     let route = match terms.limits {
         Some(_) => Some(gateway.call_route()),
         None => find_route(gateway, &inbound, &terms.scheme),
@@ -113,7 +97,7 @@ pub(super) fn judge_check(
     } else {
         None
     };
-    Ok(JudgedCheck { judged: Received { inbound, state }.judge_call(&terms), place, lease_for })
+    Ok((Received { inbound, state }.judge_call(&terms), place))
 }
 
 /// The access log shows the client and the request that were judged.
@@ -124,9 +108,7 @@ fn log_described(state: &mut RequestState, inbound: &InboundRequest, is_request:
         fields.ip = Some(ip);
     }
     if is_request {
-        fields.method = inbound.request.method().clone();
-        fields.target = inbound.request.uri().path_and_query().cloned();
-        fields.host = location::named_host(inbound.request.headers(), None);
+        fields.line.describe(&inbound.request);
     }
 }
 
@@ -175,18 +157,14 @@ fn answer_admitted(
     let lease = held.map(|(permit, place)| place.hold(permit, gateway.metrics.clone(), lease_for, now));
     let waited = state.outcome.verdict == Verdict::Wait;
     count_call(&state, if waited { CallResult::CheckWaited } else { CallResult::CheckAdmitted });
-    let answer = CheckAnswer {
-        verdict: state.outcome.verdict.as_str(),
-        limit: tightest.as_ref().map(|(name, _)| &**name),
-        decision: tightest.as_ref().map(|(_, decision)| *decision),
-        retry_after_ns: Some(0),
-        waited_ns: state.judgement.wait_ns,
-        lease,
-        status: None,
-    };
-    let mut response = answer.render(http::StatusCode::OK);
-    limit_report::write_decisions(gateway, state.route, &state.judgement.decisions, response.headers_mut());
-    forward::local_response(response, state)
+    let (limit, decision) = tightest.as_ref().map(|(name, decision)| (&**name, *decision)).unzip();
+    let lease = lease.map(|lease| lease.to_string());
+    answer_judged(
+        state,
+        limit,
+        decision,
+        CheckAnswer { retry_after_ms: Some(0), lease, ..Default::default() },
+    )
 }
 
 /// The enforced rate with the fewest units left.
@@ -223,16 +201,29 @@ fn answer_refused(mut state: Box<RequestState>, status: http::StatusCode) -> Res
     count_call(&state, result);
     let limit = state.judgement.limit.map(|limit| &*gateway.limits[limit.0].name);
     let decision = find_rejecting(&state);
+    let retry_after_ms = state.judgement.retry_after_ns.map(|ns| ns.div_ceil(NS_PER_MS));
+    let status = Some(status.as_u16());
+    answer_judged(state, limit, decision, CheckAnswer { retry_after_ms, status, ..Default::default() })
+}
+
+/// Completes `answer` by the verdict, and by the decision of the limit that the caller has to know.
+fn answer_judged(
+    state: Box<RequestState>,
+    limit: Option<&str>,
+    decision: Option<Decision>,
+    answer: CheckAnswer<'_>,
+) -> Response<ResponseBody> {
+    let reset_ns = decision.map(|decision| decision.shown_reset_ns()).filter(|ns| *ns < u64::MAX);
     let answer = CheckAnswer {
         verdict: state.outcome.verdict.as_str(),
         limit,
-        decision,
-        retry_after_ns: state.judgement.retry_after_ns,
-        waited_ns: state.judgement.wait_ns,
-        lease: None,
-        status: Some(status),
+        remaining: decision.map(|decision| decision.remaining),
+        reset_ms: reset_ns.map(|ns| ns.div_ceil(NS_PER_MS)),
+        waited_ms: state.judgement.wait_ns / NS_PER_MS,
+        ..answer
     };
-    let mut response = answer.render(http::StatusCode::TOO_MANY_REQUESTS);
-    limit_report::write_decisions(gateway, state.route, &state.judgement.decisions, response.headers_mut());
+    let mut response = answer.render();
+    let (gateway, decisions) = (&state.worker.gateway, &state.judgement.decisions);
+    limit_report::write_decisions(gateway, state.route, decisions, response.headers_mut());
     forward::local_response(response, state)
 }

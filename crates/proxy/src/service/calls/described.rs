@@ -77,8 +77,9 @@ impl Described {
         let mut request = Request::new(RequestBody::Empty);
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers);
         let max_wait_ns = u64::try_from(call.wait.as_nanos()).unwrap_or(u64::MAX - 1);
+        let scheme = scheme.unwrap_or(Scheme::Http);
         let terms = CallTerms { limits, cost: call.cost, max_wait_ns, takes_slots: true, scheme, stated };
-        Ok(Described { request, ip, terms })
+        Ok(Described { request, ip: ip.unwrap_or(UNIX_CLIENT), terms })
     }
 }
 
@@ -103,30 +104,17 @@ impl Member<'_> {
 }
 
 /// The facts of a request, while they are collected.
+#[derive(Default)]
 struct Facts {
-    ip: IpAddr,
+    ip: Option<IpAddr>,
     method: Method,
-    scheme: Scheme,
+    scheme: Option<Scheme>,
     /// The path from its `/` on; `None` = only that.
     path: Option<String>,
     /// The query without its question mark.
     query: String,
     headers: HeaderMap,
     stated: StatedFacts,
-}
-
-impl Default for Facts {
-    fn default() -> Facts {
-        Facts {
-            ip: UNIX_CLIENT,
-            method: Method::GET,
-            scheme: Scheme::Http,
-            path: None,
-            query: String::new(),
-            headers: HeaderMap::new(),
-            stated: StatedFacts::default(),
-        }
-    }
 }
 
 impl Facts {
@@ -142,7 +130,7 @@ impl Facts {
         if let Some(scheme) = &described.scheme {
             let known = Scheme::WORDS.iter().find(|(word, _)| word == scheme);
             let wrong = || CallFault::new("request.scheme", "`request.scheme` must be http or https");
-            facts.scheme = known.map(|(_, scheme)| *scheme).ok_or_else(wrong)?;
+            facts.scheme = Some(known.ok_or_else(wrong)?.1);
         }
         for (name, value) in &described.headers {
             let (name, value) = parse_header(Member("request.headers.", name), name, value)?;
@@ -247,7 +235,7 @@ impl Facts {
 
     fn set_ip(&mut self, member: Member<'_>, text: &str) -> Result<(), CallFault> {
         let wrong = |_| member.fault("must be an address such as 192.0.2.1");
-        self.ip = text.parse::<IpAddr>().map_err(wrong)?.to_canonical();
+        self.ip = Some(text.parse::<IpAddr>().map_err(wrong)?.to_canonical());
         self.stated.has_ip = true;
         Ok(())
     }

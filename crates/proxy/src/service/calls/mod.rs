@@ -29,7 +29,6 @@ use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::reject::Fault;
 pub use auth::answer_auth;
-use call_body::LeaseCall;
 use call_value::CallFault;
 pub use described::Described;
 pub use rls::{RlsCall, answer_rls};
@@ -42,6 +41,8 @@ use sluicegate_observe::metrics::CallResult;
 
 /// Bytes of the body of a call.
 const BODY_MAX: u64 = 64 * 1024;
+const FROM_BROWSER: &str = "pages in a browser may not call the rate-limit service";
+const NO_SERVICE: &str = "the configuration has no rate-limit service";
 
 /// The calls, by their paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,10 +126,10 @@ pub async fn answer_check(
     let answered = match kind {
         CallKind::Check => match check::prepare_check(&bytes, &state) {
             // The body is no longer needed while the call waits.
-            Ok(prepared) => {
+            Ok((described, lease_for)) => {
                 drop(bytes);
-                return match check::judge_check(prepared, state) {
-                    Ok(judged) => judged.answer().await,
+                return match check::judge_check(described, state) {
+                    Ok((judged, place)) => check::finish_check(judged, place, lease_for).await,
                     Err(response) => *response,
                 };
             }
@@ -140,7 +141,7 @@ pub async fn answer_check(
     };
     let response = answered.unwrap_or_else(|fault| {
         count_call(&state, kind.bad_result());
-        refuse_bad(&mut state, &fault)
+        refuse_fault(&mut state, Fault::BadCall, &fault.field, &fault.message)
     });
     forward::local_response(response, state)
 }
@@ -149,57 +150,46 @@ pub async fn answer_check(
 fn find_call(inbound: &InboundRequest, state: &mut RequestState) -> Result<CallKind, Box<Response<Bytes>>> {
     let worker = state.worker.clone();
     let headers = inbound.request.headers();
-    if let Err(fault) = worker.gateway.calls.authorize_caller(headers) {
-        count_call(state, CallResult::Denied);
-        return Err(Box::new(match fault {
-            CallerFault::Token => {
-                let mut response = refuse_fault(state, Fault::BadToken, "", Fault::BadToken.detail());
-                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-                response
-            }
-            CallerFault::Origin => refuse_fault(
-                state,
-                Fault::AccessDenied,
-                "",
-                "pages in a browser may not call the rate-limit service",
-            ),
-            CallerFault::NoService => {
-                refuse_fault(state, Fault::NoLocation, "", "the configuration has no rate-limit service")
-            }
-        }));
+    let mut refuse = |result, fault: Fault, message: &str| {
+        count_call(state, result);
+        Box::new(refuse_fault(state, fault, "", message))
+    };
+    match worker.gateway.calls.authorize_caller(headers) {
+        Ok(()) => {}
+        Err(CallerFault::Token) => {
+            let mut response = refuse(CallResult::Denied, Fault::BadToken, Fault::BadToken.detail());
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            return Err(response);
+        }
+        Err(CallerFault::Origin) => {
+            return Err(refuse(CallResult::Denied, Fault::AccessDenied, FROM_BROWSER));
+        }
+        Err(CallerFault::NoService) => return Err(refuse(CallResult::Denied, Fault::NoLocation, NO_SERVICE)),
     }
     if location::request_host(inbound.request.version(), headers, inbound.authority.as_ref()).is_err() {
-        count_call(state, CallResult::NoCall);
-        return Err(Box::new(refuse_fault(state, Fault::BadHost, "", Fault::BadHost.detail())));
+        return Err(refuse(CallResult::NoCall, Fault::BadHost, Fault::BadHost.detail()));
     }
     let Some(kind) = CallKind::from_path(inbound.request.uri().path()) else {
-        count_call(state, CallResult::NoCall);
         let message = "the calls are /check, /release, /settle, /renew and /auth";
-        return Err(Box::new(refuse_fault(state, Fault::NoLocation, "", message)));
+        return Err(refuse(CallResult::NoCall, Fault::NoLocation, message));
     };
     if inbound.request.method() != Method::POST {
-        count_call(state, CallResult::NoCall);
-        let mut response = refuse_fault(state, Fault::BadMethod, "", "calls are sent with POST");
+        let mut response = refuse(CallResult::NoCall, Fault::BadMethod, "calls are sent with POST");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
-        return Err(Box::new(response));
+        return Err(response);
     }
     if inbound.request.body().size_hint().lower() > BODY_MAX {
-        count_call(state, kind.bad_result());
-        return Err(Box::new(refuse_fault(
-            state,
-            Fault::BodyTooLarge,
-            "",
-            "the body of a call has at most 64 KiB",
-        )));
+        let message = "the body of a call has at most 64 KiB";
+        return Err(refuse(kind.bad_result(), Fault::BodyTooLarge, message));
     }
     Ok(kind)
 }
 
 fn answer_release(bytes: &[u8], state: &mut RequestState) -> Result<Response<Bytes>, CallFault> {
-    let call = LeaseCall::read_release(bytes)?;
+    let lease = call_body::read_release(bytes)?;
     let worker = state.worker.clone();
     let leases = &worker.gateway.calls.leases;
-    if !call.lease.is_some_and(|lease| leases.release(lease, worker.id, state.judged)) {
+    if !lease.is_some_and(|lease| leases.release(lease, worker.id, state.judged)) {
         return Ok(refuse_unknown(state, CallResult::ReleaseUnknown));
     }
     count_call(state, CallResult::ReleaseDone);
@@ -207,7 +197,7 @@ fn answer_release(bytes: &[u8], state: &mut RequestState) -> Result<Response<Byt
 }
 
 fn answer_renewal(bytes: &[u8], state: &mut RequestState) -> Result<Response<Bytes>, CallFault> {
-    let LeaseCall { lease, detail: span } = LeaseCall::read_renewal(bytes)?;
+    let (lease, span) = call_body::read_renewal(bytes)?;
     let worker = state.worker.clone();
     let leases = &worker.gateway.calls.leases;
     if !lease.is_some_and(|lease| leases.renew(lease, span, state.judged)) {
@@ -218,7 +208,7 @@ fn answer_renewal(bytes: &[u8], state: &mut RequestState) -> Result<Response<Byt
 }
 
 fn answer_settlement(bytes: &[u8], state: &mut RequestState) -> Result<Response<Bytes>, CallFault> {
-    let LeaseCall { lease, detail: units } = LeaseCall::read_settlement(bytes)?;
+    let (lease, units) = call_body::read_settlement(bytes)?;
     let worker = state.worker.clone();
     let leases = &worker.gateway.calls.leases;
     let settle = |lease: LeaseId| leases.settle(lease, &units, worker.id, state.judged);
@@ -255,10 +245,6 @@ fn refuse_unknown(state: &mut RequestState, result: CallResult) -> Response<Byte
         "lease",
         "there is no such lease, or it has ended",
     )
-}
-
-fn refuse_bad(state: &mut RequestState, fault: &CallFault) -> Response<Bytes> {
-    refuse_fault(state, Fault::BadCall, &fault.field, &fault.message)
 }
 
 /// The response to a call that is not judged; stores and counts the fault.

@@ -37,12 +37,6 @@ const OF_CALL: [HeaderName; 9] = [
     TE,
 ];
 
-/// A request as another proxy received it.
-pub(super) struct Original {
-    pub request: Request<RequestBody>,
-    pub scheme: Scheme,
-}
-
 /// Why a call to `/auth` is not understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HeaderFault {
@@ -53,56 +47,45 @@ pub(super) struct HeaderFault {
     pub reason: &'static str,
 }
 
-/// The status of a refusal that a proxy wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AuthStatus {
-    /// The status of the rejection.
-    Own,
-    /// 401 and 403 stay, any other is 403; headers say which it was.
-    Forbidden,
-}
-
-// === impl AuthStatus ===
-
-impl AuthStatus {
-    /// # Errors
-    /// The header has another value than 403, or several.
-    pub fn read(headers: &HeaderMap) -> Result<AuthStatus, HeaderFault> {
-        match single(headers, &X_AUTH_STATUS)?.map(HeaderValue::as_bytes) {
-            None => Ok(AuthStatus::Own),
-            Some(b"403") => Ok(AuthStatus::Forbidden),
-            Some(_) => Err(HeaderFault::malformed(&X_AUTH_STATUS, "must be 403")),
-        }
+/// True if a proxy wants 403 for every refusal but 401; headers then say which it was.
+///
+/// # Errors
+/// The header has another value than 403, or several.
+pub(super) fn wants_forbidden(headers: &HeaderMap) -> Result<bool, HeaderFault> {
+    match single(headers, &X_AUTH_STATUS)?.map(HeaderValue::as_bytes) {
+        None => Ok(false),
+        Some(b"403") => Ok(true),
+        Some(_) => Err(HeaderFault::malformed(&X_AUTH_STATUS, "must be 403")),
     }
 }
 
-// === impl Original ===
-
-impl Original {
-    /// Makes the request from the head of the call. `clients` tells which header names the client.
-    ///
-    /// # Errors
-    /// A header is missing, repeated or malformed.
-    pub fn read(mut call: Parts, clients: &ClientIp) -> Result<Original, HeaderFault> {
-        let headers = &call.headers;
-        if !headers.contains_key(clients.header()) {
-            return Err(HeaderFault::missing(clients.header()));
-        }
-        let method = Method::from_bytes(required(headers, &X_FORWARDED_METHOD)?.as_bytes())
-            .map_err(|_| HeaderFault::malformed(&X_FORWARDED_METHOD, "must be a method such as GET"))?;
-        let target = required(headers, &X_FORWARDED_URI)?;
-        let uri = read_target(target).ok_or_else(|| {
-            HeaderFault::malformed(&X_FORWARDED_URI, "must be a path that begins with /, and its query")
-        })?;
-        let scheme = forwarded::parse_scheme(required(headers, &X_FORWARDED_PROTO)?)
-            .ok_or_else(|| HeaderFault::malformed(&X_FORWARDED_PROTO, "must be http or https"))?;
-        let host = required(headers, &X_FORWARDED_HOST)?.clone();
-        OF_CALL.iter().for_each(|name| drop(call.headers.remove(name)));
-        call.headers.insert(HOST, host);
-        (call.method, call.uri, call.version) = (method, uri, Version::HTTP_11);
-        call.extensions.clear();
-        Ok(Original { request: Request::from_parts(call, RequestBody::Empty), scheme })
+/// Makes a request as another proxy received it, with its scheme, from the head of the call. `clients` tells which
+/// header names the client.
+///
+/// # Errors
+/// A header is missing, repeated or malformed.
+pub(super) fn read_original(
+    mut call: Parts,
+    clients: &ClientIp,
+) -> Result<(Request<RequestBody>, Scheme), HeaderFault> {
+    let headers = &call.headers;
+    if !headers.contains_key(clients.header()) {
+        return Err(HeaderFault::missing(clients.header()));
     }
+    let method = Method::from_bytes(required(headers, &X_FORWARDED_METHOD)?.as_bytes())
+        .map_err(|_| HeaderFault::malformed(&X_FORWARDED_METHOD, "must be a method such as GET"))?;
+    let target = required(headers, &X_FORWARDED_URI)?;
+    let uri = read_target(target).ok_or_else(|| {
+        HeaderFault::malformed(&X_FORWARDED_URI, "must be a path that begins with /, and its query")
+    })?;
+    let scheme = forwarded::parse_scheme(required(headers, &X_FORWARDED_PROTO)?)
+        .ok_or_else(|| HeaderFault::malformed(&X_FORWARDED_PROTO, "must be http or https"))?;
+    let host = required(headers, &X_FORWARDED_HOST)?.clone();
+    OF_CALL.iter().for_each(|name| drop(call.headers.remove(name)));
+    call.headers.insert(HOST, host);
+    (call.method, call.uri, call.version) = (method, uri, Version::HTTP_11);
+    call.extensions.clear();
+    Ok((Request::from_parts(call, RequestBody::Empty), scheme))
 }
 
 /// A target in origin form, or `*`. The absolute form would name a second host.

@@ -125,7 +125,7 @@ impl RespClient {
             ),
             _ => {
                 count(worker, CallResult::RespNoCall);
-                reply.write_error_about("ERR unknown command", command.name(), "");
+                reply.write_error_about("ERR unknown command", command.name());
             }
         }
         None
@@ -244,7 +244,7 @@ impl RespClient {
             _ if is("SETINFO", 3) || is("NO-EVICT", 2) || is("NO-TOUCH", 2) => reply.write_simple("OK"),
             _ => {
                 let word = command.argument(0).unwrap_or_default();
-                reply.write_error_about("ERR unknown subcommand of CLIENT, or wrong arguments of", word, "");
+                reply.write_error_about("ERR unknown subcommand of CLIENT, or wrong arguments of", word);
             }
         }
     }
@@ -266,7 +266,7 @@ fn answer_command_docs(command: &Command<'_>, reply: &mut ReplyWriter<'_>) {
             reply.begin_array(command.argument_count() - 1);
             (1..command.argument_count()).for_each(|_| reply.write_null());
         }
-        Some(word) => reply.write_error_about("ERR unknown subcommand of COMMAND:", word, ""),
+        Some(word) => reply.write_error_about("ERR unknown subcommand of COMMAND:", word),
     }
 }
 

@@ -95,7 +95,7 @@ impl BadCall<'_> {
             BadCall::LongKey => "ERR key is longer than 4096 bytes",
             BadCall::NotInteger(name, text) => {
                 let before = format!("ERR {name} is not an integer of 64 bits:");
-                return reply.write_error_about(&before, text, "");
+                return reply.write_error_about(&before, text);
             }
             BadCall::Terms(ThrottleFault::OutOfRange(name)) => match *name {
                 "max_burst" => "ERR max_burst is not within 0 and 9223372036854775806",

@@ -1,7 +1,7 @@
 //! The same call as JSON, as envoyproxy/ratelimit takes it: the JSON form of the messages (protojson).
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use http::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
@@ -12,6 +12,7 @@ use super::messages::{
     RateLimitResponse, RlsCode, UInt64Value,
 };
 use super::wire::RlsFault;
+use crate::service::calls::answer;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -102,7 +103,7 @@ pub(super) fn render_response(answer: &RateLimitResponse) -> Response<Bytes> {
     if !added.is_empty() {
         members.insert("responseHeadersToAdd".to_owned(), added.into());
     }
-    render(status, &Value::Object(members))
+    answer::render_json(status, &Value::Object(members))
 }
 
 /// The fields that have values, as protojson writes them.
@@ -138,20 +139,13 @@ fn code_word(code: i32) -> &'static str {
 
 /// The answer to a call that was not judged.
 pub(super) fn render_fault(fault: &RlsFault) -> Response<Bytes> {
-    let mut response = render(fault.http_status, &json!({ "code": fault.code(), "message": fault.message }));
+    let body = json!({ "code": fault.code(), "message": fault.message });
+    let mut response = answer::render_json(fault.http_status, &body);
     let headers = response.headers_mut();
     match fault.http_status {
         StatusCode::METHOD_NOT_ALLOWED => headers.insert(ALLOW, HeaderValue::from_static("POST")),
         StatusCode::UNAUTHORIZED => headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
         _ => None,
     };
-    response
-}
-
-fn render(status: StatusCode, value: &Value) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::from(value.to_string()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

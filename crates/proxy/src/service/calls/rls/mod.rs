@@ -11,13 +11,14 @@ mod status;
 mod wire;
 
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
 use http::header::HeaderMap;
 use http::{Method, Response, StatusCode};
 use http_body::Body;
 
-use super::{BODY_MAX, count_call};
+use super::{BODY_MAX, FROM_BROWSER, NO_SERVICE, count_call};
 use crate::forward;
-use crate::forward::{GrpcBody, ResponseBody};
+use crate::forward::{GrpcFrames, ResponseBody};
 use crate::gateway::CallerFault;
 use crate::judge;
 use crate::judge::inbound::InboundRequest;
@@ -176,28 +177,18 @@ fn authorize(headers: &HeaderMap, state: &RequestState) -> Result<(), CallRefusa
     let Err(fault) = state.worker.gateway.calls.authorize_caller(headers) else { return Ok(()) };
     let (fault, counted) = match fault {
         CallerFault::Token => (RlsFault::of_gateway(Fault::BadToken), Fault::BadToken),
-        CallerFault::Origin => {
-            let message = "pages in a browser may not call the rate-limit service";
-            (RlsFault::new("7", message, StatusCode::FORBIDDEN), Fault::AccessDenied)
-        }
-        CallerFault::NoService => {
-            (RlsFault::unimplemented("the configuration has no rate-limit service"), Fault::NoLocation)
-        }
+        CallerFault::Origin => (RlsFault::new("7", FROM_BROWSER, StatusCode::FORBIDDEN), Fault::AccessDenied),
+        CallerFault::NoService => (RlsFault::unimplemented(NO_SERVICE), Fault::NoLocation),
     };
     Err(CallRefusal { fault, result: CallResult::RlsDenied, counted: Some(counted) })
 }
 
-/// Notes why a call is refused, for log and metrics.
-fn note_refusal(refusal: &CallRefusal, state: &mut RequestState) {
-    count_call(state, refusal.result);
+fn refuse_call(call: RlsCall, refusal: CallRefusal, mut state: Box<RequestState>) -> Response<ResponseBody> {
+    count_call(&state, refusal.result);
     if let Some(fault) = refusal.counted {
         state.outcome.verdict = Verdict::Fault(fault);
         state.worker.gateway.metrics.count_fault(state.worker.id, fault.index());
     }
-}
-
-fn refuse_call(call: RlsCall, refusal: CallRefusal, mut state: Box<RequestState>) -> Response<ResponseBody> {
-    note_refusal(&refusal, &mut state);
     let response: Response<Bytes> = match call {
         RlsCall::Json => json::render_fault(&refusal.fault),
         _ => refusal.fault.render(),
@@ -213,7 +204,11 @@ const SERVICES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", 
 ///
 /// # Errors
 /// The message is malformed, or nothing is known of the service.
-fn answer_health(call: RlsCall, bytes: &[u8], state: &RequestState) -> Result<Response<GrpcBody>, RlsFault> {
+fn answer_health(
+    call: RlsCall,
+    bytes: &[u8],
+    state: &RequestState,
+) -> Result<Response<GrpcFrames>, RlsFault> {
     let HealthCheckRequest { service } = wire::read_message(bytes)?;
     let is_known = SERVICES.contains(&service.as_str());
     let mut serving = state.worker.gateway.calls.serving.subscribe();
@@ -225,7 +220,8 @@ fn answer_health(call: RlsCall, bytes: &[u8], state: &RequestState) -> Result<Re
     };
     if call == RlsCall::HealthCheck {
         if !is_known {
-            return Err(RlsFault::not_found("nothing is known of the health of this service"));
+            let message = "nothing is known of the health of this service";
+            return Err(RlsFault::new("5", message, StatusCode::NOT_FOUND));
         }
         return Ok(wire::render_unary(&report_status(status)));
     }
@@ -233,9 +229,10 @@ fn answer_health(call: RlsCall, bytes: &[u8], state: &RequestState) -> Result<Re
     let last = async move {
         let _ = serving.wait_for(|serving| !serving).await;
         let status = if is_known { ServingStatus::NotServing } else { ServingStatus::ServiceUnknown };
-        (wire::frame_message(&report_status(status)), wire::stopping_trailers())
+        stream::iter([wire::frame_message(&report_status(status)), wire::trailers("14", "the process ends")])
     };
-    Ok(wire::render_body(GrpcBody::stream(wire::frame_message(&report_status(status)), last)))
+    let first = stream::iter([wire::frame_message(&report_status(status))]);
+    Ok(wire::render_frames(first.chain(stream::once(last).flatten())))
 }
 
 fn report_status(status: ServingStatus) -> HealthCheckResponse {

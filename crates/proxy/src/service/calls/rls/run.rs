@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
+
 use super::messages::{RateLimitRequest, RateLimitResponse};
 use super::plan::{CallPlan, HitsUse, PlannedPart};
-use super::status::{AnswerParts, JudgedPart};
+use super::status::JudgedPart;
 use super::wire::RlsFault;
 use super::{CallRefusal, RlsCall, count_call};
 use crate::gateway::Gateway;
@@ -67,7 +69,7 @@ pub(super) async fn run_call(
         Ok(parts) => parts,
         Err(fault) => return (state, Err(bad(fault))),
     };
-    let mut answer = AnswerParts::new(request.descriptors.len());
+    let mut answer = RateLimitResponse::admitting(request.descriptors.len());
     // A call that is refused by a mere look takes nothing either.
     let is_refused = match add_looks(&mut answer, &mut state, parts.peeked.as_deref().into_iter()).await {
         Ok(is_refused) => is_refused,
@@ -81,7 +83,7 @@ pub(super) async fn run_call(
         )
         .await;
         count_call(&state, CallResult::RlsRejected);
-        return (state, refused.map(|_| answer.finish()));
+        return (state, refused.map(|_| answer));
     }
     if let Some(part) = parts.charged.as_deref() {
         let (judged, merged) = Received { inbound, state }.judge_descriptors(&part.terms);
@@ -98,7 +100,7 @@ pub(super) async fn run_call(
         if refused.is_some() {
             let refused = add_looks(&mut answer, &mut state, parts.given.as_deref().into_iter()).await;
             count_verdict(&state);
-            return (state, refused.map(|_| answer.finish()));
+            return (state, refused.map(|_| answer));
         }
     }
     let given = match parts.given.as_deref() {
@@ -106,9 +108,9 @@ pub(super) async fn run_call(
         None => Ok(()),
     };
     let given = match given {
-        Ok(()) => add_looks(&mut answer, &mut state, parts.given.as_deref().into_iter())
-            .await
-            .map(|_| answer.finish()),
+        Ok(()) => {
+            add_looks(&mut answer, &mut state, parts.given.as_deref().into_iter()).await.map(|_| answer)
+        }
         Err(refusal) => Err(refusal),
     };
     if given.is_ok() {
@@ -165,7 +167,7 @@ impl<'c> PlannedParts<'c> {
 
 /// Adds the statuses of descriptors that are only looked at; true if they are refused.
 async fn add_looks<'p, 'c: 'p>(
-    answer: &mut AnswerParts,
+    answer: &mut RateLimitResponse,
     state: &mut RequestState,
     parts: impl Iterator<Item = &'p PlannedPart<'c>>,
 ) -> Result<bool, CallRefusal> {
@@ -236,8 +238,9 @@ fn conclude(state: &mut RequestState, is_admitted: bool, deadline: CallDeadline)
 }
 
 fn late() -> CallRefusal {
-    let counted = Some(Fault::LocationTimeout);
-    CallRefusal { fault: RlsFault::late(), result: CallResult::RlsLate, counted }
+    let message = "the decision took longer than grpc-timeout";
+    let fault = RlsFault::new("4", message, StatusCode::GATEWAY_TIMEOUT);
+    CallRefusal { fault, result: CallResult::RlsLate, counted: Some(Fault::LocationTimeout) }
 }
 
 fn count_verdict(state: &RequestState) {

@@ -37,23 +37,12 @@ pub(super) struct JudgedPart<'a, 'c> {
     pub refused: Option<Option<LimitId>>,
 }
 
-/// An answer that is being made.
-pub(super) struct AnswerParts(RateLimitResponse);
-
-// === impl AnswerParts ===
-
-impl AnswerParts {
+impl RateLimitResponse {
     /// The answer that no limit applies.
-    pub fn new(descriptors: usize) -> AnswerParts {
-        let ok = RlsCode::Ok as i32;
-        let status = DescriptorStatus {
-            code: ok,
-            current_limit: None,
-            limit_remaining: 0,
-            duration_until_reset: None,
-        };
-        let statuses = vec![status; descriptors];
-        AnswerParts(RateLimitResponse { overall_code: ok, statuses, response_headers_to_add: Vec::new() })
+    pub fn admitting(descriptors: usize) -> RateLimitResponse {
+        let code = RlsCode::Ok as i32;
+        let statuses = vec![DescriptorStatus { code, ..DescriptorStatus::default() }; descriptors];
+        RateLimitResponse { overall_code: code, statuses, response_headers_to_add: Vec::new() }
     }
 
     /// Adds the statuses of judged descriptors.
@@ -72,9 +61,9 @@ impl AnswerParts {
             let is_own = |limit: LimitId| descriptor.places.clone().any(|place| limits[place].id == limit);
             let is_over = refused.is_some() && shown.is_some_and(rejects)
                 || is_numberless && refused_by.is_none_or(is_own);
-            let status = &mut self.0.statuses[index];
+            let status = &mut self.statuses[index];
             if is_over {
-                (status.code, self.0.overall_code) = (RlsCode::OverLimit as i32, RlsCode::OverLimit as i32);
+                (status.code, self.overall_code) = (RlsCode::OverLimit as i32, RlsCode::OverLimit as i32);
             }
             if let Some(judged) = shown {
                 let limit = &limits[usize::from(judged.limit_index)];
@@ -84,7 +73,7 @@ impl AnswerParts {
             }
         }
         if refused.is_some() {
-            self.0.overall_code = RlsCode::OverLimit as i32;
+            self.overall_code = RlsCode::OverLimit as i32;
         }
     }
 
@@ -93,7 +82,7 @@ impl AnswerParts {
         let mut headers = HeaderMap::new();
         let gateway = &state.worker.gateway;
         limit_report::write_judged(gateway, Some(gateway.call_route()), chain, decisions, &mut headers);
-        if self.0.overall_code == RlsCode::OverLimit as i32
+        if self.overall_code == RlsCode::OverLimit as i32
             && let Some(ns) = state.judgement.retry_after_ns
         {
             headers.insert(RETRY_AFTER, HeaderValue::from(ns.div_ceil(NS_PER_SECOND)));
@@ -101,11 +90,7 @@ impl AnswerParts {
         let added = headers.iter().filter_map(|(name, value)| {
             Some(HeaderToAdd { key: name.as_str().to_owned(), value: value.to_str().ok()?.to_owned() })
         });
-        self.0.response_headers_to_add.extend(added);
-    }
-
-    pub fn finish(self) -> RateLimitResponse {
-        self.0
+        self.response_headers_to_add.extend(added);
     }
 }
 

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::stream::{self, Stream};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
+use http_body::Frame;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::Message;
 
-use crate::forward::GrpcBody;
+use crate::forward::GrpcFrames;
 use crate::reject::Fault;
 
 pub(super) const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
@@ -47,14 +49,6 @@ impl RlsFault {
 
     pub fn unimplemented(message: impl Into<String>) -> RlsFault {
         RlsFault::new("12", message, StatusCode::NOT_FOUND)
-    }
-
-    pub fn late() -> RlsFault {
-        RlsFault::new("4", "the decision took longer than grpc-timeout", StatusCode::GATEWAY_TIMEOUT)
-    }
-
-    pub fn not_found(message: impl Into<String>) -> RlsFault {
-        RlsFault::new("5", message, StatusCode::NOT_FOUND)
     }
 
     pub fn of_gateway(fault: Fault) -> RlsFault {
@@ -117,7 +111,7 @@ pub(super) fn read_message<M: Message + Default>(body: &[u8]) -> Result<M, RlsFa
 }
 
 /// A message with its prefix.
-pub(super) fn frame_message(message: &impl Message) -> Bytes {
+pub(super) fn frame_message(message: &impl Message) -> Frame<Bytes> {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
     framed.put_u8(0);
@@ -125,32 +119,28 @@ pub(super) fn frame_message(message: &impl Message) -> Bytes {
     framed.put_u32(length as u32);
     // Cannot fail: the buffer grows.
     let _ = message.encode(&mut framed);
-    framed.freeze()
+    Frame::data(framed.freeze())
 }
 
 /// An answer of one message.
-pub(super) fn render_unary(message: &impl Message) -> Response<GrpcBody> {
-    render_body(GrpcBody::unary(frame_message(message), ok_trailers()))
+pub(super) fn render_unary(message: &impl Message) -> Response<GrpcFrames> {
+    render_frames(stream::iter([frame_message(message), trailers("0", "")]))
 }
 
-pub(super) fn render_body(body: GrpcBody) -> Response<GrpcBody> {
-    let mut response = Response::new(body);
+pub(super) fn render_frames(frames: impl Stream<Item = Frame<Bytes>> + 'static) -> Response<GrpcFrames> {
+    let mut response = Response::new(Box::pin(frames) as GrpcFrames);
     response.headers_mut().insert(CONTENT_TYPE, GRPC);
     response
 }
 
-fn ok_trailers() -> HeaderMap {
-    let mut trailers = HeaderMap::with_capacity(1);
-    trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
-    trailers
-}
-
-/// The trailers of a stream that ends because the process does.
-pub(super) fn stopping_trailers() -> HeaderMap {
+/// The end of an answer; an empty `message` is none.
+pub(super) fn trailers(status: &'static str, message: &'static str) -> Frame<Bytes> {
     let mut trailers = HeaderMap::with_capacity(2);
-    trailers.insert(GRPC_STATUS, HeaderValue::from_static("14"));
-    trailers.insert(GRPC_MESSAGE, HeaderValue::from_static("the process ends"));
-    trailers
+    trailers.insert(GRPC_STATUS, HeaderValue::from_static(status));
+    if !message.is_empty() {
+        trailers.insert(GRPC_MESSAGE, HeaderValue::from_static(message));
+    }
+    Frame::trailers(trailers)
 }
 
 /// The time that the caller allows; `None` = any.
@@ -208,7 +198,7 @@ mod tests {
     #[test]
     fn a_body_is_exactly_one_message() {
         let message = HealthCheckRequest { service: "a".to_owned() };
-        let framed = frame_message(&message);
+        let framed = frame_message(&message).into_data().unwrap();
         assert_eq!(framed, [0, 0, 0, 0, 3, 10, 1, b'a'].as_slice());
         assert_eq!(read_message::<HealthCheckRequest>(&framed), Ok(message));
         for wrong in
