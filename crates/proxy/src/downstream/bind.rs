@@ -128,37 +128,29 @@ pub fn bind_listeners(
     for entry in listen {
         let protocol = ListenerProtocol::new(entry, None)
             .map_err(|error| format!("cannot serve {}: {error}", entry.address))?;
-        let mut add = |target: &BindTarget, sockets: BoundSockets| -> Result<(), String> {
-            let display_address =
-                sockets.display_address(&protocol).map_err(|error| listen_error(&entry.address, &error))?;
-            // A reload may keep only one of the two sockets of a bare port.
-            let protocol = Arc::new(ArcSwap::from_pointee(protocol.for_another_socket()));
-            bound.push(BoundListener { target: target.clone(), display_address, sockets, protocol });
-            Ok(())
-        };
-        let targets = bind_targets(&entry.address);
-        match &entry.address {
+        let found = match &entry.address {
             ListenAddress::Port(port) => {
                 let v4 = bind_tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port)), workers, open_sockets)?;
-                for sockets in bind_tcp_v6(*port, &v4, workers, open_sockets)? {
-                    add(&targets[0], sockets)?;
-                }
-                v4.into_iter().try_for_each(|sockets| add(&targets[1], sockets))?;
+                vec![bind_tcp_v6(*port, &v4, workers, open_sockets)?, v4]
             }
-            ListenAddress::Address(address) => {
-                let all = bind_tcp(*address, workers, open_sockets)?;
-                all.into_iter().try_for_each(|sockets| add(&targets[0], sockets))?;
-            }
+            ListenAddress::Address(address) => vec![bind_tcp(*address, workers, open_sockets)?],
             ListenAddress::Unix(path) => {
                 let mut sockets = open_sockets.take_sockets(&BindTarget::Unix(path.clone()));
                 if sockets.is_empty() {
                     sockets.push(bind_unix(path, entry.mode)?);
                 }
-                sockets.into_iter().try_for_each(|sockets| add(&targets[0], sockets))?;
+                vec![sockets]
             }
-            ListenAddress::Systemd(name) => {
-                let all = take_systemd(name, open_sockets)?;
-                all.into_iter().try_for_each(|sockets| add(&targets[0], sockets))?;
+            ListenAddress::Systemd(name) => vec![take_systemd(name, open_sockets)?],
+        };
+        for (target, all) in bind_targets(&entry.address).into_iter().zip(found) {
+            for sockets in all {
+                let display_address = sockets
+                    .display_address(&protocol)
+                    .map_err(|error| listen_error(&entry.address, &error))?;
+                // A reload may keep only one of the two sockets of a bare port.
+                let protocol = Arc::new(ArcSwap::from_pointee(protocol.for_another_socket()));
+                bound.push(BoundListener { target: target.clone(), display_address, sockets, protocol });
             }
         }
     }

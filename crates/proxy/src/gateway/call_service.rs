@@ -10,15 +10,14 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 use tokio::sync::watch;
 
+use super::limit_chain::BuiltLimits;
 use super::{Action, CompiledEdits, Domains, Gateway, LimitChain, Route};
 use crate::reject::CompiledTemplate;
 use sluicegate_admission::leases::Leases;
 use sluicegate_base::secrets;
-use sluicegate_limit::Limit;
 use sluicegate_limit::throttle::ThrottleTable;
 use sluicegate_model::{Config, HeaderEdits, HostHeader, LimitId, LocationId, Secret, TemplateConfig};
-use sluicegate_observe::metrics::{Metrics, ServiceCallCounts, values};
-use sluicegate_store::SharedLimit;
+use sluicegate_observe::metrics::ServiceCallCounts;
 
 /// The needs of the rate-limit service beside the limits.
 pub struct CallService {
@@ -52,12 +51,7 @@ pub enum CallerFault {
 impl CallService {
     /// Continues with the leases and counts of the previous gateway, also where it has no service any more: leases end
     /// by themselves.
-    pub(super) fn new(
-        config: &Config,
-        previous: Option<&Gateway>,
-        metrics: &Metrics,
-        domains: Domains,
-    ) -> CallService {
+    pub(super) fn new(config: &Config, previous: Option<&Gateway>, domains: Domains) -> CallService {
         let previous = previous.map(|previous| &previous.calls);
         let workers = config.server.workers;
         let leases = previous.map_or_else(Arc::default, |calls| calls.leases.clone());
@@ -66,12 +60,6 @@ impl CallService {
         let counts = previous.map(|calls| calls.counts.clone());
         let counts = counts.unwrap_or_else(|| Arc::new(ServiceCallCounts::new(workers)));
         let serving = previous.map_or_else(|| watch::Sender::new(true), |calls| calls.serving.clone());
-        if config.service.is_some() {
-            let (held, counted) = (leases.clone(), throttles.clone());
-            metrics.watch_calls(&counts);
-            metrics.watch_value(values::SERVICE_LEASES, Vec::new(), move || held.count() as u64);
-            metrics.watch_value(values::THROTTLE_KEYS, Vec::new(), move || counted.key_count() as u64);
-        }
         let tokens = config.service.as_ref().map(|service| service.tokens.clone());
         let declared = config.declared_limits();
         let mut places = vec![0..0; config.limits.len()];
@@ -147,12 +135,8 @@ impl Gateway {
 
 impl Route {
     /// The route of calls that name limits: all limits, of which each call selects its own. `None` without a service.
-    pub(super) fn for_calls(
-        config: &Config,
-        limits: &[Arc<Limit>],
-        shared: &[Option<Arc<SharedLimit>>],
-    ) -> Option<Route> {
-        config.service.as_ref()?;
+    pub(super) fn for_calls(built: BuiltLimits<'_>) -> Option<Route> {
+        built.config.service.as_ref()?;
         let no_edits = HeaderEdits::default();
         let json = HeaderValue::from_static("application/json");
         Some(Route {
@@ -162,14 +146,14 @@ impl Route {
                 body: CompiledTemplate::for_body(&TemplateConfig(Vec::new()), &json),
                 content_type: json.clone(),
             },
-            chain: LimitChain::for_calls(config, limits, shared),
+            chain: LimitChain::for_calls(built),
             body_plan: None,
             access: None,
             strip: None,
             host_header: HostHeader::Client,
             request_headers: no_edits.clone(),
             request_edits: CompiledEdits::new([&no_edits]),
-            response_edits: CompiledEdits::new([&config.server.headers]),
+            response_edits: CompiledEdits::new([&built.config.server.headers]),
             timeout: None,
             bandwidth: None,
             cors: None,

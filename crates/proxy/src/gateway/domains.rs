@@ -7,11 +7,10 @@ use http::HeaderName;
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 
+use super::limit_chain::BuiltLimits;
 use super::{Gateway, LimitChain};
 use sluicegate_http::request::descriptor::{DescriptorRules, Entries};
-use sluicegate_limit::Limit;
 use sluicegate_model::{Config, Cost, DescriptorRuleConfig, DomainConfig, KeyPart, LimitConfig, ValueSource};
-use sluicegate_store::SharedLimit;
 
 /// The most chains of rules that are kept for calls with several descriptors.
 const COMBINATIONS_MAX: usize = 1_024;
@@ -44,14 +43,10 @@ pub struct DomainRule {
 // === impl Domains ===
 
 impl Domains {
-    pub(super) fn new(
-        config: &Config,
-        limits: &[Arc<Limit>],
-        shared: &[Option<Arc<SharedLimit>>],
-    ) -> Domains {
-        let domains = config.service.iter().flat_map(|service| &service.domains).enumerate();
+    pub(super) fn new(built: BuiltLimits<'_>) -> Domains {
+        let domains = built.config.service.iter().flat_map(|service| &service.domains).enumerate();
         let build = |(index, domain): (usize, &DomainConfig)| {
-            (domain.name.clone(), Domain::new(config, index, domain, limits, shared))
+            (domain.name.clone(), Domain::new(built, index, domain))
         };
         Domains(domains.map(build).collect())
     }
@@ -65,21 +60,15 @@ impl Domains {
 // === impl Domain ===
 
 impl Domain {
-    fn new(
-        config: &Config,
-        index: usize,
-        domain: &DomainConfig,
-        limits: &[Arc<Limit>],
-        shared: &[Option<Arc<SharedLimit>>],
-    ) -> Domain {
+    fn new(built: BuiltLimits<'_>, index: usize, domain: &DomainConfig) -> Domain {
         let build = |rule: &DescriptorRuleConfig| {
             let is_replaced = |other: &DescriptorRuleConfig| {
                 other.name.as_ref().is_some_and(|name| rule.replaces.contains(name))
             };
             let replaced = domain.rules.iter().enumerate().filter(|(_, other)| is_replaced(other));
             DomainRule {
-                chain: Arc::new(LimitChain::for_rules(config, std::iter::once(rule), limits, shared)),
-                read_headers: header_names(config, rule).into(),
+                chain: Arc::new(LimitChain::for_rules(built, std::iter::once(rule))),
+                read_headers: header_names(built.config, rule).into(),
                 // At most 10,000 rules are in a file.
                 replaces: match rule.replaces.is_empty() {
                     true => Box::default(),
@@ -116,8 +105,8 @@ impl Domain {
         }
         let configs = gateway.config.service.iter().flat_map(|service| service.domains.get(self.index));
         let rules = configs.flat_map(|domain| list.iter().map(|&rule| &domain.rules[usize::from(rule)]));
-        let chain = LimitChain::for_rules(&gateway.config, rules, &gateway.limits, &gateway.shared);
-        let chain = Arc::new(chain);
+        let built = BuiltLimits { config: &gateway.config, limits: &gateway.limits, shared: &gateway.shared };
+        let chain = Arc::new(LimitChain::for_rules(built, rules));
         let mut combinations = self.combinations.write();
         if combinations.len() >= COMBINATIONS_MAX {
             combinations.clear();

@@ -78,11 +78,8 @@ pub struct SavedGrant {
 impl Gateway {
     /// All grants in force.
     pub fn list_grants(&self, now: Now) -> Vec<ActiveGrant> {
-        let of_limit = |limit: &LimitConfig| {
-            let active = limit.grants.iter().filter(|grant| grant.until_ns > now.0);
-            active.map(|grant| ActiveGrant::from_config(&limit.name, grant)).collect::<Vec<_>>()
-        };
-        self.config.limits.iter().flat_map(of_limit).collect()
+        let active = active_grants(&self.config, now);
+        active.map(|(limit, grant)| ActiveGrant::from_config(&limit.name, grant)).collect()
     }
 
     /// The configuration in force with one more grant; a grant of the same key is replaced. Returns both as well.
@@ -167,21 +164,15 @@ impl Gateway {
 
     /// Takes the grants in force over into the next configuration, as far as their limits and keys stay.
     pub fn carry_grants(&self, next: &mut Config, now: Now) {
-        for limit in &self.config.limits {
-            for grant in limit.grants.iter().filter(|grant| grant.until_ns > now.0) {
-                SavedGrant::new_in_process(limit, grant.clone()).add_to(next);
-            }
+        for (limit, grant) in active_grants(&self.config, now) {
+            SavedGrant::new_in_process(limit, grant.clone()).add_to(next);
         }
     }
 
     /// All grants in force, for another process.
     pub fn save_grants(&self, now: Now) -> Vec<SavedGrant> {
-        let of_limit = |limit: &LimitConfig| {
-            let saved = |grant: &GrantConfig| SavedGrant::new(limit, grant.clone());
-            let active = limit.grants.iter().filter(|grant| grant.until_ns > now.0);
-            active.map(saved).collect::<Vec<_>>()
-        };
-        self.config.limits.iter().flat_map(of_limit).collect()
+        let active = active_grants(&self.config, now);
+        active.map(|(limit, grant)| SavedGrant::new(limit, grant.clone())).collect()
     }
 
     /// The configuration in force with the grants of another process; `None` = no grant is left.
@@ -200,6 +191,12 @@ impl Gateway {
     pub fn find_limit(&self, name: &str) -> Option<LimitId> {
         self.config.limits.iter().position(|limit| limit.name == name).map(LimitId)
     }
+}
+
+/// The grants in force, each with its limit.
+pub(super) fn active_grants(config: &Config, now: Now) -> impl Iterator<Item = (&LimitConfig, &GrantConfig)> {
+    let all = config.limits.iter().flat_map(|limit| limit.grants.iter().map(move |grant| (limit, grant)));
+    all.filter(move |(_, grant)| grant.until_ns > now.0)
 }
 
 fn find_limit<'c>(config: &'c mut Config, name: &str) -> Result<&'c mut LimitConfig, GrantFault> {

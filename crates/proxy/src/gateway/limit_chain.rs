@@ -32,40 +32,39 @@ pub struct ChainPlace {
     pub own_variant: usize,
 }
 
+/// The limits that chains are made of.
+#[derive(Clone, Copy)]
+pub(super) struct BuiltLimits<'a> {
+    pub config: &'a Config,
+    pub limits: &'a [Arc<Limit>],
+    pub shared: &'a [Option<Arc<SharedLimit>>],
+}
+
 impl LimitChain {
     /// `location`: that of the chain; `None` = it is for requests that no location serves.
-    pub(super) fn new(
-        config: &Config,
-        location: Option<&LocationConfig>,
-        limits: &[Arc<Limit>],
-        shared: &[Option<Arc<SharedLimit>>],
-    ) -> LimitChain {
+    pub(super) fn new(built: BuiltLimits<'_>, location: Option<&LocationConfig>) -> LimitChain {
+        let config = built.config;
         let timeout = location.and_then(|location| location.timeout);
         let max_wait = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let own = location.map_or(&[][..], |location| &location.limits);
         let ids: Vec<LimitId> = config.with_shadows(config.server.limits.iter().chain(own)).collect();
         let view_of = |limit| config.view_at(location, limit);
-        LimitChain::of_limits(&ids, view_of, max_wait, limits, shared)
+        LimitChain::of_limits(built, &ids, view_of, max_wait)
     }
 
     /// All limits, for calls that select some of them by name.
-    pub(super) fn for_calls(
-        config: &Config,
-        limits: &[Arc<Limit>],
-        shared: &[Option<Arc<SharedLimit>>],
-    ) -> LimitChain {
-        let ids: Vec<LimitId> = config.with_shadows(&config.declared_limits()).collect();
-        LimitChain::of_limits(&ids, |_| None, u64::MAX, limits, shared)
+    pub(super) fn for_calls(built: BuiltLimits<'_>) -> LimitChain {
+        let ids: Vec<LimitId> = built.config.with_shadows(&built.config.declared_limits()).collect();
+        LimitChain::of_limits(built, &ids, |_| None, u64::MAX)
     }
 
     /// The limits of rules for descriptors, one rule after the other. A limit of several rules stands in the chain for
     /// each of them, because each descriptor has keys of its own.
-    pub fn for_rules<'r>(
-        config: &Config,
+    pub(super) fn for_rules<'r>(
+        built: BuiltLimits<'_>,
         rules: impl Iterator<Item = &'r DescriptorRuleConfig>,
-        limits: &[Arc<Limit>],
-        shared: &[Option<Arc<SharedLimit>>],
     ) -> LimitChain {
+        let BuiltLimits { config, limits, shared } = built;
         let places_of = |rule: &'r DescriptorRuleConfig| {
             let view_of =
                 |limit| rule.views.iter().find(|(viewed, _)| *viewed == limit).map(|(_, view)| *view);
@@ -78,14 +77,13 @@ impl LimitChain {
 
     /// `view_of` tells the view by which a limit judges here; `None` = its own numbers.
     fn of_limits(
+        built: BuiltLimits<'_>,
         ids: &[LimitId],
         view_of: impl Fn(LimitId) -> Option<ViewId>,
         max_wait: u64,
-        limits: &[Arc<Limit>],
-        shared: &[Option<Arc<SharedLimit>>],
     ) -> LimitChain {
-        let chain = Chain::new(ids.iter().map(|id| limits[id.0].clone()).collect());
-        let chain = chain.with_max_wait(max_wait).with_shared(shared);
+        let chain = Chain::new(ids.iter().map(|id| built.limits[id.0].clone()).collect());
+        let chain = chain.with_max_wait(max_wait).with_shared(built.shared);
         LimitChain::with_views(chain, |_, limit| view_of(limit), max_wait)
     }
 

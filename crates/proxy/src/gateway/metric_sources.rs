@@ -3,20 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{REQUESTS_CLOSED, REQUESTS_OPENED};
+use super::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::reject::Fault;
-use sluicegate_admission::ban::Bans;
-use sluicegate_admission::operator_bans::OperatorBans;
 use sluicegate_base::clock::Now;
 use sluicegate_http::upstream::{Server, Upstream};
 use sluicegate_limit::Limit;
 use sluicegate_limit::pushback::Pauses;
 use sluicegate_model::{self as model, Config};
-use sluicegate_observe::access_log::AccessLog;
-use sluicegate_observe::metrics::cells::Counters;
-use sluicegate_observe::metrics::{MetricLabels, Metrics, values};
-use sluicegate_observe::traces::Tracer;
-use sluicegate_store::{SharedLimit, Store};
+use sluicegate_observe::metrics::{MetricLabels, values};
+use sluicegate_store::SharedLimit;
 
 pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> MetricLabels {
     let servers = |upstream: &Arc<Upstream>| {
@@ -34,145 +29,164 @@ pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Metr
     }
 }
 
-/// Registers the values of limits, requests, the access log and the spans.
-pub(super) fn watch_gateway(
-    metrics: &Metrics,
-    limits: &[Arc<Limit>],
-    shared: &[Option<Arc<SharedLimit>>],
-    access_log: &Arc<AccessLog>,
-    tracer: Option<&Arc<Tracer>>,
-    request_counts: &Arc<Counters<2>>,
-) {
-    for limit in limits {
-        let watch = |metric, read: fn(&Limit) -> u64| {
-            let limit = limit.clone();
-            metrics.watch_limit(metric, limit.id, None, move || read(&limit));
-        };
-        watch(values::QUEUE_DEPTH, |limit| limit.waiter_count() as u64);
-        // The keys of a shared limit are counted in the store.
-        if limit.config.shared.is_none() {
-            watch(values::KEYS, |limit| limit.key_count() as u64);
+// === impl Gateway ===
+
+impl Gateway {
+    /// Registers the values that are read at each scrape.
+    pub(super) fn watch_values(&self) {
+        self.watch_limits();
+        self.watch_requests();
+        self.watch_bans();
+        self.watch_shared_limits();
+        self.watch_upstreams();
+        self.watch_calls();
+    }
+
+    fn watch_limits(&self) {
+        let metrics = &self.metrics;
+        for limit in &self.limits {
+            let watch = |metric, read: fn(&Limit) -> u64| {
+                let limit = limit.clone();
+                metrics.watch_limit(metric, limit.id, None, move || read(&limit));
+            };
+            watch(values::QUEUE_DEPTH, |limit| limit.waiter_count() as u64);
+            // The keys of a shared limit are counted in the store.
+            if limit.config.shared.is_none() {
+                watch(values::KEYS, |limit| limit.key_count() as u64);
+            }
+            if limit.config.charge.is_some() {
+                watch(values::RESERVED_UNITS, Limit::reserved_units);
+            }
+            let (overflow, shared_limit) = (limit.clone(), self.shared[limit.id.0].clone());
+            metrics.watch_limit(values::OVERFLOW, limit.id, None, move || {
+                overflow.overflow_count() + shared_limit.as_ref().map_or(0, |shared| shared.overflow_count())
+            });
+            // A grant is not shown: its name holds a key, and no client may choose a label.
+            let is_in_file = |variant: &usize| limit.config.variant_grant(*variant).is_none();
+            for variant in limit.adaptive_variants().into_iter().filter(is_in_file) {
+                let (slots, tier) = (limit.clone(), limit.config.variant_tier(variant));
+                let tier = tier.map(|tier| ("tier", tier));
+                metrics
+                    .watch_limit(values::ADAPTIVE_SLOTS, limit.id, tier, move || slots.slot_count(variant));
+            }
         }
-        if limit.config.charge.is_some() {
-            watch(values::RESERVED_UNITS, Limit::reserved_units);
-        }
-        let (overflow, shared_limit) = (limit.clone(), shared[limit.id.0].clone());
-        metrics.watch_limit(values::OVERFLOW, limit.id, None, move || {
-            overflow.overflow_count() + shared_limit.as_ref().map_or(0, |shared| shared.overflow_count())
+    }
+
+    /// Registers the values of requests, the access log and the spans.
+    fn watch_requests(&self) {
+        let metrics = &self.metrics;
+        let request_counts = self.load.request_counts.clone();
+        // Read the closed count first: a request that ends in between must not make the number negative.
+        metrics.watch_value(values::IN_FLIGHT, Vec::new(), move || {
+            let closed = request_counts.sum(REQUESTS_CLOSED);
+            request_counts.sum(REQUESTS_OPENED).saturating_sub(closed)
         });
-        // A grant is not shown: its name holds a key, and no client may choose a label.
-        let is_in_file = |variant: &usize| limit.config.variant_grant(*variant).is_none();
-        for variant in limit.adaptive_variants().into_iter().filter(is_in_file) {
-            let (slots, tier) = (limit.clone(), limit.config.variant_tier(variant));
-            let tier = tier.map(|tier| ("tier", tier));
-            metrics.watch_limit(values::ADAPTIVE_SLOTS, limit.id, tier, move || slots.slot_count(variant));
+        let access_log = self.access_log.clone();
+        metrics.watch_value(values::DROPPED_LINES, Vec::new(), move || access_log.dropped_lines());
+        if let Some(counts) = self.tracer.as_ref().map(|tracer| tracer.counts.clone()) {
+            let exported = counts.clone();
+            metrics.watch_value(values::SPANS_EXPORTED, Vec::new(), move || exported.exported.load(Relaxed));
+            metrics.watch_value(values::SPANS_DROPPED, Vec::new(), move || counts.dropped.load(Relaxed));
         }
     }
-    let request_counts = request_counts.clone();
-    // Read the closed count first: a request that ends in between must not make the number negative.
-    metrics.watch_value(values::IN_FLIGHT, Vec::new(), move || {
-        let closed = request_counts.sum(REQUESTS_CLOSED);
-        request_counts.sum(REQUESTS_OPENED).saturating_sub(closed)
-    });
-    let access_log = access_log.clone();
-    metrics.watch_value(values::DROPPED_LINES, Vec::new(), move || access_log.dropped_lines());
-    if let Some(counts) = tracer.map(|tracer| tracer.counts.clone()) {
-        let exported = counts.clone();
-        metrics.watch_value(values::SPANS_EXPORTED, Vec::new(), move || exported.exported.load(Relaxed));
-        metrics.watch_value(values::SPANS_DROPPED, Vec::new(), move || counts.dropped.load(Relaxed));
+
+    fn watch_bans(&self) {
+        let (bans, operator_bans) = (self.bans.clone(), self.operator_bans.clone());
+        self.metrics.watch_value(values::BANS, Vec::new(), move || {
+            let now = Now::read_clock();
+            let automatic = bans.as_ref().map_or(0, |bans| bans.active_count(now));
+            (automatic + operator_bans.active_count(now)) as u64
+        });
     }
-}
 
-/// Registers the number of active bans.
-pub(super) fn watch_bans(metrics: &Metrics, bans: Option<&Arc<Bans>>, operator_bans: &Arc<OperatorBans>) {
-    let (bans, operator_bans) = (bans.cloned(), operator_bans.clone());
-    metrics.watch_value(values::BANS, Vec::new(), move || {
-        let now = Now::read_clock();
-        let automatic = bans.as_ref().map_or(0, |bans| bans.active_count(now));
-        (automatic + operator_bans.active_count(now)) as u64
-    });
-}
-
-/// Registers the values of the store, and of the limits that are counted there.
-pub(super) fn watch_shared_limits(
-    metrics: &Metrics,
-    store: Option<&Arc<Store>>,
-    limits: &[Arc<Limit>],
-    shared: &[Option<Arc<SharedLimit>>],
-) {
-    let Some(store) = store.cloned() else { return };
-    let debts = store.debts().clone();
-    metrics.watch_value(values::DEBT_KEYS, Vec::new(), move || debts.key_count() as u64);
-    metrics.watch_store(move || store.reading());
-    for shared_limit in shared.iter().flatten() {
-        let limit = shared_limit.id();
-        for (name, how) in model::OnFailure::WORDS {
-            let shared_limit = shared_limit.clone();
-            let read = move || shared_limit.fallback_count(how);
-            metrics.watch_limit(values::DEGRADED_DECISIONS, limit, Some(("how", name)), read);
-        }
-        let watch = |metric, read: fn(&SharedLimit) -> u64| {
-            let shared_limit = shared_limit.clone();
-            metrics.watch_limit(metric, limit, None, move || read(&shared_limit));
-        };
-        watch(values::NUMBERS_DIFFER, |limit| limit.fleet.differs().into());
-        watch(values::NAME_COLLIDES, |limit| limit.fleet.collides().into());
-        watch(values::REJECT_CACHE_HITS, SharedLimit::cache_hit_count);
-        watch(values::LOST_REFUNDS, SharedLimit::lost_count);
-        watch(values::QUEUE_DEPTH, |limit| limit.waiting_count() as u64);
-        let config = &limits[limit.0].config;
-        if config.charge.is_some() {
-            let overruns = shared_limit.clone();
-            metrics.watch_overruns(limit, move || overruns.overrun_units());
-        }
-        // A shared concurrency limit knows only the slots that are taken here, not its keys: 0 would be wrong.
-        if !matches!(config.algorithm, model::Algorithm::Concurrency { .. }) {
-            watch(values::KEYS, |limit| limit.keys() as u64);
-        }
-    }
-}
-
-/// Registers the states of servers, and the retries.
-pub(super) fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
-    for upstream in upstreams.iter().filter(|upstream| !upstream.is_demo()) {
-        let id = (upstream.id, None);
-        for (word, reason) in model::RetryReason::WORDS {
-            let upstream = upstream.clone();
-            let read = move || upstream.retry_count(reason);
-            metrics.watch_upstream(values::RETRIES, id, Some(("reason", word)), read);
-        }
-        let unbudgeted = upstream.clone();
-        let read = move || unbudgeted.retries_over_budget();
-        metrics.watch_upstream(values::RETRIES_OVER_BUDGET, id, None, read);
-        if let Some(pushback) = &upstream.pushback {
-            let watch = |metric, read: fn(&Pauses) -> u64| {
-                let pauses = pushback.pauses().clone();
-                metrics.watch_upstream(metric, id, None, move || read(&pauses));
+    /// Registers the values of the store, and of the limits that are counted there.
+    fn watch_shared_limits(&self) {
+        let metrics = &self.metrics;
+        let Some(store) = self.store.clone() else { return };
+        let debts = store.debts().clone();
+        metrics.watch_value(values::DEBT_KEYS, Vec::new(), move || debts.key_count() as u64);
+        metrics.watch_store(move || store.reading());
+        for shared_limit in self.shared.iter().flatten() {
+            let limit = shared_limit.id();
+            for (name, how) in model::OnFailure::WORDS {
+                let shared_limit = shared_limit.clone();
+                let read = move || shared_limit.fallback_count(how);
+                metrics.watch_limit(values::DEGRADED_DECISIONS, limit, Some(("how", name)), read);
+            }
+            let watch = |metric, read: fn(&SharedLimit) -> u64| {
+                let shared_limit = shared_limit.clone();
+                metrics.watch_limit(metric, limit, None, move || read(&shared_limit));
             };
-            watch(values::STOPPED, |pauses| u64::from(pauses.pause_left_ns(Now::read_clock()) > 0));
-            watch(values::STOPS, |pauses| pauses.counts().pauses);
-            watch(values::STOP_HELD, |pauses| pauses.counts().waits);
-            watch(values::STOP_REJECTIONS, |pauses| pauses.counts().refused);
+            watch(values::NUMBERS_DIFFER, |limit| limit.fleet.differs().into());
+            watch(values::NAME_COLLIDES, |limit| limit.fleet.collides().into());
+            watch(values::REJECT_CACHE_HITS, SharedLimit::cache_hit_count);
+            watch(values::LOST_REFUNDS, SharedLimit::lost_count);
+            watch(values::QUEUE_DEPTH, |limit| limit.waiting_count() as u64);
+            let config = &self.limits[limit.0].config;
+            if config.charge.is_some() {
+                let overruns = shared_limit.clone();
+                metrics.watch_overruns(limit, move || overruns.overrun_units());
+            }
+            // A shared concurrency limit knows only the slots that are taken here, not its keys: 0 would be wrong.
+            if !matches!(config.algorithm, model::Algorithm::Concurrency { .. }) {
+                watch(values::KEYS, |limit| limit.keys() as u64);
+            }
         }
-        if upstream.queue().is_some() {
-            let queued = upstream.clone();
-            let read = move || queued.waiting_count() as u64;
-            metrics.watch_upstream(values::UPSTREAM_QUEUE_DEPTH, id, None, read);
-        }
-        for server in &upstream.servers {
-            let watch = |metric, result: Option<&str>, read: fn(&Server) -> u64| {
-                let (id, server) = ((upstream.id, Some(server.position)), server.clone());
-                let result = result.map(|result| ("result", result));
-                metrics.watch_upstream(metric, id, result, move || read(&server));
+    }
+
+    /// Registers the states of servers, and the retries.
+    fn watch_upstreams(&self) {
+        let metrics = &self.metrics;
+        for upstream in self.upstreams.iter().filter(|upstream| !upstream.is_demo()) {
+            let id = (upstream.id, None);
+            for (word, reason) in model::RetryReason::WORDS {
+                let upstream = upstream.clone();
+                let read = move || upstream.retry_count(reason);
+                metrics.watch_upstream(values::RETRIES, id, Some(("reason", word)), read);
+            }
+            let watch = |metric, read: fn(&Upstream) -> u64| {
+                let upstream = upstream.clone();
+                metrics.watch_upstream(metric, id, None, move || read(&upstream));
             };
-            watch(values::SERVER_UP, None, |server| server.is_healthy().into());
-            watch(values::SERVER_EJECTED, None, |server| server.is_ejected().into());
-            watch(values::SERVER_DRAINING, None, |server| server.is_draining().into());
-            watch(values::SERVER_IN_FLIGHT, None, |server| server.in_flight().into());
-            watch(values::EJECTIONS, None, Server::ejection_count);
-            watch(values::STRAY_DATA, None, Server::stray_data_count);
-            watch(values::HEALTH_CHECKS, Some("pass"), |server| server.check_counts()[0]);
-            watch(values::HEALTH_CHECKS, Some("fail"), |server| server.check_counts()[1]);
+            watch(values::RETRIES_OVER_BUDGET, Upstream::retries_over_budget);
+            if upstream.queue().is_some() {
+                watch(values::UPSTREAM_QUEUE_DEPTH, |upstream| upstream.waiting_count() as u64);
+            }
+            if let Some(pushback) = &upstream.pushback {
+                let watch = |metric, read: fn(&Pauses) -> u64| {
+                    let pauses = pushback.pauses().clone();
+                    metrics.watch_upstream(metric, id, None, move || read(&pauses));
+                };
+                watch(values::STOPPED, |pauses| u64::from(pauses.pause_left_ns(Now::read_clock()) > 0));
+                watch(values::STOPS, |pauses| pauses.counts().pauses);
+                watch(values::STOP_HELD, |pauses| pauses.counts().waits);
+                watch(values::STOP_REJECTIONS, |pauses| pauses.counts().refused);
+            }
+            for server in &upstream.servers {
+                let watch = |metric, result: Option<&str>, read: fn(&Server) -> u64| {
+                    let (id, server) = ((upstream.id, Some(server.position)), server.clone());
+                    let result = result.map(|result| ("result", result));
+                    metrics.watch_upstream(metric, id, result, move || read(&server));
+                };
+                watch(values::SERVER_UP, None, |server| server.is_healthy().into());
+                watch(values::SERVER_EJECTED, None, |server| server.is_ejected().into());
+                watch(values::SERVER_DRAINING, None, |server| server.is_draining().into());
+                watch(values::SERVER_IN_FLIGHT, None, |server| server.in_flight().into());
+                watch(values::EJECTIONS, None, Server::ejection_count);
+                watch(values::STRAY_DATA, None, Server::stray_data_count);
+                watch(values::HEALTH_CHECKS, Some("pass"), |server| server.check_counts()[0]);
+                watch(values::HEALTH_CHECKS, Some("fail"), |server| server.check_counts()[1]);
+            }
+        }
+    }
+
+    fn watch_calls(&self) {
+        let (calls, metrics) = (&self.calls, &self.metrics);
+        if self.config.service.is_some() {
+            let (held, counted) = (calls.leases.clone(), calls.throttles.clone());
+            metrics.watch_calls(&calls.counts);
+            metrics.watch_value(values::SERVICE_LEASES, Vec::new(), move || held.count() as u64);
+            metrics.watch_value(values::THROTTLE_KEYS, Vec::new(), move || counted.key_count() as u64);
         }
     }
 }

@@ -35,8 +35,8 @@ pub use domains::{Domain, DomainRule, Domains, RuleList};
 pub use grants::{ActiveGrant, GrantFault, NewGrant};
 pub use handover::{HandoverCounters, SavedNumbers};
 pub use key_reset::{KeyRef, KeyResetDone, KeyResetFault, SharedRates};
+use limit_chain::BuiltLimits;
 pub use limit_chain::{ChainPlace, LimitChain};
-use metric_sources::{build_labels, watch_bans, watch_gateway, watch_shared_limits, watch_upstreams};
 pub use operator_changes::{OperatorChange, OperatorFault, OperatorOutcome};
 pub use operator_entries::{ban_entry_name, grant_entry_name, write_grant};
 pub use operator_state::SavedOperatorState;
@@ -195,29 +195,24 @@ impl Gateway {
         let sets = config.ip_sets.iter().map(|set| Arc::new(IpSet::new(&set.networks))).collect::<Vec<_>>();
         let limits = adopt::build_limits(config, &sets, previous);
         let shared = adopt::build_shared_limits(config, previous);
+        let built = BuiltLimits { config, limits: &limits, shared: &shared };
         let mut access_cache = AccessCache { known: HashMap::new(), sets: &sets };
         let upstreams = Upstream::build_all(config, previous.map_or(&[], |previous| &previous.upstreams));
         let bandwidths = KnownBandwidths::new(previous);
-        let route = |location| {
-            Route::new(config, location, &limits, &shared, &upstreams, &mut access_cache, &bandwidths)
-        };
-        let call_route = Route::for_calls(config, &limits, &shared);
+        let route = |location| Route::new(built, location, &upstreams, &mut access_cache, &bandwidths);
+        let call_route = Route::for_calls(built);
         let routes: Vec<_> = config.locations.iter().map(route).chain(call_route).collect();
         let store = adopt::build_store(config, previous);
         let access_log = adopt::open_access_log(config, previous, store.as_ref().map(|(store, _)| &**store))?;
         let tracer = adopt::build_tracer(config, &access_log, previous);
-        let labels = build_labels(config, &upstreams);
+        let labels = metric_sources::build_labels(config, &upstreams);
         let metrics = Metrics::continue_from(previous.map(|previous| &*previous.metrics), labels);
         let load = adopt::build_load(config, previous);
         let bans = adopt::build_bans(config, previous);
         let operator_bans = previous.map_or_else(Arc::default, |previous| previous.operator_bans.clone());
-        watch_gateway(&metrics, &limits, &shared, &access_log, tracer.as_ref(), &load.request_counts);
-        watch_bans(&metrics, bans.as_ref(), &operator_bans);
-        watch_shared_limits(&metrics, store.as_ref().map(|(store, _)| store), &limits, &shared);
-        watch_upstreams(&metrics, &upstreams);
         config.account.jwt.as_ref().map_or(Ok(()), |_| TokenVerifier::self_test())?;
         let unlocated = UnlocatedRules {
-            chain: LimitChain::new(config, None, &limits, &shared),
+            chain: LimitChain::new(built, None),
             body_plan: limit_chain::build_body_plan(config, None),
             access: access_cache.get_or_build(&config.access),
         };
@@ -236,7 +231,7 @@ impl Gateway {
             unlocated,
             bans,
             operator_bans,
-            calls: CallService::new(config, previous, &metrics, Domains::new(config, &limits, &shared)),
+            calls: CallService::new(config, previous, Domains::new(built)),
             rejecters: Rejecters::new(config),
             limits,
             shared,
@@ -253,6 +248,7 @@ impl Gateway {
             access_log,
             tracer,
         };
+        gateway.watch_values();
         if previous.is_none() {
             gateway.attach_store();
         }
@@ -333,14 +329,13 @@ impl SnapshotSource for Gateway {
 
 impl Route {
     fn new<'a>(
-        config: &'a Config,
+        built: BuiltLimits<'a>,
         location: &'a model::LocationConfig,
-        limits: &[Arc<Limit>],
-        shared: &[Option<Arc<SharedLimit>>],
         upstreams: &[Arc<Upstream>],
         access_cache: &mut AccessCache<'a>,
         bandwidths: &KnownBandwidths<'_>,
     ) -> Route {
+        let config = built.config;
         let action = match &location.action {
             model::ActionConfig::Upstream(index) => Action::Upstream(upstreams[index.0].clone()),
             model::ActionConfig::Respond { status, body, content_type } => Action::Respond {
@@ -355,7 +350,7 @@ impl Route {
         Route {
             name: location.name.as_str().into(),
             action,
-            chain: LimitChain::new(config, Some(location), limits, shared),
+            chain: LimitChain::new(built, Some(location)),
             body_plan: limit_chain::build_body_plan(config, Some(location)),
             access: access_cache.get_or_build(&location.access),
             strip: location.strip.clone(),

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Gateway;
-use super::grants::SavedGrant;
+use super::grants::{SavedGrant, active_grants};
 use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_admission::operator_bans::{OperatorBan, SavedBan};
 use sluicegate_base::clock::Now;
@@ -65,10 +65,8 @@ impl Gateway {
     /// All bans and grants that the gateways of the store share.
     pub fn operator_entries(&self, now: Now) -> Vec<OperatorEntry> {
         let bans = self.operator_bans.list_bans(now);
-        let granted = self.config.limits.iter().flat_map(|limit| {
-            let active = limit.grants.iter().filter(|grant| grant.until_ns > now.0);
-            active.filter_map(move |grant| write_grant(limit, grant))
-        });
+        let active = active_grants(&self.config, now);
+        let granted = active.filter_map(|(limit, grant)| write_grant(limit, grant));
         bans.iter().filter_map(|ban| write_ban(ban)).chain(granted).collect()
     }
 

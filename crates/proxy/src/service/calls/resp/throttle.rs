@@ -16,13 +16,8 @@ const KEY_MAX: usize = 4_096;
 const USAGE: &str = "ERR wrong number of arguments: \
                      CL.THROTTLE key max_burst count_per_period period [quantity]";
 
-/// A call that names no limit, and the argument at fault.
-enum BadCall<'a> {
-    Count,
-    LongKey,
-    NotInteger(&'static str, &'a [u8]),
-    Terms(ThrottleFault),
-}
+/// Why a call names no limit: an error, or the name of an argument and its text, which is no integer.
+type BadCall<'a> = (&'static str, Option<&'a [u8]>);
 
 pub(super) fn answer_throttle(
     command: &Command<'_>,
@@ -35,7 +30,12 @@ pub(super) fn answer_throttle(
         Ok(call) => call,
         Err(bad) => {
             count(CallResult::ThrottleBad);
-            return bad.write_error(reply);
+            return match bad {
+                (text, None) => reply.write_error(text),
+                (name, Some(text)) => {
+                    reply.write_error_about(&format!("ERR {name} is not an integer of 64 bits:"), text)
+                }
+            };
         }
     };
     let (gateway, now) = (&worker.gateway, Now::read_clock());
@@ -69,47 +69,32 @@ pub(super) fn answer_throttle(
 
 fn read_call<'a>(command: &Command<'a>) -> Result<(&'a [u8], ThrottleTerms), BadCall<'a>> {
     if !(4..=5).contains(&command.argument_count()) {
-        return Err(BadCall::Count);
+        return Err((USAGE, None));
     }
-    let key = command.argument(0).filter(|key| key.len() <= KEY_MAX).ok_or(BadCall::LongKey)?;
+    let key = command.argument(0).filter(|key| key.len() <= KEY_MAX);
+    let key = key.ok_or(("ERR key is longer than 4096 bytes", None))?;
     let number = |index, name| match command.argument(index) {
-        Some(text) => read_integer(text).ok_or(BadCall::NotInteger(name, text)),
+        Some(text) => {
+            std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or((name, Some(text)))
+        }
         None => Ok(1),
     };
     let (max_burst, count) = (number(1, "max_burst")?, number(2, "count_per_period")?);
     let (period, quantity) = (number(3, "period")?, number(4, "quantity")?);
-    let terms = ThrottleTerms::new(max_burst, count, period, quantity).map_err(BadCall::Terms)?;
+    let terms =
+        ThrottleTerms::new(max_burst, count, period, quantity).map_err(|fault| (terms_error(fault), None))?;
     Ok((key, terms))
 }
 
-fn read_integer(text: &[u8]) -> Option<i64> {
-    std::str::from_utf8(text).ok()?.parse().ok()
-}
-
-// === impl BadCall ===
-
-impl BadCall<'_> {
-    fn write_error(&self, reply: &mut ReplyWriter<'_>) {
-        let text = match self {
-            BadCall::Count => USAGE,
-            BadCall::LongKey => "ERR key is longer than 4096 bytes",
-            BadCall::NotInteger(name, text) => {
-                let before = format!("ERR {name} is not an integer of 64 bits:");
-                return reply.write_error_about(&before, text);
-            }
-            BadCall::Terms(ThrottleFault::OutOfRange(name)) => match *name {
-                "max_burst" => "ERR max_burst is not within 0 and 9223372036854775806",
-                "quantity" => "ERR quantity is negative",
-                "period" => "ERR period is not at least 1 second",
-                _ => "ERR count_per_period is not at least 1",
-            },
-            BadCall::Terms(ThrottleFault::TooFast) => {
-                "ERR count_per_period is more than one per nanosecond of the period"
-            }
-            BadCall::Terms(ThrottleFault::TooSlow) => {
-                "ERR max_burst and period are too long: the burst takes more than 292 years to come back"
-            }
-        };
-        reply.write_error(text);
+fn terms_error(fault: ThrottleFault) -> &'static str {
+    match fault {
+        ThrottleFault::OutOfRange("max_burst") => "ERR max_burst is not within 0 and 9223372036854775806",
+        ThrottleFault::OutOfRange("quantity") => "ERR quantity is negative",
+        ThrottleFault::OutOfRange("period") => "ERR period is not at least 1 second",
+        ThrottleFault::OutOfRange(_) => "ERR count_per_period is not at least 1",
+        ThrottleFault::TooFast => "ERR count_per_period is more than one per nanosecond of the period",
+        ThrottleFault::TooSlow => {
+            "ERR max_burst and period are too long: the burst takes more than 292 years to come back"
+        }
     }
 }
