@@ -290,12 +290,11 @@ access_log: { output: none }
         let facts = RefusalFacts {
             unix_ms: turn,
             ip: subject.ip,
-            location: Some(&location),
             status: None,
             retry_after_ns: None,
             cause: LimitCause::Rate,
         };
-        counted.count_refused(LimitId(0), None, now, Some(&facts));
+        counted.count_refused(LimitId(0), None, now, Some((Some(&location), facts)));
     };
     (0..500).for_each(|turn| request(turn, &long));
     let before = ALLOCATIONS.with(Cell::get);

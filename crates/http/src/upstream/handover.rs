@@ -58,7 +58,7 @@ impl Upstream {
                 None => {
                     server.begin_slow_start(now);
                     // A new protocol makes it another server, but the operator still wants it drained.
-                    let is_same = |one: &&SavedServer| *one.server == *server.name && one.state.is_draining();
+                    let is_same = |one: &&SavedServer| *one.server == *server.name && one.state.draining;
                     if all.iter().any(is_same) {
                         server.state.set_flag(DRAINING);
                     }

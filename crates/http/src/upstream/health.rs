@@ -17,7 +17,6 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::Server;
 use super::connect::{ConnectFault, DialledSocket, dial_server};
 use super::http1::FIELDS_MAX;
-use super::server_socket::ServerSocket;
 use super::server_state::HealthChange;
 use sluicegate_base::clock::Now;
 use sluicegate_model::HealthConfig;
@@ -73,7 +72,10 @@ async fn check_server(server: &Arc<Server>, health: &HealthConfig) -> Option<Res
     let end = Instant::now() + health.timeout;
     let checking = async {
         match dial_server(server, server.protocol, end).await {
-            Ok(dialled) => Some(fetch_status(dialled, server, health).await),
+            Ok(dialled) => {
+                let status = fetch_status(dialled, server, health).await;
+                Some(status.map_err(|error| format!("the connection broke: {error}")))
+            }
             Err(ConnectFault::Full) => None,
             Err(fault) => {
                 tracing::debug!(upstream = %server.upstream, server = %server.name, %fault, "cannot connect");
@@ -96,18 +98,8 @@ async fn fetch_status(
     dialled: DialledSocket,
     server: &Server,
     health: &HealthConfig,
-) -> Result<StatusCode, String> {
-    let DialledSocket { socket, is_http2, .. } = dialled;
-    let status = exchange_check(socket, is_http2, server, health).await;
-    status.map_err(|error| format!("the connection broke: {error}"))
-}
-
-async fn exchange_check(
-    socket: ServerSocket,
-    is_http2: bool,
-    server: &Server,
-    health: &HealthConfig,
 ) -> hyper::Result<StatusCode> {
+    let DialledSocket { socket, is_http2, .. } = dialled;
     let stream = TokioIo::new(socket);
     // Ends with the check, whatever its result.
     let mut connection_task = JoinSet::new();

@@ -38,6 +38,7 @@ mod tls;
 mod translate;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -69,7 +70,6 @@ use pushback::PushbackState;
 use retry_budget::RetryBudget;
 use server_queue::ServerQueue;
 use server_state::{DOWN, DRAINING, EJECTED};
-use status::RetryCounts;
 
 /// One configured upstream, shared by all workers.
 pub struct Upstream {
@@ -96,26 +96,16 @@ pub struct Upstream {
 }
 
 /// The state of an upstream that survives a reload, beside that of its servers.
+#[derive(Default)]
 struct UpstreamState {
     budget: Arc<RetryBudget>,
-    retry_counts: RetryCounts,
+    /// Retries by their reason.
+    retry_counts: [AtomicU64; model::RetryReason::WORDS.len()],
     queue: Arc<ServerQueue>,
     /// Locked while a server is ejected or drained: the decision depends on the state of the others.
     ejection_lock: Mutex<()>,
     /// Made when a configuration first has `obey`.
     pushback: OnceLock<Arc<PushbackState>>,
-}
-
-impl UpstreamState {
-    fn new(workers: usize) -> UpstreamState {
-        UpstreamState {
-            budget: RetryBudget::new(workers),
-            retry_counts: RetryCounts::default(),
-            queue: Arc::default(),
-            ejection_lock: Mutex::default(),
-            pushback: OnceLock::new(),
-        }
-    }
 }
 
 impl Upstream {
@@ -142,7 +132,10 @@ impl Upstream {
         first_server: usize,
         previous: Option<&Upstream>,
     ) -> Upstream {
-        let new_state = || Arc::new(UpstreamState::new(whole.server.workers));
+        let new_state = || {
+            let budget = RetryBudget::new(whole.server.workers);
+            Arc::new(UpstreamState { budget, ..UpstreamState::default() })
+        };
         let state = previous.map_or_else(new_state, |upstream| upstream.state.clone());
         let max_connections = config.max_connections.unwrap_or(u32::MAX);
         let mut known: Vec<&Arc<Server>> = previous.iter().flat_map(|upstream| &upstream.servers).collect();
@@ -244,7 +237,7 @@ impl Upstream {
     /// A permit for one retry because of `reason`, unless the budget is used up.
     pub fn try_retry(&self, reason: model::RetryReason) -> Option<RetryPermit> {
         let permit = self.state.budget.try_retry(self.retries.budget, Now::read_clock())?;
-        self.state.retry_counts.count_retry(reason);
+        self.state.retry_counts[reason as usize].fetch_add(1, Relaxed);
         Some(permit)
     }
 

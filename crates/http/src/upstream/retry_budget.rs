@@ -45,7 +45,8 @@ pub(super) struct RetryBudget {
     requests: Box<[SecondCounts]>,
     retries: Mutex<SecondCounts>,
     in_flight: AtomicU32,
-    rejected: AtomicU64,
+    /// Retries that were not allowed.
+    pub rejected: AtomicU64,
 }
 
 /// A retry in flight; it ends when this is dropped.
@@ -84,11 +85,6 @@ impl RetryBudget {
         self.in_flight.fetch_add(1, Relaxed);
         Some(RetryPermit(self.clone()))
     }
-
-    /// Retries that were not allowed.
-    pub fn rejected_count(&self) -> u64 {
-        self.rejected.load(Relaxed)
-    }
 }
 
 impl Drop for RetryPermit {
@@ -120,7 +116,7 @@ mod tests {
         let budget = RetryBudget::new(2);
         assert_eq!(allowed(&budget, Some(0.0), at(0)), 3);
         assert_eq!(allowed(&budget, Some(0.0), at(0)), 3, "they ended");
-        assert_eq!(budget.rejected_count(), 2);
+        assert_eq!(budget.rejected.load(Relaxed), 2);
         assert_eq!(allowed(&budget, None, at(0)), 100);
     }
 

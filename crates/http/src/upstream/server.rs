@@ -47,8 +47,9 @@ pub struct Server {
     /// `None` if the host is a name.
     address: Option<SocketAddr>,
     pub(super) state: Arc<ServerState>,
-    /// Distinguishes its connections from those of all other servers.
-    id: u64,
+    /// Distinguishes its connections from those of all other servers: unique in this process, and kept by a reload
+    /// that keeps the server and its TLS settings.
+    pub(super) id: u64,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -101,13 +102,9 @@ impl Server {
         upstream: &model::UpstreamConfig,
         before: Option<&Server>,
     ) -> Server {
-        let (host, port) = match &server.address {
-            model::ServerAddress::Tcp { host, port } => (host.as_str(), *port),
-            model::ServerAddress::Unix(_) => (UNIX_HOST, 0),
-        };
-        let unix = match &server.address {
-            model::ServerAddress::Tcp { .. } => None,
-            model::ServerAddress::Unix(path) => Some(path.clone()),
+        let (host, port, unix) = match &server.address {
+            model::ServerAddress::Tcp { host, port } => (host.as_str(), *port, None),
+            model::ServerAddress::Unix(path) => (UNIX_HOST, 0, Some(path.clone())),
         };
         let address = host.parse().ok().map(|ip| SocketAddr::new(ip, port));
         let is_named = unix.is_none() && address.is_none();
@@ -156,12 +153,6 @@ impl Server {
         *self.name == *server.address.to_string()
             && self.tls.is_some() == has_tls
             && self.protocol == ServerProtocol::from_config(upstream.protocol, has_tls)
-    }
-
-    /// Unique in this process; a reload that keeps the server and its TLS settings keeps it.
-    #[inline]
-    pub fn id(&self) -> u64 {
-        self.id
     }
 
     /// The addresses to try; for a name those of the last look-up.

@@ -63,7 +63,7 @@ pub(super) struct ServerState {
 #[serde(default)]
 pub(super) struct SavedServerState {
     down: bool,
-    draining: bool,
+    pub draining: bool,
     /// The rest of its ejection.
     ejected_ns: Option<u64>,
     /// Time since its slow start began.
@@ -75,12 +75,6 @@ pub(super) struct SavedServerState {
     ejections: u64,
     /// The age of the error in nanoseconds, and its text.
     last_error: Option<(u64, String)>,
-}
-
-impl SavedServerState {
-    pub fn is_draining(&self) -> bool {
-        self.draining
-    }
 }
 
 #[derive(Default)]
@@ -133,11 +127,13 @@ impl ServerState {
         self.max_connections.store(most, Relaxed);
     }
 
-    /// Tells the queue that there may be a place.
+    /// Tells the queue that there may be a place, if requests wait.
     #[inline]
     pub fn signal_queue(&self) {
-        if let Some(queue) = self.queue.get() {
-            queue.notify_queue();
+        if let Some(QueueSignal { waiting, queue }) = self.queue.get()
+            && !waiting.is_zero()
+        {
+            queue.wake_by_ref();
         }
     }
 
@@ -286,23 +282,9 @@ impl ServerState {
 
 /// The connection of a server to the queue of its upstream.
 pub(super) struct QueueSignal {
-    waiting: Arc<WaiterCount>,
-    queue: Waker,
-}
-
-impl QueueSignal {
-    /// `waiting` is not 0 while requests wait; `queue` then hands out the free places.
-    pub fn new(waiting: Arc<WaiterCount>, queue: Waker) -> QueueSignal {
-        QueueSignal { waiting, queue }
-    }
-
-    /// Tells the queue that there may be a place, if requests wait.
-    #[inline]
-    pub fn notify_queue(&self) {
-        if !self.waiting.is_zero() {
-            self.queue.wake_by_ref();
-        }
-    }
+    pub waiting: Arc<WaiterCount>,
+    /// Hands out the free places.
+    pub queue: Waker,
 }
 
 #[cfg(test)]

@@ -2,23 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::server_state::{DOWN, DRAINING, EJECTED};
 use super::{PauseStatus, Server, Upstream};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_model::{BalancePolicy, RetryReason};
-
-/// Retries by their reason.
-#[derive(Debug, Default)]
-pub(super) struct RetryCounts([AtomicU64; RetryReason::WORDS.len()]);
-
-impl RetryCounts {
-    pub fn count_retry(&self, reason: RetryReason) {
-        self.0[reason as usize].fetch_add(1, Relaxed);
-    }
-}
 
 json_object! {
     /// The status of one upstream.
@@ -171,11 +161,11 @@ impl Upstream {
 
     /// Retries so far because of `reason`.
     pub fn retry_count(&self, reason: RetryReason) -> u64 {
-        self.state.retry_counts.0[reason as usize].load(Relaxed)
+        self.state.retry_counts[reason as usize].load(Relaxed)
     }
 
     /// Retries that the budget rejected.
     pub fn retries_over_budget(&self) -> u64 {
-        self.state.budget.rejected_count()
+        self.state.budget.rejected.load(Relaxed)
     }
 }

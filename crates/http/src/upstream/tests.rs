@@ -171,7 +171,7 @@ async fn server_state_survives_a_reload() {
     let states: Vec<&str> =
         new.status_at(Now::read_clock()).servers.iter().map(|server| server.state).collect();
     assert_eq!(states, ["draining", "up", "up", "ejected"]);
-    let ids = |upstream: &Upstream| upstream.servers.iter().map(|server| server.id()).collect::<Vec<_>>();
+    let ids = |upstream: &Upstream| upstream.servers.iter().map(|server| server.id).collect::<Vec<_>>();
     let (before, after) = (ids(&old), ids(&new));
     assert_eq!([after[0], after[2], after[3]], [before[2], before[1], before[0]]);
     assert!(!before.contains(&after[1]));
@@ -182,7 +182,7 @@ async fn server_state_survives_a_reload() {
     drop(in_flight);
     assert_eq!(new.servers[2].in_flight(), 0);
     let other = reloaded(&new, "servers: [a:1, b:1], protocol: http2");
-    assert!(!ids(&new).contains(&other.servers[0].id()), "another protocol is another server");
+    assert!(!ids(&new).contains(&other.servers[0].id), "another protocol is another server");
 }
 
 /// No event would ever end the states of a disabled feature; but while a gateway is only being built, nothing changes
@@ -226,7 +226,7 @@ fn connections_do_not_outlive_the_rules_they_were_made_by() {
     ] {
         let after = config(tls);
         let new = Upstream::new(&after.upstreams[0], &after, UpstreamId(0), 0, Some(&old));
-        assert_eq!(new.servers[0].id() == old.servers[0].id(), goes_on, "{tls}");
+        assert_eq!(new.servers[0].id == old.servers[0].id, goes_on, "{tls}");
         assert!(new.servers[0].is_draining(), "{tls}");
     }
 }

@@ -122,6 +122,7 @@ async fn read_proxy_header(
     let reject = |why: &str| {
         counter.record_outcome(HandshakeEvent::ProxyRejected);
         tracing::debug!(peer = ?seen, "a connection was closed for its PROXY header: {why}");
+        None
     };
     // Peers on a unix socket are trusted.
     if !seen.is_none_or(|peer| thread.current_worker().gateway.clients.trusts_proxy(peer)) {
@@ -129,8 +130,7 @@ async fn read_proxy_header(
             counter.record_outcome(HandshakeEvent::ProxyAbsent);
             return Some(seen);
         }
-        reject("it may not send one");
-        return None;
+        return reject("it may not send one");
     }
     loop {
         match proxy_protocol::parse_header(wire.ahead()) {
@@ -146,14 +146,8 @@ async fn read_proxy_header(
                 counter.record_outcome(HandshakeEvent::ProxyAbsent);
                 return Some(seen);
             }
-            proxy_protocol::ProxyHeader::NotProxy => {
-                reject("there is none");
-                return None;
-            }
-            proxy_protocol::ProxyHeader::Invalid(why) => {
-                reject(why);
-                return None;
-            }
+            proxy_protocol::ProxyHeader::NotProxy => return reject("there is none"),
+            proxy_protocol::ProxyHeader::Invalid(why) => return reject(why),
             proxy_protocol::ProxyHeader::Header { length, source } => {
                 wire.discard_ahead(length);
                 counter.record_outcome(if source.is_some() {

@@ -115,22 +115,16 @@ fn recover_wire<S>(parts: http1::Parts<TokioIo<ClientStream>, S>) -> ClientStrea
 }
 
 fn record_error(thread: &WorkerThread, error: &hyper::Error) {
-    if let Some(fault) = head_fault(error) {
+    // hyper answered such heads by itself.
+    let fault = match error.is_parse_too_large() {
+        true => Some(Fault::HeadTooLarge),
+        false => error.is_parse().then_some(Fault::BadHead),
+    };
+    if let Some(fault) = fault {
         let worker = thread.current_worker();
         worker.gateway.metrics.count_fault(worker.id, fault.index());
     }
     tracing::debug!(%error, "a client connection ended");
-}
-
-/// The fault of a head that hyper answered by itself.
-fn head_fault(error: &hyper::Error) -> Option<Fault> {
-    if error.is_parse_too_large() {
-        Some(Fault::HeadTooLarge)
-    } else if error.is_parse() {
-        Some(Fault::BadHead)
-    } else {
-        None
-    }
 }
 
 /// `gathers`: head and body are written in place, with one vectored write. One write of copies is cheaper for the small

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderValue, Request, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Version};
 use hyper::body::Body;
 use hyper::upgrade::OnUpgrade;
 
@@ -114,6 +114,8 @@ impl UpgradeRequest {
 
 /// True if every member of the field is an allowed protocol.
 fn is_upgrade_allowed(upgrade: &HeaderValue) -> bool {
+    // RFC 9110's `token`, as names of fields are.
+    let is_token = |text: &[u8]| HeaderName::from_bytes(text).is_ok();
     let is_fit = |protocol: &[u8]| {
         let mut parts = protocol.splitn(2, |&byte| byte == b'/');
         let name = parts.next().unwrap_or_default();
@@ -126,12 +128,6 @@ fn is_upgrade_allowed(upgrade: &HeaderValue) -> bool {
 
 fn is_member(member: &[u8], name: &str) -> bool {
     member.eq_ignore_ascii_case(name.as_bytes())
-}
-
-/// RFC 9110's `token`.
-fn is_token(text: &[u8]) -> bool {
-    !text.is_empty()
-        && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }
 
 /// The Sec-WebSocket-Accept for `key` (RFC 6455, section 4.2.2).

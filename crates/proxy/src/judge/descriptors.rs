@@ -12,7 +12,6 @@ use crate::gateway::worker::Worker;
 use crate::gateway::{Gateway, LimitChain};
 use crate::reject::{Fault, Rejection};
 use sluicegate_admission::ban::StrikeTarget;
-use sluicegate_admission::chain;
 use sluicegate_admission::chain::{
     ChainMode, ChainVerdict, ChainedLimit, Decisions, LimitDemand, PendingStore, WaitingRequest,
 };
@@ -226,7 +225,8 @@ fn collect_demands(
         let own = descriptor.places.clone();
         for (limit, place) in chain.limits()[own.clone()].iter().zip(&places[own]) {
             let demand = caller.build_demand(&worker.gateway.keys, limit, place);
-            let demand = demand.map(|demand| with_hits(limit, demand, descriptor.hits));
+            let hits = descriptor.hits.filter(|_| !limit.is_concurrency());
+            let demand = demand.map(|demand| hits.map_or(demand, |cost| demand.with_cost(cost)));
             if let Ok(demand) = &demand
                 && counts
             {
@@ -236,10 +236,6 @@ fn collect_demands(
         }
     }
     Ok(demands)
-}
-
-fn with_hits(limit: &Limit, demand: LimitDemand, hits: Option<u64>) -> LimitDemand {
-    hits.filter(|_| !limit.is_concurrency()).map_or(demand, |cost| demand.with_cost(cost))
 }
 
 /// Adds up the demands on one limit under one key, at the first place of them: the store judges each key of a limit
@@ -291,6 +287,3 @@ fn judge_demands<M: ChainMode>(
     let demand_of = |_, _: &Limit| demands.next().unwrap_or(LimitDemand::Skip);
     terms.chain.chain.judge_into::<M>(now, waiter, true, None, demand_of, decisions, verdict);
 }
-
-/// The usual mode.
-pub(super) type ChargeDescriptors = chain::Charge;

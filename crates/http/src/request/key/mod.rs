@@ -167,18 +167,18 @@ impl KeyHasher {
     /// The key of a limit by `ip` alone; `ip` is masked. Connections cache it.
     #[inline]
     pub fn hash_ip(&self, ip: IpAddr) -> CounterKey {
-        let mut text = KeyText(SecretKeySink::new(self));
+        let mut text = KeyText(self.hasher);
         text.write_ip(KeyPartTag::Ip, ip);
-        CounterKey { id: text.0.finish_id(), prefix: self.hash_prefix(ip) }
+        CounterKey { id: text.0.finish128().as_u128(), prefix: self.hash_prefix(ip) }
     }
 
     /// The key that a caller names by itself.
     pub fn hash_name(&self, name: &[u8]) -> CounterKey {
-        let mut sink = SecretKeySink::new(self);
+        let mut hasher = self.hasher;
         // An empty name has a hash of its own, too.
-        sink.write_bytes(&[NAMED_BY_CALLER]);
-        sink.write_bytes(name);
-        let id = sink.finish_id();
+        hasher.write(&[NAMED_BY_CALLER]);
+        hasher.write(name);
+        let id = hasher.finish128().as_u128();
         CounterKey { id, prefix: id as u64 }
     }
 
@@ -194,9 +194,9 @@ impl KeyHasher {
     }
 
     fn hash_parts(&self, spec: &KeySpec, subject: &KeyInput<'_>) -> Result<CounterKey, KeyOutcome> {
-        let mut text = KeyText(SecretKeySink::new(self));
+        let mut text = KeyText(self.hasher);
         text.write_parts(spec, subject)?;
-        let id = text.0.finish_id();
+        let id = text.0.finish128().as_u128();
         Ok(CounterKey { id, prefix: self.prefix_of(subject, id) })
     }
 
@@ -300,17 +300,17 @@ impl<H: KeySink> KeyText<H> {
             KeyPart::Account => {
                 return Ok(self.write_unless_empty(KeyPartTag::Account, subject.account.unwrap_or_default()));
             }
-            KeyPart::Tier => self.write_value(KeyPartTag::Tier, subject.tier.as_bytes()),
-            KeyPart::Uri => self.write_value(KeyPartTag::Uri, subject.path),
+            KeyPart::Tier => self.0.write_value(KeyPartTag::Tier, subject.tier.as_bytes()),
+            KeyPart::Uri => self.0.write_value(KeyPartTag::Uri, subject.path),
             KeyPart::Location => match subject.location {
-                Some(identity) => self.write_value(KeyPartTag::Location, &identity.to_le_bytes()),
+                Some(identity) => self.0.write_value(KeyPartTag::Location, &identity.to_le_bytes()),
                 None => self.write_tag(KeyPartTag::NoLocation),
             },
             KeyPart::Host => return Ok(self.write_unless_empty(KeyPartTag::Host, subject.host.as_bytes())),
-            KeyPart::Method => self.write_value(KeyPartTag::Method, subject.method.as_str().as_bytes()),
+            KeyPart::Method => self.0.write_value(KeyPartTag::Method, subject.method.as_str().as_bytes()),
             KeyPart::Global => self.write_tag(KeyPartTag::Global),
             KeyPart::Source(source) => match read_source(source, &subject.sources()) {
-                SourceValue::One(found) => self.write_value(KeyPartTag::Source, &found),
+                SourceValue::One(found) => self.0.write_value(KeyPartTag::Source, &found),
                 SourceValue::Absent => return Ok(false),
                 SourceValue::Repeated => return Err(KeyOutcome::Duplicate),
             },
@@ -320,7 +320,7 @@ impl<H: KeySink> KeyText<H> {
 
     fn write_unless_empty(&mut self, tag: KeyPartTag, bytes: &[u8]) -> bool {
         if !bytes.is_empty() {
-            self.write_value(tag, bytes);
+            self.0.write_value(tag, bytes);
         }
         !bytes.is_empty()
     }
@@ -346,33 +346,13 @@ impl<H: KeySink> KeyText<H> {
     fn write_tag(&mut self, tag: KeyPartTag) {
         self.0.write_bytes(&[tag as u8]);
     }
-
-    fn write_value(&mut self, tag: KeyPartTag, bytes: &[u8]) {
-        self.0.write_value(tag, bytes);
-    }
 }
-
-// === SecretKeySink ===
 
 /// Hashes the text under the secret of this process without storing it.
-struct SecretKeySink(SipHasher13);
-
-impl SecretKeySink {
-    #[inline]
-    fn new(keys: &KeyHasher) -> SecretKeySink {
-        SecretKeySink(keys.hasher)
-    }
-
-    #[inline]
-    fn finish_id(self) -> u128 {
-        self.0.finish128().as_u128()
-    }
-}
-
-impl KeySink for SecretKeySink {
+impl KeySink for SipHasher13 {
     #[inline]
     fn write_bytes(&mut self, bytes: &[u8]) {
-        self.0.write(bytes);
+        self.write(bytes);
     }
 }
 

@@ -12,28 +12,25 @@ use sluicegate_limit::table::CounterKey;
 /// The text contains neither the limit nor the name of a header, cookie, parameter or claim: limits that count by equal
 /// values may share an id, in which each rate has an entry of its own.
 pub fn hash_shared(spec: &KeySpec, subject: &KeyInput<'_>) -> Option<[u8; 16]> {
-    let mut text = KeyText(BufferKeySink::default());
+    let mut text = KeyText(KeyBuffer::default());
     text.write_parts(spec, subject).ok()?;
-    Some(hash_text(&text.0.text))
+    Some(hash_text(&text.0))
 }
 
 impl KeyHasher {
     /// The key of `subject` by `spec`, with an id that all gateways agree on.
     pub fn hash_agreed_key(&self, spec: &KeySpec, subject: &KeyInput<'_>) -> KeyOutcome {
-        let mut text = KeyText(BufferKeySink::default());
+        let mut text = KeyText(KeyBuffer::default());
         if let Err(outcome) = text.write_parts(spec, subject) {
             return outcome;
         }
-        let id = u128::from_le_bytes(hash_text(&text.0.text));
+        let id = u128::from_le_bytes(hash_text(&text.0));
         KeyOutcome::Key(CounterKey { id, prefix: self.prefix_of(subject, id) })
     }
 }
 
 /// Collects the whole text: hashing it at once needs no further memory.
-#[derive(Default)]
-struct BufferKeySink {
-    text: SmallVec<[u8; 128]>,
-}
+type KeyBuffer = SmallVec<[u8; 128]>;
 
 pub(super) fn hash_text(text: &[u8]) -> [u8; 16] {
     let mut id = [0; 16];
@@ -41,9 +38,9 @@ pub(super) fn hash_text(text: &[u8]) -> [u8; 16] {
     id
 }
 
-impl KeySink for BufferKeySink {
+impl KeySink for KeyBuffer {
     fn write_bytes(&mut self, bytes: &[u8]) {
-        self.text.extend_from_slice(bytes);
+        self.extend_from_slice(bytes);
     }
 }
 

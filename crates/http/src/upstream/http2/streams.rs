@@ -147,7 +147,6 @@ impl Http2Connections {
     async fn connect_exclusive(&self, server: &Arc<Server>) -> Result<NewConnection, ConnectFault> {
         let opened = open_connection(server, server.protocol).await?;
         if let NewConnection::Http2(connection) = &opened {
-            self.speaks_http1.set(false);
             self.add_connection(connection.clone());
         }
         Ok(opened)
@@ -161,10 +160,7 @@ impl Http2Connections {
         let started = pending.clone();
         tokio::task::spawn_local(async move {
             match open_connection(&server, server.protocol).await {
-                Ok(NewConnection::Http2(connection)) => {
-                    connections.speaks_http1.set(false);
-                    connections.add_connection(connection);
-                }
+                Ok(NewConnection::Http2(connection)) => connections.add_connection(connection),
                 Ok(NewConnection::Http1(connection)) => {
                     connections.speaks_http1.set(true);
                     started.exclusive.set(Some(connection));
@@ -180,6 +176,7 @@ impl Http2Connections {
     }
 
     fn add_connection(&self, connection: Rc<Http2Connection>) {
+        self.speaks_http1.set(false);
         connection.idle_since.set(self.ticks.current_tick());
         self.connections.borrow_mut().push(connection);
     }

@@ -61,8 +61,8 @@ impl Pools {
     pub fn update_servers(&self, servers: &[Arc<Server>]) {
         let mut pools = self.server_pools.borrow_mut();
         let mut before: HashMap<u64, ServerPool> =
-            pools.drain(..).map(|pool| (pool.server.id(), pool)).collect();
-        let keep_or_create = |server: &Arc<Server>| match before.remove(&server.id()) {
+            pools.drain(..).map(|pool| (pool.server.id, pool)).collect();
+        let keep_or_create = |server: &Arc<Server>| match before.remove(&server.id) {
             Some(pool) => pool.with_server(server),
             None => ServerPool::new(server),
         };
@@ -250,7 +250,7 @@ async fn open_exclusive(server: &Arc<Server>) -> Result<AcquiredConnection, Conn
 /// The pool of `server`; `None` if a reload removed the server.
 #[inline]
 fn find_pool<'a>(pools: &'a mut [ServerPool], server: &Server) -> Option<&'a mut ServerPool> {
-    let is_it = |pool: &ServerPool| pool.server.id() == server.id();
+    let is_it = |pool: &ServerPool| pool.server.id == server.id;
     // In another gateway it may have had another index.
     let index = match pools.get(server.index).is_some_and(is_it) {
         true => server.index,

@@ -143,7 +143,7 @@ impl ServerQueue {
 
     /// The signal by which the servers of the upstream notify the queue.
     pub fn signal(self: &Arc<Self>) -> QueueSignal {
-        QueueSignal::new(self.waiting.clone(), Waker::from(self.clone()))
+        QueueSignal { waiting: self.waiting.clone(), queue: Waker::from(self.clone()) }
     }
 
     /// Hands free places to the first waiters.

@@ -154,14 +154,14 @@ impl WorkerHeavyKeys {
         Some(gateway.key_naming().render_name(&self.limits[limit.0].identity.spec, &own.label.name))
     }
 
-    /// Counts the units that a limit refuses finally, and adds a refusal with `facts` to the last ones. `kept` is for
-    /// a request that has waited; `None` = it is the one that was just judged.
+    /// Counts the units that a limit refuses finally, and adds a `refusal` with its location to the last ones. `kept`
+    /// is for a request that has waited; `None` = it is the one that was just judged.
     pub fn count_refused(
         &self,
         limit: LimitId,
         kept: Option<&[KeptUnits]>,
         now: Now,
-        facts: Option<&RefusalFacts<'_>>,
+        refusal: Option<(Option<&Arc<str>>, RefusalFacts)>,
     ) {
         let counted = &self.limits[limit.0];
         let mut summaries = counted.summaries.as_ref().map(RefCell::borrow_mut);
@@ -181,8 +181,8 @@ impl WorkerHeavyKeys {
             };
             refused.item_at(position).map(|(_, label)| label)
         });
-        if let Some(facts) = facts {
-            self.refusals.push(&counted.identity, label.map(|label| &label.name), facts);
+        if let Some((location, facts)) = refusal {
+            self.refusals.push(&counted.identity, label.map(|label| &label.name), location, facts);
         }
     }
 }

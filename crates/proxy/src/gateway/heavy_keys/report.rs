@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::{CountedLimit, KeyLabel, KeySummaries, LimitHeavyKeys, RefusalRecord, WorkerHeavyKeys};
 use crate::gateway::Gateway;
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::client::UNIX_CLIENT;
 use sluicegate_http::request::key::{KeyNameError, ParsedKey, is_same_name};
 use sluicegate_limit::heavy_hitters::{FrequentItems, ItemCounts, rate_factor};
 use sluicegate_limit::table::CounterKey;
@@ -262,18 +263,18 @@ pub fn merge_refusals(
     most: usize,
 ) -> Vec<RecentRefusal> {
     let mut records: Vec<RefusalRecord> = parts.into_iter().flatten().collect();
-    records.sort_by_key(|record| std::cmp::Reverse(record.unix_ms));
+    records.sort_by_key(|record| std::cmp::Reverse(record.facts.unix_ms));
     records.truncate(most);
     let naming = gateway.key_naming();
     let report = |record: &RefusalRecord| RecentRefusal {
-        unix_ms: record.unix_ms,
+        unix_ms: record.facts.unix_ms,
         limit: record.limit.name.to_string(),
         key: record.key.map(|key| naming.render_name(&record.limit.spec, &key)),
-        ip: record.ip(),
+        ip: Some(record.facts.ip).filter(|ip| *ip != UNIX_CLIENT),
         location: record.location.as_deref().map(str::to_owned),
-        status: record.status.map(|status| status.as_u16()),
-        retry_after_ms: record.retry_after_ns.map(|ns| ns.div_ceil(1_000_000)),
-        cause: record.cause.cause_name(),
+        status: record.facts.status.map(|status| status.as_u16()),
+        retry_after_ms: record.facts.retry_after_ns.map(|ns| ns.div_ceil(1_000_000)),
+        cause: record.facts.cause.cause_name(),
     };
     records.iter().map(report).collect()
 }

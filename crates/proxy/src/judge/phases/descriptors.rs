@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use super::{Judged, Received};
-use crate::judge::descriptors::{
-    CallFindings, ChargeDescriptors, DescriptorTerms, MergedPlaces, judge_descriptors,
-};
+use crate::judge::descriptors::{CallFindings, DescriptorTerms, MergedPlaces, judge_descriptors};
 use crate::judge::request_state::RequestState;
 use crate::reject::Rejection;
-use sluicegate_admission::chain::{ChainVerdict, Decisions, Look, WaitingRequest};
+use sluicegate_admission::chain::{ChainVerdict, Charge, Decisions, Look, WaitingRequest};
 use sluicegate_http::net::deadline::ticks_for;
 use sluicegate_http::request::client::UNIX_CLIENT;
 use sluicegate_model::LimitId;
@@ -63,7 +61,7 @@ impl Received {
         let (mut verdict, mut findings) = (None, CallFindings::default());
         let now = state.judged;
         let RequestState { permits, judgement, .. } = &mut *state;
-        let judged = judge_descriptors::<ChargeDescriptors>(
+        let judged = judge_descriptors::<Charge>(
             &worker,
             now,
             terms,

@@ -348,7 +348,6 @@ impl RequestState {
         let facts = RefusalFacts {
             unix_ms: self.worker.wall_clock.unix_ms(now),
             ip: self.identity.client.ip,
-            location: self.worker.gateway.location_name(self.route),
             status,
             retry_after_ns: rejection.exact_retry_ns(),
             cause: rejection.cause,
@@ -357,7 +356,7 @@ impl RequestState {
             rejection.limit,
             self.judgement.kept_units.as_deref(),
             now,
-            Some(&facts),
+            Some((self.worker.gateway.location_name(self.route), facts)),
         );
         // Log line and span name the key.
         if self.log_fields.is_some() || self.span.is_some() {

@@ -1,14 +1,16 @@
 //! Finds the key that an operator names.
 
 use std::borrow::Cow;
+use std::hash::Hasher;
 use std::net::IpAddr;
 
 use http::Method;
 use percent_encoding::percent_decode_str;
+use siphasher::sip128::Hasher128;
 
 use super::render::push_part_name;
 use super::{CUT, KeyNaming, MISSING};
-use crate::request::key::{KeyHasher, KeyPartTag, KeySink, KeySpec, KeyText, SecretKeySink, shared};
+use crate::request::key::{KeyHasher, KeyPartTag, KeySink, KeySpec, KeyText, shared};
 use crate::request::location;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{KeyPart, MissingKey};
@@ -49,9 +51,9 @@ impl KeyNameError {
 impl ParsedKey {
     /// The key by which one process, or several with the same secret, count.
     pub fn counter_key(&self, keys: &KeyHasher) -> CounterKey {
-        let mut sink = SecretKeySink::new(keys);
-        sink.write_bytes(&self.text);
-        let id = sink.finish_id();
+        let mut hasher = keys.hasher;
+        hasher.write(&self.text);
+        let id = hasher.finish128().as_u128();
         // The network of other keys is not known; it matters only while the table is full.
         CounterKey { id, prefix: self.address.map_or(id as u64, |ip| keys.hash_prefix(ip)) }
     }
@@ -157,25 +159,25 @@ impl KeyNaming<'_> {
                 key.0.address = Some(ip);
             }
             KeyPart::Global => key.write_tag(KeyPartTag::Global),
-            KeyPart::Account => key.write_value(KeyPartTag::Account, &bytes),
-            KeyPart::Tier => key.write_value(KeyPartTag::Tier, &bytes),
-            KeyPart::Uri => key.write_value(KeyPartTag::Uri, &bytes),
-            KeyPart::Source(_) => key.write_value(KeyPartTag::Source, &bytes),
+            KeyPart::Account => key.0.write_value(KeyPartTag::Account, &bytes),
+            KeyPart::Tier => key.0.write_value(KeyPartTag::Tier, &bytes),
+            KeyPart::Uri => key.0.write_value(KeyPartTag::Uri, &bytes),
+            KeyPart::Source(_) => key.0.write_value(KeyPartTag::Source, &bytes),
             KeyPart::Host => {
                 let host = str::from_utf8(&bytes).ok().and_then(|host| location::canonical_host(host).ok());
                 let Some(host) = host else { return Err(KeyNameError(format!("`{value}` is not a host"))) };
-                key.write_value(KeyPartTag::Host, host.as_bytes());
+                key.0.write_value(KeyPartTag::Host, host.as_bytes());
             }
             KeyPart::Method => {
                 let Ok(method) = Method::from_bytes(&bytes.to_ascii_uppercase()) else {
                     return Err(KeyNameError(format!("`{value}` is not a method")));
                 };
-                key.write_value(KeyPartTag::Method, method.as_str().as_bytes());
+                key.0.write_value(KeyPartTag::Method, method.as_str().as_bytes());
             }
             KeyPart::Location if *bytes == *b"none" => key.write_tag(KeyPartTag::NoLocation),
             KeyPart::Location => {
                 let identity = self.find_identity(&bytes)?;
-                key.write_value(KeyPartTag::Location, &identity.to_le_bytes());
+                key.0.write_value(KeyPartTag::Location, &identity.to_le_bytes());
             }
         }
         Ok(())

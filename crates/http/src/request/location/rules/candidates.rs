@@ -1,9 +1,10 @@
 //! Lists every location that matches a request, with the reason why it won or lost. `explain` uses it; requests do not.
 
-use sluicegate_model::LocationId;
 use std::fmt;
 
 use super::{Arrival, HostGroup, LocationRule, Locations};
+use sluicegate_base::labelled::labelled_enum;
+use sluicegate_model::LocationId;
 
 /// A location that matches the host and path of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,24 +38,25 @@ pub enum PathMatch {
     Regex,
 }
 
-/// The reason why a matching location does not serve the request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LossReason {
-    Method,
-    Scheme,
-    Listener,
-    /// A location of a closer host matches.
-    Host,
-    /// An exact path comes before prefixes and regexes.
-    Exact,
-    /// A longer prefix matches.
-    Shorter,
-    /// A prefix with `^~` skips the regexes.
-    NotTried,
-    /// A regex comes before the prefix.
-    Regex,
-    /// A location with the same path, or a regex, comes before it.
-    Later,
+labelled_enum! {
+    /// The reason why a matching location does not serve the request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum LossReason: text -> &'static str {
+        Method = "its methods do not match",
+        Scheme = "its scheme does not match",
+        Listener = "it is for another listener",
+        Host = "a location of a closer host matches",
+        /// An exact path comes before prefixes and regexes.
+        Exact = "an exact path comes before it",
+        /// A longer prefix matches.
+        Shorter = "a shorter prefix",
+        /// A prefix with `^~` skips the regexes.
+        NotTried = "regular expressions are not tried after ^~",
+        /// A regex comes before the prefix.
+        Regex = "a regular expression comes before it",
+        /// A location with the same path, or a regex, comes before it.
+        Later = "a location before it matches",
+    }
 }
 
 // === impl Locations ===
@@ -188,16 +190,6 @@ impl LocationCandidate {
 
 impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LossReason::Method => "its methods do not match",
-            LossReason::Scheme => "its scheme does not match",
-            LossReason::Listener => "it is for another listener",
-            LossReason::Host => "a location of a closer host matches",
-            LossReason::Exact => "an exact path comes before it",
-            LossReason::Shorter => "a shorter prefix",
-            LossReason::NotTried => "regular expressions are not tried after ^~",
-            LossReason::Regex => "a regular expression comes before it",
-            LossReason::Later => "a location before it matches",
-        })
+        f.write_str(self.text())
     }
 }

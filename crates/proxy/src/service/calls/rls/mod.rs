@@ -77,25 +77,11 @@ pub async fn answer_rls(
     if let Some(fields) = &mut state.log_fields {
         fields.protocol = Some("rls");
     }
-    if let Err(refusal) = check_call(call, &inbound, &state) {
-        body::discard_body(&mut inbound.request);
-        return refuse_call(call, refusal, state);
-    }
-    let deadline = match wire::read_timeout(inbound.request.headers()) {
-        Ok(timeout) => CallDeadline::new(state.started, timeout),
-        Err(fault) => {
+    let (deadline, bytes) = match read_call(call, &mut inbound, &mut state).await {
+        Ok(read) => read,
+        Err(refusal) => {
             body::discard_body(&mut inbound.request);
-            return refuse_call(call, CallRefusal::bad(call, fault), state);
-        }
-    };
-    deadline.watch_request(&state);
-    let read = judge::read_call_body(&state, &mut inbound, BODY_MAX).await;
-    state.judged = Now::read_clock();
-    let bytes = match read {
-        Ok(bytes) => bytes,
-        Err(fault) => {
-            body::discard_body(&mut inbound.request);
-            return refuse_call(call, CallRefusal::of_body(call, fault), state);
+            return refuse_call(call, refusal, state);
         }
     };
     let request = match call {
@@ -145,6 +131,21 @@ impl CallRefusal {
         };
         CallRefusal { fault: RlsFault::of_gateway(fault), result, counted: Some(fault) }
     }
+}
+
+/// Checks the head of a call, and reads its body within its deadline.
+async fn read_call(
+    call: RlsCall,
+    inbound: &mut InboundRequest,
+    state: &mut RequestState,
+) -> Result<(CallDeadline, Bytes), CallRefusal> {
+    check_call(call, inbound, state)?;
+    let timeout = wire::read_timeout(inbound.request.headers());
+    let deadline = CallDeadline::new(state.started, timeout.map_err(|fault| CallRefusal::bad(call, fault))?);
+    deadline.watch_request(state);
+    let read = judge::read_call_body(state, inbound, BODY_MAX).await;
+    state.judged = Now::read_clock();
+    Ok((deadline, read.map_err(|fault| CallRefusal::of_body(call, fault))?))
 }
 
 /// Checks the caller and the head of its call.
