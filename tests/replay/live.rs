@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use sluicegate::simulate::log::record::LoggedVerdict;
+use sluicegate_limit::LimitOutcome;
 
 use crate::support::*;
 use crate::{line, replay};
@@ -66,5 +66,5 @@ fn a_disagreement_is_counted() {
     let log = ["reject", "admit"].map(|verdict| line(0, "192.0.2.1", "/", &told(verdict))).concat();
     let report = replay(&log, &crate::yaml("  x: { rate: 1/s, burst: 1 }"));
     assert_eq!((report.logged.compared, report.logged.agreed, report.logged.rejected), (2, 0, 1));
-    assert!(LoggedVerdict::Reject > LoggedVerdict::Wait);
+    assert!(LimitOutcome::Reject > LimitOutcome::Wait);
 }

@@ -8,7 +8,7 @@ use super::time;
 
 /// Fills `record` from a line. `None`: the line has another format; the record is then undefined.
 pub fn parse_line(line: &[u8], record: &mut LogRecord) -> Option<()> {
-    let DateInLine { before, arrival_ns, is_exact, after } = find_date(line)?;
+    let (before, (arrival_ns, is_exact), after) = find_date(line)?;
     record.arrival_ns = arrival_ns;
     record.is_whole_second = !is_exact;
     record.ip = parse_client(before);
@@ -31,31 +31,13 @@ pub fn parse_line(line: &[u8], record: &mut LogRecord) -> Option<()> {
     Some(())
 }
 
-/// A date in brackets, and the text around it.
-struct DateInLine<'l> {
-    before: &'l [u8],
-    arrival_ns: u64,
-    is_exact: bool,
-    after: &'l [u8],
-}
-
-/// The first date in brackets.
-fn find_date(line: &[u8]) -> Option<DateInLine<'_>> {
-    let mut from = 0;
-    loop {
-        let start = from + memchr::memchr(b'[', line.get(from..)?)?;
+/// The first date in brackets, and the text around it.
+fn find_date(line: &[u8]) -> Option<(&[u8], (u64, bool), &[u8])> {
+    memchr::memchr_iter(b'[', line).find_map(|start| {
         let inner = &line[start + 1..];
         let end = memchr::memchr(b']', inner)?;
-        if let Some((arrival_ns, is_exact)) = time::parse_common(&inner[..end]) {
-            return Some(DateInLine {
-                before: &line[..start],
-                arrival_ns,
-                is_exact,
-                after: &inner[end + 1..],
-            });
-        }
-        from = start + 1;
-    }
+        Some((&line[..start], time::parse_common(&inner[..end])?, &inner[end + 1..]))
+    })
 }
 
 /// The address in `prefix 192.0.2.1:33317 `.

@@ -1,246 +1,107 @@
 //! Reads lines of the gateway's own access log, without building a tree.
 
-use std::net::IpAddr;
+use std::borrow::Cow;
+use std::fmt;
 
-use memchr::{memchr, memchr2};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value};
 
-use super::record::{HeaderNames, LogRecord, LoggedVerdict, TextField};
+use super::record::{HeaderNames, LogRecord, TextField};
 use super::time;
-
-/// Deeper values are no lines of ours.
-const DEPTH_MAX: usize = 16;
+use sluicegate_limit::LimitOutcome;
 
 /// Fills `record` from a line. `None`: it is no JSON object with a `ts`; the record is then undefined.
 pub fn parse_line(line: &[u8], names: &mut HeaderNames, record: &mut LogRecord) -> Option<()> {
-    let mut cursor = Cursor { rest: line };
-    let mut has_time = false;
-    cursor.take(b'{')?;
-    loop {
-        let key = cursor.string()?;
-        cursor.take(b':')?;
-        match key.raw {
-            b"ts" => {
-                let (ns, is_exact) = time::parse_rfc3339(cursor.string()?.raw)?;
-                (record.arrival_ns, record.is_whole_second) = (ns, !is_exact);
-                has_time = true;
-            }
-            b"ip" => record.ip = str::from_utf8(cursor.string()?.raw).ok()?.parse::<IpAddr>().ok(),
-            b"method" => cursor.string()?.store(record, TextField::Method),
-            b"path" => cursor.string()?.store(record, TextField::Target),
-            b"host" => cursor.string()?.store(record, TextField::Host),
-            b"account" => cursor.string()?.store(record, TextField::Account),
-            b"tier" => cursor.string()?.store(record, TextField::Tier),
-            b"limit" => cursor.string()?.store(record, TextField::Limit),
-            b"scheme" => cursor.string()?.store(record, TextField::Scheme),
-            b"status" => record.status = u16::try_from(time::digits(cursor.number()?)?).ok(),
-            b"dur_ms" => record.duration_ns = Some(time::parse_seconds(cursor.number()?)? / 1_000),
-            b"wait_ms" => record.waited_ns = time::parse_seconds(cursor.number()?)? / 1_000,
-            b"verdict" => note_verdict(record, read_verdict(cursor.string()?.raw)),
-            b"dry_run" => {
-                let decisions = cursor.string()?;
-                decisions.store(record, TextField::DryRun);
-                for one in decisions.raw.split(|byte| *byte == b',') {
-                    let word = one.rsplit(|byte| *byte == b'=').next().unwrap_or_default();
-                    note_verdict(record, read_verdict(word));
-                }
-            }
-            b"headers" => cursor.headers(names, record)?,
-            b"user_agent" => cursor.header(b"user-agent", names, record)?,
-            b"referer" => cursor.header(b"referer", names, record)?,
-            _ => cursor.skip_value(0)?,
-        }
-        match cursor.next()? {
-            b',' => {}
-            b'}' => break,
-            _ => return None,
-        }
-    }
-    cursor.skip_space();
-    (has_time && cursor.rest.is_empty()).then_some(())
+    let mut reader = serde_json::Deserializer::from_str(str::from_utf8(line).ok()?);
+    reader.deserialize_map(LineVisitor { names, record }).ok()?;
+    reader.end().ok()
 }
 
-fn read_verdict(word: &[u8]) -> Option<LoggedVerdict> {
-    match word {
-        b"admit" => Some(LoggedVerdict::Admit),
-        b"wait" => Some(LoggedVerdict::Wait),
-        b"reject" | b"missing_key" | b"degrade" => Some(LoggedVerdict::Reject),
-        // Bans and faults are not decisions of limits.
-        _ => None,
+struct LineVisitor<'r> {
+    names: &'r mut HeaderNames,
+    record: &'r mut LogRecord,
+}
+
+/// A text that is copied only if it has escapes.
+#[derive(Deserialize)]
+struct LineText<'l>(#[serde(borrow)] Cow<'l, str>);
+
+impl<'l> Visitor<'l> for LineVisitor<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a line of an access log")
+    }
+
+    fn visit_map<M: MapAccess<'l>>(self, mut line: M) -> Result<(), M::Error> {
+        let LineVisitor { names, record } = self;
+        let mut has_time = false;
+        while let Some(LineText(key)) = line.next_key()? {
+            match &*key {
+                "ts" => {
+                    let time = time::parse_rfc3339(next_text(&mut line)?.as_bytes());
+                    let (ns, is_exact) = time.ok_or_else(|| M::Error::custom("no time"))?;
+                    (record.arrival_ns, record.is_whole_second, has_time) = (ns, !is_exact, true);
+                }
+                "ip" => record.ip = next_text(&mut line)?.parse().ok(),
+                "method" => record.set_text(TextField::Method, next_text(&mut line)?.as_bytes()),
+                "path" => record.set_text(TextField::Target, next_text(&mut line)?.as_bytes()),
+                "host" => record.set_text(TextField::Host, next_text(&mut line)?.as_bytes()),
+                "account" => record.set_text(TextField::Account, next_text(&mut line)?.as_bytes()),
+                "tier" => record.set_text(TextField::Tier, next_text(&mut line)?.as_bytes()),
+                "limit" => record.set_text(TextField::Limit, next_text(&mut line)?.as_bytes()),
+                "scheme" => record.set_text(TextField::Scheme, next_text(&mut line)?.as_bytes()),
+                "status" => record.status = u16::try_from(line.next_value::<u64>()?).ok(),
+                "dur_ms" => record.duration_ns = Some(ns_of_ms(line.next_value()?)),
+                "wait_ms" => record.waited_ns = ns_of_ms(line.next_value()?),
+                "verdict" => note_verdict(record, &next_text(&mut line)?),
+                "dry_run" => {
+                    let decisions = next_text(&mut line)?;
+                    record.set_text(TextField::DryRun, decisions.as_bytes());
+                    for one in decisions.split(',') {
+                        note_verdict(record, one.rsplit('=').next().unwrap_or_default());
+                    }
+                }
+                "headers" => {
+                    for (name, value) in line.next_value::<Map<String, Value>>()? {
+                        push_header(&name, value.as_str().unwrap_or_default(), names, record);
+                    }
+                }
+                "user_agent" => push_header("user-agent", &next_text(&mut line)?, names, record),
+                "referer" => push_header("referer", &next_text(&mut line)?, names, record),
+                _ => drop(line.next_value::<IgnoredAny>()?),
+            }
+        }
+        if has_time { Ok(()) } else { Err(M::Error::missing_field("ts")) }
+    }
+}
+
+fn next_text<'l, M: MapAccess<'l>>(line: &mut M) -> Result<Cow<'l, str>, M::Error> {
+    Ok(line.next_value::<LineText<'l>>()?.0)
+}
+
+fn push_header(name: &str, value: &str, names: &mut HeaderNames, record: &mut LogRecord) {
+    if let Some(index) = names.index_of(name.as_bytes()) {
+        record.push_header(index, value.as_bytes());
     }
 }
 
 /// The strictest one counts: a dry run stands beside the verdict.
-fn note_verdict(record: &mut LogRecord, verdict: Option<LoggedVerdict>) {
+fn note_verdict(record: &mut LogRecord, word: &str) {
+    let verdict = match word {
+        "admit" => Some(LimitOutcome::Admit),
+        "wait" => Some(LimitOutcome::Wait),
+        "reject" | "missing_key" | "degrade" => Some(LimitOutcome::Reject),
+        // Bans and faults are not decisions of limits.
+        _ => None,
+    };
     record.verdict = record.verdict.max(verdict);
 }
 
-struct Cursor<'l> {
-    rest: &'l [u8],
-}
-
-/// A string between its quotes.
-struct JsonText<'l> {
-    raw: &'l [u8],
-    is_escaped: bool,
-}
-
-impl<'l> Cursor<'l> {
-    #[inline]
-    fn skip_space(&mut self) {
-        while let [b' ' | b'\t' | b'\r' | b'\n', rest @ ..] = self.rest {
-            self.rest = rest;
-        }
-    }
-
-    #[inline]
-    fn next(&mut self) -> Option<u8> {
-        self.skip_space();
-        let (first, rest) = self.rest.split_first()?;
-        self.rest = rest;
-        Some(*first)
-    }
-
-    #[inline]
-    fn take(&mut self, byte: u8) -> Option<()> {
-        (self.next()? == byte).then_some(())
-    }
-
-    #[inline]
-    fn string(&mut self) -> Option<JsonText<'l>> {
-        self.take(b'"')?;
-        let (mut end, mut is_escaped) = (0, false);
-        loop {
-            end += memchr2(b'"', b'\\', self.rest.get(end..)?)?;
-            if self.rest[end] == b'"' {
-                break;
-            }
-            is_escaped = true;
-            end += 2;
-        }
-        let raw = &self.rest[..end];
-        self.rest = &self.rest[end + 1..];
-        Some(JsonText { raw, is_escaped })
-    }
-
-    /// A number, or whatever else ends at a comma or a brace.
-    #[inline]
-    fn number(&mut self) -> Option<&'l [u8]> {
-        self.skip_space();
-        let end = self.rest.iter().position(|byte| matches!(byte, b',' | b'}' | b']' | b' '))?;
-        let (number, rest) = self.rest.split_at(end);
-        self.rest = rest;
-        (!number.is_empty()).then_some(number)
-    }
-
-    fn header(&mut self, name: &[u8], names: &mut HeaderNames, record: &mut LogRecord) -> Option<()> {
-        let value = self.string()?;
-        if let Some(index) = names.index_of(name) {
-            value.with_plain(|plain| record.push_header(index, plain));
-        }
-        Some(())
-    }
-
-    fn headers(&mut self, names: &mut HeaderNames, record: &mut LogRecord) -> Option<()> {
-        self.take(b'{')?;
-        self.skip_space();
-        if let [b'}', rest @ ..] = self.rest {
-            self.rest = rest;
-            return Some(());
-        }
-        loop {
-            let name = self.string()?.raw;
-            self.take(b':')?;
-            self.header(name, names, record)?;
-            match self.next()? {
-                b',' => {}
-                b'}' => return Some(()),
-                _ => return None,
-            }
-        }
-    }
-
-    fn skip_value(&mut self, depth: usize) -> Option<()> {
-        self.skip_space();
-        let close = match self.rest.first()? {
-            b'"' => return self.string().map(|_| ()),
-            b'{' => b'}',
-            b'[' => b']',
-            _ => return self.number().map(|_| ()),
-        };
-        if depth >= DEPTH_MAX {
-            return None;
-        }
-        self.rest = &self.rest[1..];
-        self.skip_space();
-        if self.rest.first() == Some(&close) {
-            self.rest = &self.rest[1..];
-            return Some(());
-        }
-        loop {
-            if close == b'}' {
-                self.string()?;
-                self.take(b':')?;
-            }
-            self.skip_value(depth + 1)?;
-            match self.next()? {
-                b',' => {}
-                byte if byte == close => return Some(()),
-                _ => return None,
-            }
-        }
-    }
-}
-
-impl JsonText<'_> {
-    #[inline]
-    fn store(&self, record: &mut LogRecord, field: TextField) {
-        self.with_plain(|plain| record.set_text(field, plain));
-    }
-
-    /// Passes the text without its escapes to `then`.
-    #[inline]
-    fn with_plain(&self, then: impl FnOnce(&[u8])) {
-        if self.is_escaped { then(&unescape(self.raw)) } else { then(self.raw) }
-    }
-}
-
-/// The text without its escapes; of an unknown one the character stays.
-#[cold]
-fn unescape(raw: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(raw.len());
-    let mut rest = raw;
-    while let Some(at) = memchr(b'\\', rest) {
-        out.extend_from_slice(&rest[..at]);
-        rest = &rest[at..];
-        let (plain, len) = match rest.get(1) {
-            Some(b'n') => ('\n', 2),
-            Some(b't') => ('\t', 2),
-            Some(b'r') => ('\r', 2),
-            Some(b'b') => ('\u{8}', 2),
-            Some(b'f') => ('\u{c}', 2),
-            Some(b'u') => read_code_point(rest),
-            Some(byte) if byte.is_ascii() => (char::from(*byte), 2),
-            _ => ('\\', 1),
-        };
-        out.extend_from_slice(plain.encode_utf8(&mut [0; 4]).as_bytes());
-        rest = &rest[len.min(rest.len())..];
-    }
-    out.extend_from_slice(rest);
-    out
-}
-
-/// The character of `\uXXXX`, or of two of them, and the length of its escape.
-fn read_code_point(rest: &[u8]) -> (char, usize) {
-    let unit = |at: usize| {
-        let digits = rest.get(at..at + 6)?.strip_prefix(b"\\u")?;
-        u32::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()
-    };
-    let Some(first) = unit(0) else { return (char::REPLACEMENT_CHARACTER, 2) };
-    if let (0xd800..0xdc00, Some(second @ 0xdc00..0xe000)) = (first, unit(6)) {
-        let code = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
-        return (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 12);
-    }
-    (char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER), 6)
+/// The log has three decimals, which a float holds exactly enough.
+fn ns_of_ms(ms: f64) -> u64 {
+    (ms * 1e6).round() as u64
 }
 
 #[cfg(test)]
@@ -295,7 +156,7 @@ mod tests {
         assert_eq!(record.text(TextField::Target), Some("/a\"bü".as_bytes()));
         assert_eq!(record.text(TextField::Account), Some(&b"acme"[..]));
         assert_eq!(record.text(TextField::Tier), Some(&b"gold"[..]));
-        assert_eq!(record.verdict, Some(LoggedVerdict::Reject));
+        assert_eq!(record.verdict, Some(LimitOutcome::Reject));
         let headers: Vec<_> = record
             .headers()
             .map(|(name, value)| (names.get(name).unwrap().as_str(), str::from_utf8(value).unwrap()))
@@ -313,6 +174,11 @@ mod tests {
 
     #[test]
     fn surrogates_become_characters() {
-        assert_eq!(unescape(br"a\ud83d\ude00b\ud83d\n\/\q\"), "a😀b\u{fffd}\n/q\\".as_bytes());
+        let path = |text: &str| parse(&format!(r#"{{"ts":"2025-11-20T20:22:11Z","path":"{text}"}}"#));
+        let (record, _) = path(r"a\ud83d\ude00b\n\/").unwrap();
+        assert_eq!(record.text(TextField::Target), Some("a😀b\n/".as_bytes()));
+        for wrong in [r"\ud83d", r"\q", r"\"] {
+            assert!(path(wrong).is_none(), "{wrong}");
+        }
     }
 }

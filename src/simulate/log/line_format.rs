@@ -61,11 +61,6 @@ impl LogLineFormat {
         }
         .is_some()
     }
-
-    /// True for the gateway's own format, which may hold a sample alone.
-    pub fn may_be_sampled(&self) -> bool {
-        matches!(self, LogLineFormat::Json)
-    }
 }
 
 #[cfg(test)]

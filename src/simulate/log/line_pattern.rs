@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use memchr::memmem;
 
-use super::record::{HeaderNames, LogRecord, LoggedVerdict, TextField};
+use super::record::{HeaderNames, LogRecord, TextField};
 use super::time;
+use sluicegate_limit::LimitOutcome;
 
 /// The format that nginx and Apache call `combined`.
 pub const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \
@@ -172,11 +173,11 @@ pub(super) fn store_request(value: &[u8], record: &mut LogRecord) {
 }
 
 /// The values of nginx's `$limit_req_status`.
-fn read_limit_status(value: &[u8]) -> Option<LoggedVerdict> {
+fn read_limit_status(value: &[u8]) -> Option<LimitOutcome> {
     match value {
-        b"PASSED" => Some(LoggedVerdict::Admit),
-        b"DELAYED" | b"DELAYED_DRY_RUN" => Some(LoggedVerdict::Wait),
-        b"REJECTED" | b"REJECTED_DRY_RUN" => Some(LoggedVerdict::Reject),
+        b"PASSED" => Some(LimitOutcome::Admit),
+        b"DELAYED" | b"DELAYED_DRY_RUN" => Some(LimitOutcome::Wait),
+        b"REJECTED" | b"REJECTED_DRY_RUN" => Some(LimitOutcome::Reject),
         _ => None,
     }
 }
@@ -331,7 +332,7 @@ mod tests {
         assert_eq!((record.arrival_ns, record.is_whole_second), (1_763_670_131_045_000_000, false));
         assert_eq!(record.duration_ns, Some(500_000_000));
         assert_eq!(record.text(TextField::Target), Some(&b"/x y"[..]));
-        assert_eq!(record.verdict, Some(LoggedVerdict::Reject));
+        assert_eq!(record.verdict, Some(LimitOutcome::Reject));
         assert_eq!(record.status, Some(503));
     }
 

@@ -18,6 +18,8 @@ use std::collections::{BinaryHeap, HashMap};
 use std::io;
 use std::path::PathBuf;
 
+use serde::{Serialize, Serializer};
+
 use sluicegate_base::file::describe_failure;
 
 use line_format::LogLineFormat;
@@ -72,18 +74,20 @@ struct SpreadSecond {
 }
 
 /// The counts of lines and requests that were read.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct LogCounts {
     pub lines: u64,
     /// Lines that have another format.
     pub unreadable: u64,
     /// The first of them: its log, number and text.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "write_place")]
     pub first_unreadable: Option<(String, u64, String)>,
     /// Lines that are no requests: bad ones that no server could judge.
     pub without_request: u64,
     /// Requests that came later than the window.
     pub late: u64,
     /// Some lines were written by the gateway, which may log a sample alone.
+    #[serde(skip)]
     pub may_be_sampled: bool,
 }
 
@@ -245,7 +249,8 @@ impl LogStream {
             counts.lines += 1;
             if source.format.is_none() && next == NextLine::Line {
                 source.format = LogLineFormat::guess(&source.line);
-                counts.may_be_sampled |= source.format.as_ref().is_some_and(LogLineFormat::may_be_sampled);
+                // The gateway may log a sample alone.
+                counts.may_be_sampled |= matches!(source.format, Some(LogLineFormat::Json));
             }
             let is_read = match &source.format {
                 Some(format) if next == NextLine::Line => format.parse_line(&source.line, names, record),
@@ -288,7 +293,19 @@ impl LogSource {
     }
 }
 
+fn write_place<S: Serializer>(first: &Option<(String, u64, String)>, to: S) -> Result<S::Ok, S::Error> {
+    let place = first.as_ref().map(|(name, number, text)| format!("{name}:{number}: {text}"));
+    place.serialize(to)
+}
+
 impl LogCounts {
+    /// A sentence about the unreadable lines, if there are any.
+    pub fn describe_unreadable(&self) -> Option<String> {
+        let LogCounts { lines, unreadable, first_unreadable, .. } = self;
+        let (name, number, text) = first_unreadable.as_ref()?;
+        Some(format!("{unreadable} of {lines} lines cannot be read; the first is {name}:{number}: {text}"))
+    }
+
     #[cold]
     fn note_unreadable(&mut self, source: &LogSource) {
         self.unreadable += 1;

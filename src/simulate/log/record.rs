@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use http::HeaderName;
 
+use sluicegate_limit::LimitOutcome;
+
 /// A part of [`LogRecord::text`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct TextSpan {
@@ -36,14 +38,6 @@ const TEXT_FIELDS: usize = 9;
 /// The most request headers that a line is read for.
 const HEADERS_MAX: usize = 32;
 
-/// The verdict on a request in the log; a stricter one is greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LoggedVerdict {
-    Admit,
-    Wait,
-    Reject,
-}
-
 /// The facts of one line.
 #[derive(Debug, Clone, Default)]
 pub struct LogRecord {
@@ -57,7 +51,8 @@ pub struct LogRecord {
     pub is_whole_second: bool,
     pub ip: Option<IpAddr>,
     pub status: Option<u16>,
-    pub verdict: Option<LoggedVerdict>,
+    /// The verdict of the log.
+    pub verdict: Option<LimitOutcome>,
     text: Vec<u8>,
     fields: [TextSpan; TEXT_FIELDS],
     headers: Vec<(u16, TextSpan)>,
@@ -169,7 +164,6 @@ pub struct KnownFields {
     pub whole_seconds: bool,
     headers: Vec<HeaderName>,
     has_plain_account: bool,
-    names_seen: usize,
 }
 
 impl KnownFields {
@@ -191,11 +185,10 @@ impl KnownFields {
             self.accounts_are_hashes = !self.has_plain_account;
         }
         // Usually all of them are known after a few lines.
-        if self.names_seen < HeaderNames::MAX {
+        if self.headers.len() < HeaderNames::MAX {
             for (index, _) in record.headers() {
                 if let Some(name) = names.get(index).filter(|name| !self.headers.contains(name)) {
                     self.headers.push(name.clone());
-                    self.names_seen += 1;
                 }
             }
         }

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use crate::simulate::recommend::recommendation::{CurvePoint, Recommendation};
 use crate::simulate::replay::report::{ChangedKey, ConfigChange, KeyLine, LimitLine, ReplayReport, share_of};
+use crate::simulate::replay::tally::KeyTally;
 use plots::{BarRow, escape_html};
 
 /// The page of a replay.
@@ -47,12 +48,7 @@ pub fn render_replay(report: &ReplayReport) -> String {
         write_change(&mut out, change);
     }
     let mut notes = report.notes.clone();
-    notes.extend(report.log.first_unreadable.as_ref().map(|first| {
-        format!(
-            "{} of {} lines cannot be read; the first is {first}",
-            report.log.unreadable, report.log.lines
-        )
-    }));
+    notes.extend(report.log.describe_unreadable());
     end_page(out, &notes)
 }
 
@@ -140,9 +136,9 @@ fn write_limits(out: &mut String, limits: &[LimitLine]) {
             continue;
         }
         let mode = line.mode().map(|mode| format!(" <small>{mode}</small>")).unwrap_or_default();
-        let LimitLine { requests, admitted, waited, rejected, keys, keys_rejected, .. } = line;
+        let KeyTally { requests, admitted, waited, rejected, .. } = line.counts;
         let _ = write!(out, "<tr><td>{name}{mode}");
-        for number in [*requests, *admitted, *waited, *rejected, *keys as u64, *keys_rejected as u64] {
+        for number in [requests, admitted, waited, rejected, line.keys as u64, line.keys_rejected as u64] {
             let _ = write!(out, "<td class=n>{number}");
         }
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::simulate::recommend::recommendation::CurvePoint;
 use crate::simulate::replay::timeline::{RequestTimeline, TimePart};
+use sluicegate_base::escape;
 
 /// One bar of a distribution.
 pub struct BarRow {
@@ -16,20 +17,11 @@ pub struct BarRow {
 
 /// The text with all characters escaped that mean something in HTML, in elements and in quoted attributes.
 pub fn escape_html(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            // A control character shows nothing and may confuse a reader who copies it.
-            c if c.is_control() && c != '\n' => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
+    // A control character shows nothing and may confuse a reader who copies it.
+    let text = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
+    let mut out = Vec::with_capacity(text.len());
+    escape::escape_html(&mut out, text.as_bytes());
+    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// Requests over time, stacked: admitted, waited, rejected.

@@ -252,13 +252,7 @@ fn list_notes(stream: &LogStream, keys: &KeyNeeds) -> Vec<String> {
     if stream.counts.late > 0 {
         notes.push(format!("{} requests came later than the window of 100,000 lines", stream.counts.late));
     }
-    let log = &stream.counts;
-    if let Some((name, number, text)) = &log.first_unreadable {
-        let (unreadable, lines) = (log.unreadable, log.lines);
-        notes.push(format!(
-            "{unreadable} of {lines} lines cannot be read; the first is {name}:{number}: {text}"
-        ));
-    }
+    notes.extend(stream.counts.describe_unreadable());
     if stream.counts.may_be_sampled {
         notes.push("if access_log.sample of the gateway is below 100%, real clients need more".to_owned());
     }

@@ -1,7 +1,7 @@
 //! The key that a limit is recommended for, as far as a log tells it.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use http::HeaderName;
 
@@ -33,8 +33,8 @@ const PLAIN: [(&str, RecommendedKey); 7] = [
     ("global", RecommendedKey::Global),
 ];
 
-/// The network of an IPv6 client: the gateway's default.
-const IPV6_MASK: u128 = u128::MAX << 64;
+/// The bytes of the network of an IPv6 client: the gateway's default.
+const IPV6_BYTES: usize = 8;
 
 impl RecommendedKey {
     /// Reads a key as `--key` names it.
@@ -101,13 +101,9 @@ impl RecommendedKey {
     /// The limit to paste into `gateway.yaml`, as a whole file that `check` accepts.
     pub fn write_limit(&self, rate: &str, burst: u64) -> String {
         let name = match self {
-            RecommendedKey::Ip => "per-ip",
-            RecommendedKey::Account => "per-account",
-            RecommendedKey::Uri => "per-uri",
-            RecommendedKey::Host => "per-host",
-            RecommendedKey::Method => "per-method",
-            RecommendedKey::Header(_) => "per-header",
-            RecommendedKey::Global => "all-clients",
+            RecommendedKey::Header(_) => "per-header".to_owned(),
+            RecommendedKey::Global => "all-clients".to_owned(),
+            plain => format!("per-{plain}"),
         };
         let mut out = format!(
             "limits:\n  {name}:\n    key: {self}\n    rate: {rate}\n    burst: {burst}\nlocations:\n  - path: /\n    \
@@ -121,13 +117,9 @@ impl RecommendedKey {
 }
 
 fn write_address(ip: IpAddr, out: &mut Vec<u8>) -> bool {
-    let network = match ip.to_canonical() {
-        IpAddr::V4(v4) => IpAddr::V4(v4),
-        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & IPV6_MASK)),
-    };
-    match network {
-        IpAddr::V4(v4) => out.extend_from_slice(&v4.octets()),
-        IpAddr::V6(v6) => out.extend_from_slice(&v6.octets()),
+    match ip.to_canonical() {
+        IpAddr::V4(v4) => out.extend(v4.octets()),
+        IpAddr::V6(v6) => out.extend_from_slice(&v6.octets()[..IPV6_BYTES]),
     }
     true
 }

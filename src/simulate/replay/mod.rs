@@ -13,8 +13,7 @@ pub mod tally;
 pub mod timeline;
 mod waits;
 
-use crate::simulate::log::record::LoggedVerdict;
-use crate::simulate::log::{KnownFields, LogStream};
+use crate::simulate::log::LogStream;
 use report::{ConfigChange, LoggedComparison, ReplayReport};
 use scope::ReplayScope;
 use simulator::{ReplayedVerdict, Simulator};
@@ -43,12 +42,15 @@ pub fn replay_log(
     stream: &mut LogStream,
     config: Config,
     against: Option<Config>,
-    mut observe: impl FnMut(Option<LoggedVerdict>, &ReplayedVerdict),
+    mut observe: impl FnMut(Option<LimitOutcome>, &ReplayedVerdict),
     mut progress: impl FnMut(u64, Option<f64>),
 ) -> Result<ReplayReport, String> {
     let _held = ClockGuard;
     let (fields, may_be_sampled) = (stream.fields.clone(), stream.counts.may_be_sampled);
-    let build = |config| build_simulator(config, &fields, may_be_sampled);
+    let build = |config| {
+        let simulator = Simulator::new(ReplayScope::new(config, &fields, may_be_sampled));
+        simulator.map_err(|error| format!("the configuration cannot be replayed: {error}"))
+    };
     // Where only seconds are known: as if all requests of a second came at its start.
     let mut clumped = fields.whole_seconds.then(|| build(config.clone())).transpose()?;
     let mut before = against.map(build).transpose()?;
@@ -76,11 +78,6 @@ pub fn replay_log(
     }
     let change = before.as_ref().map(|before| change.conclude(&simulator, before));
     Ok(ReplayReport::new(stream, &simulator, clumped.as_ref(), logged, change))
-}
-
-fn build_simulator(config: Config, fields: &KnownFields, may_be_sampled: bool) -> Result<Simulator, String> {
-    let scope = ReplayScope::new(config, fields, may_be_sampled);
-    Simulator::new(scope).map_err(|error| format!("the configuration cannot be replayed: {error}"))
 }
 
 /// Counts a verdict that differs between the new configuration and the old one.

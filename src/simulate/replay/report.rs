@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::simulator::{ReplayedVerdict, Simulator};
 use super::tally::{KeyTally, LimitTally};
-use super::timeline::RequestTimeline;
-use crate::simulate::log::record::{LogRecord, LoggedVerdict};
+use super::timeline::{RequestTimeline, WaitClass};
+use crate::simulate::log::record::LogRecord;
 use crate::simulate::log::{LogCounts, LogStream};
 use sluicegate_limit::LimitOutcome;
 use sluicegate_model::LimitId;
@@ -39,7 +39,7 @@ pub struct ReplayReport {
     pub against: Option<ConfigChange>,
     /// The unjudged parts of the configuration, and other bounds of the result.
     pub notes: Vec<String>,
-    pub log: LogLine,
+    pub log: LogCounts,
     pub timeline: RequestTimeline,
     pub waits: Vec<WaitClass>,
     pub longest_wait_ms: f64,
@@ -69,11 +69,8 @@ pub struct LimitLine {
     /// The share of its keys on which it acts; `None` = all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforce: Option<String>,
-    /// Requests that it judged.
-    pub requests: u64,
-    pub admitted: u64,
-    pub waited: u64,
-    pub rejected: u64,
+    #[serde(flatten)]
+    pub counts: KeyTally,
     /// Keys that it counted apart.
     pub keys: usize,
     pub keys_rejected: usize,
@@ -91,14 +88,6 @@ pub struct KeyLine {
     pub rejected: u64,
     /// The rejected share of its requests, from 0 to 1.
     pub share: f64,
-}
-
-/// Waits up to a length.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct WaitClass {
-    /// `None` = any longer one.
-    pub up_to_ms: Option<u64>,
-    pub requests: u64,
 }
 
 /// Keys with a rejected share up to a bound.
@@ -119,18 +108,6 @@ pub struct LoggedComparison {
     pub compared: u64,
     /// Requests that the replay judges alike.
     pub agreed: u64,
-}
-
-/// The lines and requests that were read.
-#[derive(Debug, Clone, Serialize)]
-pub struct LogLine {
-    pub lines: u64,
-    pub unreadable: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub first_unreadable: Option<String>,
-    pub without_request: u64,
-    /// Requests that came later than the window of the replay puts right.
-    pub late: u64,
 }
 
 /// The changes from one configuration to another.
@@ -156,21 +133,16 @@ pub struct ChangedKey {
 impl LoggedComparison {
     pub fn count(&mut self, record: &LogRecord, verdict: &ReplayedVerdict, simulator: &Simulator) {
         let is_refused = match (record.verdict, record.status) {
-            (Some(told), _) => told == LoggedVerdict::Reject,
-            (None, status) => matches!(status, Some(429)),
+            (Some(told), _) => told == LimitOutcome::Reject,
+            (None, status) => status == Some(429),
         };
         self.rejected += u64::from(is_refused);
-        self.waited += u64::from(record.verdict == Some(LoggedVerdict::Wait));
+        self.waited += u64::from(record.verdict == Some(LimitOutcome::Wait));
         let is_judged = record.deciding_limits().all(|name| !simulator.is_unjudged(name));
         let told = record.verdict.filter(|_| is_judged);
         let (Some(told), Some(replayed)) = (told, verdict.with_dry_runs) else { return };
         self.compared += 1;
-        let same = match told {
-            LoggedVerdict::Admit => LimitOutcome::Admit,
-            LoggedVerdict::Wait => LimitOutcome::Wait,
-            LoggedVerdict::Reject => LimitOutcome::Reject,
-        };
-        self.agreed += u64::from(same == replayed);
+        self.agreed += u64::from(told == replayed);
     }
 }
 
@@ -204,7 +176,7 @@ fn list_changed(simulator: &Simulator) -> Vec<ChangedKey> {
 }
 
 fn key_name(simulator: &Simulator, limit: &LimitTally, key: usize) -> String {
-    simulator.gateway.key_naming().render_name(limit.spec(), &limit.keys[key].0)
+    simulator.gateway.key_naming().render_name(&limit.spec, &limit.keys[key].0)
 }
 
 impl ReplayReport {
@@ -244,13 +216,9 @@ impl ReplayReport {
             logged,
             against,
             notes: list_notes(stream, simulator),
-            log: LogLine::new(&stream.counts),
+            log: stream.counts.clone(),
             timeline: tally.timeline.clone(),
-            waits: tally
-                .waits
-                .classes()
-                .map(|(up_to_ms, requests)| WaitClass { up_to_ms, requests })
-                .collect(),
+            waits: tally.waits.classes(),
             longest_wait_ms: tally.waits.longest_ns as f64 / 1e6,
             key_shares: classify_shares(&all_keys),
             limit_lines,
@@ -264,10 +232,10 @@ impl ReplayReport {
         let limits = self.limit_lines.iter().filter(|line| line.not_judged.is_none()).map(|line| KeyLine {
             limit: line.name.clone(),
             key: String::new(),
-            requests: line.requests,
-            waited: line.waited,
-            rejected: line.rejected,
-            share: share_of(line.rejected, line.requests),
+            requests: line.counts.requests,
+            waited: line.counts.waited,
+            rejected: line.counts.rejected,
+            share: share_of(line.counts.rejected, line.counts.requests),
         });
         for KeyLine { limit, key, requests, waited, rejected, share } in
             limits.chain(self.all_keys.iter().cloned())
@@ -281,15 +249,6 @@ impl ReplayReport {
             );
         }
         out
-    }
-}
-
-impl LogLine {
-    fn new(counts: &LogCounts) -> LogLine {
-        let LogCounts { lines, unreadable, first_unreadable, without_request, late, .. } = counts.clone();
-        let first_unreadable =
-            first_unreadable.map(|(name, number, text)| format!("{name}:{number}: {text}"));
-        LogLine { lines, unreadable, first_unreadable, without_request, late }
     }
 }
 
@@ -327,10 +286,7 @@ fn list_limits(simulator: &Simulator, clumped: Option<&Simulator>) -> Vec<LimitL
             not_judged: unjudged.map(|unjudged| unjudged.reason.clone()),
             dry_run: config.dry_run,
             enforce: config.enforce.map(|share| share.to_string()),
-            requests: limit.sum.requests,
-            admitted: limit.sum.admitted,
-            waited: limit.sum.waited,
-            rejected: limit.sum.rejected,
+            counts: limit.sum,
             keys: limit.keys.len(),
             keys_rejected: limit.keys.iter().filter(|(_, tally)| tally.rejected > 0).count(),
             rejected_range: clumped

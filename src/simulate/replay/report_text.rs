@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::report::{ChangedKey, ConfigChange, KeyLine, LimitLine, LogLine, ReplayReport, share_of};
+use super::report::{ChangedKey, ConfigChange, KeyLine, LimitLine, ReplayReport, share_of};
 use crate::operate::text_table;
 
 impl fmt::Display for ReplayReport {
@@ -30,7 +30,12 @@ impl fmt::Display for ReplayReport {
         if let Some(change) = &self.against {
             write_change(f, change)?;
         }
-        self.log.write_text(f)?;
+        if let Some(unreadable) = self.log.describe_unreadable() {
+            writeln!(f, "note: {unreadable}")?;
+        }
+        if self.log.without_request > 0 {
+            writeln!(f, "note: {} lines are no requests", self.log.without_request)?;
+        }
         for note in &self.notes {
             writeln!(f, "note: {note}")?;
         }
@@ -53,14 +58,14 @@ impl ReplayReport {
     fn write_limits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rows = Vec::new();
         for line in self.limit_lines.iter().filter(|line| line.not_judged.is_none()) {
-            let LimitLine { name, requests, admitted, waited, rejected, keys, keys_rejected, .. } = line;
+            let LimitLine { name, counts, keys, keys_rejected, .. } = line;
             let name = line.mode().map_or_else(|| name.clone(), |mode| format!("{name} ({mode})"));
             rows.push([
                 name,
-                requests.to_string(),
-                admitted.to_string(),
-                waited.to_string(),
-                rejected.to_string(),
+                counts.requests.to_string(),
+                counts.admitted.to_string(),
+                counts.waited.to_string(),
+                counts.rejected.to_string(),
                 keys.to_string(),
                 keys_rejected.to_string(),
             ]);
@@ -92,19 +97,6 @@ impl ReplayReport {
         }
         const HEADER: [&str; 6] = ["hit first", "limit", "requests", "waited", "rejected", "share"];
         f.write_str(&text_table::render_table(HEADER, rows.into_iter(), usize::MAX))
-    }
-}
-
-impl LogLine {
-    pub(crate) fn write_text(&self, f: &mut impl fmt::Write) -> fmt::Result {
-        if let Some(first) = &self.first_unreadable {
-            let of = format!("{} of {} lines cannot be read", self.unreadable, self.lines);
-            writeln!(f, "note: {of}; the first is {first}")?;
-        }
-        if self.without_request > 0 {
-            writeln!(f, "note: {} lines are no requests", self.without_request)?;
-        }
-        Ok(())
     }
 }
 

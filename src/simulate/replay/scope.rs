@@ -119,36 +119,26 @@ impl<'f> KnownFacts<'f> {
             let (kind, name) = part.words();
             return Some(format!("the log has no {kind}{name}"));
         }
-        if limit.charge.is_some() {
-            return Some("it is settled by responses, which the log does not hold".to_owned());
-        }
-        match &limit.cost {
-            Cost::Units(_) => {}
-            Cost::Header { name, .. } => {
-                return Some(format!("its cost is the header {name} of trusted proxies"));
-            }
-            Cost::Json { .. } | Cost::JsonRpc { .. } => {
-                return Some("its cost is in the body of requests".to_owned());
-            }
-        }
-        if !limit.tiers.is_empty() && !self.tier {
-            return Some("the log has no tiers".to_owned());
-        }
-        if !limit.methods.is_empty() && !self.fields.method {
-            return Some("the log has no methods".to_owned());
-        }
-        if !limit.bypass.is_empty() && !self.fields.ip {
-            return Some("the log has no ip, which its bypass needs".to_owned());
-        }
+        let by_header = match &limit.cost {
+            Cost::Header { name, .. } => format!("its cost is the header {name} of trusted proxies"),
+            _ => String::new(),
+        };
         let is_concurrency = |own: &Algorithm| matches!(own, Algorithm::Concurrency { .. });
         let is_adaptive = |own: &Algorithm| matches!(own, Algorithm::Concurrency { min: Some(_), .. });
-        if limit.algorithm_variants().any(is_adaptive) {
-            return Some("its slots follow the latency of the upstream".to_owned());
-        }
-        if limit.algorithm_variants().any(is_concurrency) && !self.fields.duration {
-            return Some("the log has no durations, so nobody knows who was in flight".to_owned());
-        }
-        None
+        let reasons = [
+            (limit.charge.is_some(), "it is settled by responses, which the log does not hold"),
+            (!by_header.is_empty(), &by_header),
+            (!matches!(limit.cost, Cost::Units(_)), "its cost is in the body of requests"),
+            (!limit.tiers.is_empty() && !self.tier, "the log has no tiers"),
+            (!limit.methods.is_empty() && !self.fields.method, "the log has no methods"),
+            (!limit.bypass.is_empty() && !self.fields.ip, "the log has no ip, which its bypass needs"),
+            (limit.algorithm_variants().any(is_adaptive), "its slots follow the latency of the upstream"),
+            (
+                limit.algorithm_variants().any(is_concurrency) && !self.fields.duration,
+                "the log has no durations, so nobody knows who was in flight",
+            ),
+        ];
+        reasons.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason.to_owned())
     }
 }
 

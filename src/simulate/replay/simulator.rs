@@ -259,18 +259,14 @@ impl Simulator {
             }
             Some(ChainVerdict::Reject(rejection)) => {
                 let limit = rejection.limit.as_ref().map(|limit| limit.id);
-                for one in asked.iter_mut().filter(|one| Some(one.limit) == limit) {
-                    one.outcome = LimitOutcome::Reject;
-                }
+                set_outcome(asked, limit, LimitOutcome::Reject);
                 room.look_at_woken(*now, &mut |ended| note_ended(tally, &ended));
                 (LimitOutcome::Reject, limit)
             }
             Some(ChainVerdict::Wait(queued)) => {
                 let limit = queued.limit().id;
                 let mut outcome = LimitOutcome::Wait;
-                for one in asked.iter_mut().filter(|one| one.limit == limit) {
-                    one.outcome = LimitOutcome::Wait;
-                }
+                set_outcome(asked, Some(limit), outcome);
                 let timeout = route.and_then(|route| gateway.config.locations[route.0].timeout);
                 room.add_waiting(
                     queued,
@@ -283,9 +279,7 @@ impl Simulator {
                         Some(_) => outcome = LimitOutcome::Reject,
                     },
                 );
-                for one in asked.iter_mut().filter(|one| one.limit == limit) {
-                    one.outcome = outcome;
-                }
+                set_outcome(asked, Some(limit), outcome);
                 room.look_at_woken(*now, &mut |ended| note_ended(tally, &ended));
                 (outcome, Some(limit))
             }
@@ -308,6 +302,12 @@ impl Simulator {
                 tally.rejected += 1;
             }
         }
+    }
+}
+
+fn set_outcome(asked: &mut [DemandedLimit], limit: Option<LimitId>, outcome: LimitOutcome) {
+    for one in asked.iter_mut().filter(|one| Some(one.limit) == limit) {
+        one.outcome = outcome;
     }
 }
 

@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 
+use serde::Serialize;
+
 use super::timeline::{RequestTimeline, WaitLengths};
 use sluicegate_http::request::key::{KeyInput, KeyName, KeySpec};
 use sluicegate_limit::LimitOutcome;
-use sluicegate_model::{Config, LimitId};
+use sluicegate_model::{Config, LimitConfig, LimitId};
 
 /// The counts of a whole replay.
+#[derive(Default)]
 pub struct ReplayTally {
     pub requests: u64,
     /// Requests that all limits admit, those that wait included.
@@ -24,7 +27,7 @@ pub struct ReplayTally {
 
 /// The counts of one limit.
 pub struct LimitTally {
-    spec: KeySpec,
+    pub spec: KeySpec,
     pub sum: KeyTally,
     /// Indices by the id of the counter.
     index: HashMap<u128, u32>,
@@ -35,7 +38,7 @@ pub struct LimitTally {
 }
 
 /// The counts of one key.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct KeyTally {
     /// Requests that the limit judged.
     pub requests: u64,
@@ -44,6 +47,7 @@ pub struct KeyTally {
     pub waited: u64,
     pub rejected: u64,
     /// Rejected by this limit here, and not rejected by the other configuration.
+    #[serde(skip)]
     pub changed: u64,
 }
 
@@ -58,28 +62,15 @@ pub struct DemandedLimit {
 
 impl ReplayTally {
     pub fn new(config: &Config) -> ReplayTally {
-        let keys_max = config.state.max_keys;
-        ReplayTally {
-            requests: 0,
-            admitted: 0,
-            waited: 0,
-            rejected: 0,
-            faults: 0,
-            timeline: RequestTimeline::default(),
-            waits: WaitLengths::default(),
-            limits: config
-                .limits
-                .iter()
-                .map(|limit| LimitTally {
-                    spec: KeySpec::new(&limit.key, limit.missing_key),
-                    sum: KeyTally::default(),
-                    index: HashMap::new(),
-                    keys: Vec::new(),
-                    keys_max,
-                    beyond: KeyTally::default(),
-                })
-                .collect(),
-        }
+        let tally = |limit: &LimitConfig| LimitTally {
+            spec: KeySpec::new(&limit.key, limit.missing_key),
+            sum: KeyTally::default(),
+            index: HashMap::new(),
+            keys: Vec::new(),
+            keys_max: config.state.max_keys,
+            beyond: KeyTally::default(),
+        };
+        ReplayTally { limits: config.limits.iter().map(tally).collect(), ..ReplayTally::default() }
     }
 
     /// Counts one request for the limits that it asked. `is_rejected`: one of them rejects it, so that the others let
@@ -133,10 +124,6 @@ impl LimitTally {
         self.index.insert(id, index);
         self.keys.push((KeyName::capture(&self.spec, subject, None), KeyTally::default()));
         Some(index)
-    }
-
-    pub fn spec(&self) -> &KeySpec {
-        &self.spec
     }
 
     /// Changes the counts of a key, and those of the limit.

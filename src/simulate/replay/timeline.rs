@@ -30,6 +30,14 @@ pub struct WaitLengths {
     pub longest_ns: u64,
 }
 
+/// Waits up to a length.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct WaitClass {
+    /// `None` = any longer one.
+    pub up_to_ms: Option<u64>,
+    pub requests: u64,
+}
+
 impl RequestTimeline {
     /// The part of a moment that is not before the first one.
     pub fn part_mut(&mut self, arrival_ns: u64) -> &mut TimePart {
@@ -75,9 +83,9 @@ impl WaitLengths {
     }
 
     /// The waits of each class with its upper bound in milliseconds.
-    pub fn classes(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
-        let bounds = WaitLengths::BOUNDS_MS.iter().copied().map(Some).chain([None]);
-        bounds.zip(self.counts)
+    pub fn classes(&self) -> Vec<WaitClass> {
+        let bounds = WaitLengths::BOUNDS_MS.into_iter().map(Some).chain([None]);
+        bounds.zip(self.counts).map(|(up_to_ms, requests)| WaitClass { up_to_ms, requests }).collect()
     }
 }
 
@@ -105,7 +113,8 @@ mod tests {
         for ms in [0, 5, 6, 10_000, 10_001] {
             waits.count(ms * 1_000_000);
         }
-        let classes: Vec<_> = waits.classes().filter(|(_, count)| *count > 0).collect();
+        let classes = waits.classes().into_iter().map(|class| (class.up_to_ms, class.requests));
+        let classes: Vec<_> = classes.filter(|(_, count)| *count > 0).collect();
         assert_eq!(classes, [(Some(5), 2), (Some(10), 1), (Some(10_000), 1), (None, 1)]);
         assert_eq!(waits.longest_ns, 10_001_000_000);
     }

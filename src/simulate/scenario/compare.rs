@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::model::{ExpectedRange, ExpectedStatus, StepExpectation};
-use super::tally::{EndKind, RequestEnd, StepTally};
+use super::tally::{RequestEnd, StepTally};
 use sluicegate_model::value::scalars::show_duration;
 use sluicegate_proxy::gateway::Gateway;
 
@@ -96,18 +96,17 @@ pub(super) fn first_difference(
     ends: &[RequestEnd],
     gateway: &Gateway,
 ) -> usize {
-    let is_admitted = |end: &RequestEnd| end.kind == EndKind::Admitted;
-    let is_degraded = |end: &RequestEnd| matches!(end.kind, EndKind::Degraded(_));
+    let is_admitted = |end: &RequestEnd| end.cause.is_none();
     let by_count = [
         expected.admitted.and_then(|range| beyond_range(range, ends, &is_admitted)),
         expected.rejected.and_then(|range| beyond_range(range, ends, &|end| !is_admitted(end))),
         expected.waited.and_then(|range| beyond_range(range, ends, &RequestEnd::has_waited)),
-        expected.degraded.and_then(|range| beyond_range(range, ends, &is_degraded)),
+        expected.degraded.and_then(|range| beyond_range(range, ends, &|end| end.is_degraded)),
     ];
     let by_count = by_count.into_iter().flatten();
     let by_cause = (!expected.by.is_empty()).then(|| {
         let is_other = |end: &RequestEnd| {
-            end.cause().is_some_and(|cause| !expected.by.iter().any(|by| by == cause.name(gateway)))
+            end.cause.is_some_and(|cause| !expected.by.iter().any(|by| by == cause.name(gateway)))
         };
         ends.iter().position(is_other)
     });

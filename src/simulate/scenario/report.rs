@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::compare::{Mismatch, show_ns};
 use super::model::{Scenario, ScenarioStep};
-use super::tally::{EndKind, RequestEnd};
+use super::tally::RequestEnd;
 use crate::operate::explain::Explanation;
 use sluicegate_model::value::scalars::show_duration;
 use sluicegate_proxy::gateway::Gateway;
@@ -165,13 +165,13 @@ impl DifferingRequest {
         explanation: Explanation,
     ) -> DifferingRequest {
         let status = end.status;
-        let outcome = match end.kind {
-            EndKind::Admitted if end.wait_ns > 0 => {
+        let outcome = match end.cause {
+            None if end.wait_ns > 0 => {
                 format!("admitted after {}, {status}", show_ns(end.wait_ns))
             }
-            EndKind::Admitted => format!("admitted, {status}"),
-            EndKind::Rejected(cause) | EndKind::Degraded(cause) => {
-                let word = if matches!(end.kind, EndKind::Degraded(_)) { "degraded" } else { "rejected" };
+            None => format!("admitted, {status}"),
+            Some(cause) => {
+                let word = if end.is_degraded { "degraded" } else { "rejected" };
                 let retry = end.retry_after_ns.map(|ns| format!(", retry after {}", show_ns(ns)));
                 format!("{word} by {}, {status}{}", cause.name(gateway), retry.unwrap_or_default())
             }

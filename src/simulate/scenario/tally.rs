@@ -12,19 +12,14 @@ pub(super) const UPSTREAM_STOP: &str = "upstream_stop";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RequestEnd {
-    pub kind: EndKind,
+    /// `None` = admitted.
+    pub cause: Option<RejectionCause>,
+    /// Rejected, and answered by `on_reject.degrade`.
+    pub is_degraded: bool,
     pub status: u16,
     /// The wait that a rejection names, if any.
     pub retry_after_ns: Option<u64>,
     pub wait_ns: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EndKind {
-    Admitted,
-    Rejected(RejectionCause),
-    /// Rejected, and answered by `on_reject.degrade`.
-    Degraded(RejectionCause),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,31 +50,24 @@ pub(super) struct StepTally {
 impl RequestEnd {
     pub fn new(outcome: &PipelineOutcome) -> RequestEnd {
         let by_limit = outcome.limit.map_or(RejectionCause::UpstreamStop, RejectionCause::Limit);
-        let kind = match outcome.verdict {
-            Verdict::Admit | Verdict::Wait => EndKind::Admitted,
-            Verdict::Reject | Verdict::MissingKey => EndKind::Rejected(by_limit),
-            Verdict::Degrade => EndKind::Degraded(by_limit),
-            Verdict::Ban => EndKind::Rejected(RejectionCause::Ban),
-            Verdict::Fault(_) if outcome.is_forwarded => EndKind::Admitted,
-            Verdict::Fault(fault) => EndKind::Rejected(RejectionCause::Fault(fault)),
+        let cause = match outcome.verdict {
+            Verdict::Admit | Verdict::Wait => None,
+            Verdict::Reject | Verdict::MissingKey | Verdict::Degrade => Some(by_limit),
+            Verdict::Ban => Some(RejectionCause::Ban),
+            Verdict::Fault(_) if outcome.is_forwarded => None,
+            Verdict::Fault(fault) => Some(RejectionCause::Fault(fault)),
         };
         RequestEnd {
-            kind,
+            cause,
+            is_degraded: outcome.verdict == Verdict::Degrade,
             status: outcome.status.as_u16(),
             retry_after_ns: outcome.retry_after_ns,
             wait_ns: outcome.wait_ns,
         }
     }
 
-    pub fn cause(&self) -> Option<RejectionCause> {
-        match self.kind {
-            EndKind::Admitted => None,
-            EndKind::Rejected(cause) | EndKind::Degraded(cause) => Some(cause),
-        }
-    }
-
     pub fn has_waited(&self) -> bool {
-        self.kind == EndKind::Admitted && self.wait_ns > 0
+        self.cause.is_none() && self.wait_ns > 0
     }
 }
 
@@ -102,7 +90,7 @@ impl StepTally {
     /// Counts the end of the request at `index`.
     pub fn count(&mut self, index: u64, end: &RequestEnd) {
         increment(&mut self.statuses, end.status);
-        let Some(cause) = end.cause() else {
+        let Some(cause) = end.cause else {
             self.admitted += 1;
             if end.wait_ns > 0 {
                 self.waited += 1;
@@ -111,7 +99,7 @@ impl StepTally {
             return;
         };
         self.rejected += 1;
-        self.degraded += u64::from(matches!(end.kind, EndKind::Degraded(_)));
+        self.degraded += u64::from(end.is_degraded);
         increment(&mut self.causes, cause);
         increment(&mut self.rejected_statuses, end.status);
         if self.first_rejection.is_none_or(|(first, _)| index < first) {
