@@ -90,15 +90,7 @@ const BUFFER_CAPACITY: usize = 1 << 20;
 // === impl AccessLog ===
 
 impl AccessLog {
-    /// Opens the output and starts the writer thread.
-    ///
-    /// # Errors
-    /// The output cannot be opened.
-    pub fn start_writer(config: &model::AccessLogConfig, workers: usize) -> io::Result<AccessLog> {
-        AccessLog::continue_from(None, config, workers)
-    }
-
-    /// Starts the log like [`AccessLog::start_writer`], but adopts the writer of `before` if the output is the same.
+    /// Opens the output and starts the writer thread, or adopts that of `before` if the output is the same.
     ///
     /// # Errors
     /// The output cannot be opened.
@@ -127,20 +119,6 @@ impl AccessLog {
             AccessLogOutput::File(path) => Box::new(append_to(path)?),
         };
         log.start_thread(sink, workers, BUFFER_CAPACITY)?;
-        Ok(log)
-    }
-
-    #[cfg(test)]
-    fn start_with_sink(
-        sink: Box<dyn Write + Send>,
-        config: &model::AccessLogConfig,
-        workers: usize,
-        capacity: usize,
-    ) -> io::Result<AccessLog> {
-        let none = model::AccessLogConfig { output: AccessLogOutput::None, ..config.clone() };
-        let mut log = AccessLog::start_writer(&none, workers)?;
-        log.output = config.output.clone();
-        log.start_thread(sink, workers, capacity)?;
         Ok(log)
     }
 

@@ -20,6 +20,19 @@ fn config() -> model::AccessLogConfig {
     }
 }
 
+fn start_with_sink(
+    sink: Box<dyn Write + Send>,
+    config: &model::AccessLogConfig,
+    workers: usize,
+    capacity: usize,
+) -> io::Result<AccessLog> {
+    let none = model::AccessLogConfig { output: AccessLogOutput::None, ..config.clone() };
+    let mut log = AccessLog::continue_from(None, &none, workers)?;
+    log.output = config.output.clone();
+    log.start_thread(sink, workers, capacity)?;
+    Ok(log)
+}
+
 fn record(path: &str) -> AccessRecord<'_> {
     AccessRecord {
         unix_us: 0,
@@ -90,7 +103,7 @@ impl Write for ScriptedOutput {
 fn scripted_log(capacity: usize) -> (AccessLog, Sender<io::Result<usize>>, CapturedOutput) {
     let (orders, kept) = (channel(), CapturedOutput::default());
     let sink = Box::new(ScriptedOutput(orders.1, kept.clone()));
-    (AccessLog::start_with_sink(sink, &config(), 1, capacity).unwrap(), orders.0, kept)
+    (start_with_sink(sink, &config(), 1, capacity).unwrap(), orders.0, kept)
 }
 
 fn lines(kept: &CapturedOutput) -> Vec<String> {
@@ -100,7 +113,7 @@ fn lines(kept: &CapturedOutput) -> Vec<String> {
 #[test]
 fn all_lines_of_all_workers_arrive_in_few_writes() {
     let kept = CapturedOutput::default();
-    let log = AccessLog::start_with_sink(Box::new(kept.clone()), &config(), 2, BUFFER_CAPACITY).unwrap();
+    let log = start_with_sink(Box::new(kept.clone()), &config(), 2, BUFFER_CAPACITY).unwrap();
     let workers: Vec<_> = (0..2)
         .map(|worker| {
             let log = log.clone();
@@ -128,7 +141,7 @@ fn all_lines_of_all_workers_arrive_in_few_writes() {
 #[test]
 fn lines_arrive_without_a_flush() {
     let kept = CapturedOutput::default();
-    let log = AccessLog::start_with_sink(Box::new(kept.clone()), &config(), 1, BUFFER_CAPACITY).unwrap();
+    let log = start_with_sink(Box::new(kept.clone()), &config(), 1, BUFFER_CAPACITY).unwrap();
     log.line_writer(0).write_record(&record("/"));
     for _ in 0..1_000 {
         if !lines(&kept).is_empty() {
@@ -181,9 +194,7 @@ fn a_full_disk_loses_lines_and_never_joins_two() {
 fn a_sample_of_the_requests_is_logged() {
     for (percent, range) in [(0.0, 0..=0), (10.0, 700..=1_300), (100.0, 10_000..=10_000)] {
         let sample = model::AccessLogConfig { sample: percent, ..config() };
-        let log =
-            AccessLog::start_with_sink(Box::new(CapturedOutput::default()), &sample, 1, BUFFER_CAPACITY)
-                .unwrap();
+        let log = start_with_sink(Box::new(CapturedOutput::default()), &sample, 1, BUFFER_CAPACITY).unwrap();
         let lines = log.line_writer(0);
         let wanted = (0..10_000).filter(|_| lines.is_sampled()).count();
         assert!(range.contains(&wanted), "{percent}%: {wanted}");
@@ -193,7 +204,7 @@ fn a_sample_of_the_requests_is_logged() {
 #[test]
 fn none_logs_nothing() {
     let none = model::AccessLogConfig { output: AccessLogOutput::None, ..config() };
-    let log = AccessLog::start_writer(&none, 1).unwrap();
+    let log = AccessLog::continue_from(None, &none, 1).unwrap();
     assert!(!log.line_writer(0).is_sampled());
     log.line_writer(0).write_record(&record("/"));
     assert!(log.flush_within(Duration::ZERO));
@@ -204,14 +215,14 @@ fn a_file_is_appended_to_and_a_wrong_path_is_named() {
     let path = std::env::temp_dir().join(format!("sluicegate-log-{}", std::process::id()));
     std::fs::write(&path, "before\n").unwrap();
     let config = model::AccessLogConfig { output: AccessLogOutput::File(path.clone()), ..config() };
-    let log = AccessLog::start_writer(&config, 1).unwrap();
+    let log = AccessLog::continue_from(None, &config, 1).unwrap();
     log.line_writer(0).write_record(&record("/x"));
     assert!(log.flush_within(WRITE_TIMEOUT));
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     assert!(text.starts_with("before\n{") && text.ends_with("}\n"));
     let wrong = model::AccessLogConfig { output: AccessLogOutput::File("/nowhere/at/all".into()), ..config };
-    assert!(AccessLog::start_writer(&wrong, 1).unwrap_err().to_string().contains("/nowhere/at/all"));
+    assert!(AccessLog::continue_from(None, &wrong, 1).unwrap_err().to_string().contains("/nowhere/at/all"));
 }
 
 #[test]
@@ -224,7 +235,7 @@ fn the_same_output_keeps_its_thread_and_another_ends_it() {
         hash_secret: None,
         ..config()
     };
-    let first = AccessLog::start_writer(&to("one"), 1).unwrap();
+    let first = AccessLog::continue_from(None, &to("one"), 1).unwrap();
     let same = AccessLog::continue_from(Some(&first), &to("one"), 1).unwrap();
     let shared = |log: &AccessLog| Arc::downgrade(&log.writer.as_ref().unwrap().0);
     assert!(shared(&first).ptr_eq(&shared(&same)));

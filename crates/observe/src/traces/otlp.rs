@@ -18,8 +18,8 @@ pub fn encode_batch(spans: &[SpanRecord]) -> Vec<u8> {
     let mut request = Message::default();
     request.write_message(1, |resource_spans| {
         resource_spans.write_message(1, |resource| {
-            resource.write_attribute(1, "service.name", Value::Text("sluicegate"));
-            resource.write_attribute(1, "service.version", Value::Text(env!("CARGO_PKG_VERSION")));
+            resource.write_attribute(1, "service.name", Some(Value::Text("sluicegate")));
+            resource.write_attribute(1, "service.version", Some(Value::Text(env!("CARGO_PKG_VERSION"))));
         });
         resource_spans.write_message(2, |scope_spans| {
             scope_spans.write_message(1, |scope| {
@@ -68,55 +68,37 @@ fn name_span(span: &SpanRecord) -> String {
 const ATTRIBUTES: u32 = 9;
 
 fn write_request_attributes(message: &mut Message, span: &SpanRecord) {
-    let mut write = |key: &str, value: Value<'_>| message.write_attribute(ATTRIBUTES, key, value);
+    let mut write = |key: &str, value: Option<Value<'_>>| message.write_attribute(ATTRIBUTES, key, value);
     let method = span.method.as_ref().map_or("_OTHER", |method| method.as_str());
-    write("http.request.method", Value::Text(method));
-    if let Some(method) = &span.unusual_method {
-        write("http.request.method_original", Value::Text(method));
-    }
-    write("http.response.status_code", Value::Number(u64::from(span.status)));
-    write("url.path", Value::Text(&span.path));
-    write("url.scheme", Value::Text(span.scheme));
-    if let Some(host) = &span.host {
-        let (name, port) = split_port(host);
-        write("server.address", Value::Text(name));
-        if let Some(port) = port {
-            write("server.port", Value::Number(port.into()));
-        }
-    }
-    if let Some(client) = span.client {
-        write("client.address", Value::Text(&client.to_string()));
-    }
-    write("network.protocol.version", Value::Text(span.version));
-    if let Some(location) = &span.location {
-        write("http.route", Value::Text(location));
-    }
-    if span.status >= 500 {
-        let status = span.status.to_string();
-        write("error.type", Value::Text(span.fault.unwrap_or(&status)));
-    }
-    write("sluicegate.request_id", Value::Text(&span.request_id));
-    if let Some(server) = &span.server {
-        write("sluicegate.upstream", Value::Text(server));
-    }
-    if let Some(ns) = span.upstream_ns {
-        write("sluicegate.upstream_ms", Value::Milliseconds(ns));
-    }
+    let (host, port) = span.host.as_deref().map(split_port).unzip();
+    let client = span.client.map(|client| client.to_string());
+    let status = span.status.to_string();
+    let error = (span.status >= 500).then(|| span.fault.unwrap_or(&status));
+    write("http.request.method", Some(Value::Text(method)));
+    write("http.request.method_original", span.unusual_method.as_deref().map(Value::Text));
+    write("http.response.status_code", Some(Value::Number(u64::from(span.status))));
+    write("url.path", Some(Value::Text(&span.path)));
+    write("url.scheme", Some(Value::Text(span.scheme)));
+    write("server.address", host.map(Value::Text));
+    write("server.port", port.flatten().map(|port| Value::Number(port.into())));
+    write("client.address", client.as_deref().map(Value::Text));
+    write("network.protocol.version", Some(Value::Text(span.version)));
+    write("http.route", span.location.as_deref().map(Value::Text));
+    write("error.type", error.map(Value::Text));
+    write("sluicegate.request_id", Some(Value::Text(&span.request_id)));
+    write("sluicegate.upstream", span.server.as_deref().map(Value::Text));
+    write("sluicegate.upstream_ms", span.upstream_ns.map(Value::Milliseconds));
 }
 
 fn write_limit_attributes(message: &mut Message, span: &SpanRecord) {
-    let mut write = |key: &str, value: Value<'_>| message.write_attribute(ATTRIBUTES, key, value);
-    write("ratelimit.verdict", Value::Text(span.verdict));
-    write("ratelimit.wait_ms", Value::Milliseconds(span.wait_ns));
-    if let Some(limit) = &span.limit {
-        write("ratelimit.limit", Value::Text(limit));
-    }
-    if let Some(hash) = span.key_hash {
-        write("ratelimit.key_hash", Value::Text(&format!("{hash:016x}")));
-    }
-    if let Some(ns) = span.retry_after_ns {
-        write("ratelimit.retry_after_ms", Value::Number(ns.div_ceil(1_000_000)));
-    }
+    let mut write = |key: &str, value: Option<Value<'_>>| message.write_attribute(ATTRIBUTES, key, value);
+    let key_hash = span.key_hash.map(|hash| format!("{hash:016x}"));
+    let retry_after_ms = span.retry_after_ns.map(|ns| ns.div_ceil(1_000_000));
+    write("ratelimit.verdict", Some(Value::Text(span.verdict)));
+    write("ratelimit.wait_ms", Some(Value::Milliseconds(span.wait_ns)));
+    write("ratelimit.limit", span.limit.as_deref().map(Value::Text));
+    write("ratelimit.key_hash", key_hash.as_deref().map(Value::Text));
+    write("ratelimit.retry_after_ms", retry_after_ms.map(Value::Number));
 }
 
 /// A host without its port and brackets, and the port.
@@ -185,8 +167,9 @@ impl Message {
         self.write_bytes(field, &inner.0);
     }
 
-    /// A `KeyValue`.
-    fn write_attribute(&mut self, field: u32, key: &str, value: Value<'_>) {
+    /// A `KeyValue`; nothing without a value.
+    fn write_attribute(&mut self, field: u32, key: &str, value: Option<Value<'_>>) {
+        let Some(value) = value else { return };
         self.write_message(field, |pair| {
             pair.write_bytes(1, key.as_bytes());
             pair.write_message(2, |any| match value {
