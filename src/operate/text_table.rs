@@ -30,6 +30,11 @@ pub fn render_table<const N: usize>(
     out
 }
 
+/// The text of a value; a dash for none.
+pub fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
 fn cut_cell(text: &str) -> String {
     match text.chars().count() > CELL_MAX {
         true => text.chars().take(CELL_MAX - 1).chain(['\u{2026}']).collect(),

@@ -3,7 +3,7 @@
 use super::reading::{GatewayReading, TopKey, TopLimit, TopUpstream};
 use crate::cli::admin_client::escape_controls;
 use crate::cli::operator_verbs::format_seconds;
-use crate::operate::text_table::render_table;
+use crate::operate::text_table::{or_dash, render_table};
 
 /// The most rows of a table of plain text.
 const TEXT_ROWS_MAX: usize = 20;
@@ -39,7 +39,7 @@ pub(super) fn limit_rows(reading: &GatewayReading) -> Vec<TopRow> {
             format!("{:.1}", limit.admitted.per_s),
             format!("{:.1}", limit.waited.per_s),
             limit.waiting.to_string(),
-            show_count(limit.keys),
+            or_dash(limit.keys),
         ]
     };
     reading.limits.iter().map(row).collect()
@@ -52,9 +52,9 @@ pub(super) fn key_rows(reading: &GatewayReading) -> Vec<TopRow> {
             escape_controls(&key.key),
             format!("{:.1}", key.refused_per_s),
             format!("{:.1}", key.asked_per_s),
-            show_count(key.remaining),
-            show_count(key.waiting),
-            key.grant.as_ref().map_or_else(|| "-".to_owned(), |grant| escape_controls(&grant.numbers)),
+            or_dash(key.remaining),
+            or_dash(key.waiting),
+            or_dash(key.grant.as_ref().map(|grant| escape_controls(&grant.numbers))),
         ]
     };
     reading.keys.iter().flatten().map(row).collect()
@@ -76,14 +76,13 @@ pub(super) fn server_rows(reading: &GatewayReading) -> Vec<TopRow> {
     let mut rows: Vec<TopRow> = Vec::new();
     for upstream in &reading.status.upstreams {
         rows.extend(upstream.servers.iter().map(|server| {
-            let error = server.last_error.as_ref().map(|last| escape_controls(&last.error));
             [
                 escape_controls(&server.server),
                 escape_controls(&server.state),
                 server.in_flight.to_string(),
                 server.ejections.to_string(),
                 describe_upstream(upstream),
-                error.unwrap_or_else(|| "-".to_owned()),
+                or_dash(server.last_error.as_ref().map(|last| escape_controls(&last.error))),
             ]
         }));
     }
@@ -111,8 +110,4 @@ pub(super) fn render_text(reading: &GatewayReading) -> String {
         table(KEY_COLUMNS, key_rows(reading)).trim_start_matches('\n'),
         table(SERVER_COLUMNS, server_rows(reading)),
     )
-}
-
-fn show_count(count: Option<u64>) -> String {
-    count.map_or_else(|| "-".to_owned(), |count| count.to_string())
 }

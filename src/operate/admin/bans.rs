@@ -8,14 +8,13 @@ use serde_json::json;
 
 use super::answer::{AdminError, Answer, Change};
 use super::endpoint::Handler::{Immediate, Waiting};
-use super::endpoint::ParameterPlace::Path;
 use super::endpoint::{
     AdminRequest, AnswerForm, Answered, BodyFormat, Endpoint, Parameter, ParameterKind, error, ok,
 };
 use super::examples;
 use super::key_status::{KeyStatus, seconds};
 use super::keys::read_length;
-use crate::operate::text_table::render_table;
+use crate::operate::text_table::{or_dash, render_table};
 use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_admission::operator_bans::{DEFAULT_LENGTH, NewBan};
 use sluicegate_base::clock::Now;
@@ -100,7 +99,7 @@ pub(super) const UNBAN_CLIENT: Endpoint = Endpoint {
     summary: "Lifts the bans of exactly this address, network or account, and forgets its strikes.",
     parameters: &[Parameter {
         name: "banned",
-        place: Path,
+        default: None,
         kind: ParameterKind::TextWithSlashes,
         example: "203.0.113.0/24",
         sentence: "As `GET /bans` shows it, percent-encoded; slashes may stand plain.",
@@ -133,8 +132,8 @@ fn list_bans(request: &AdminRequest) -> Answered {
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let bans: Vec<BanStatus> = gateway.list_bans(now).iter().map(|ban| BanStatus::of_ban(ban, now)).collect();
     let rows = bans.iter().map(|ban| {
-        let reason = ban.reason.clone().unwrap_or_else(|| "-".to_owned());
-        [ban.banned.clone(), ban.by.clone(), format!("{:.0} s", ban.left_s), reason]
+        let left = format!("{:.0} s", ban.left_s);
+        [ban.banned.clone(), ban.by.clone(), left, or_dash(ban.reason.as_deref())]
     });
     let table = render_table(["banned", "by", "left", "reason"], rows, usize::MAX);
     let unnamed = gateway.active_bans(now).saturating_sub(bans.len());
@@ -150,7 +149,7 @@ fn list_bans(request: &AdminRequest) -> Answered {
 async fn ban_client(request: AdminRequest) -> Answered {
     let (target, lasts) = read_ban(&request)?;
     let new = NewBan { target, lasts, reason: request.reason.clone(), by: request.caller.to_string() };
-    match request.state.actions().make_change(OperatorChange::Ban(new)).await? {
+    match request.state.actions.make_change(OperatorChange::Ban(new)).await? {
         OperatorOutcome::Banned(ban, replaced) => {
             let now = Now::read_clock();
             let status = BanStatus::of_ban(&ban, now);
@@ -199,7 +198,7 @@ async fn unban_client(request: AdminRequest) -> Answered {
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let mut bans: Vec<ActiveBan> =
         gateway.list_bans(now).into_iter().filter(|ban| ban.target == target).collect();
-    let made = request.state.actions().make_change(OperatorChange::Unban(target.clone())).await?;
+    let made = request.state.actions.make_change(OperatorChange::Unban(target.clone())).await?;
     if let OperatorOutcome::Unbanned(EndedBans { rejections: Some(until), .. }) = made
         && !bans.iter().any(|ban| matches!(ban.origin, BanOrigin::Rejections { .. }))
     {
@@ -230,7 +229,7 @@ async fn read_left(
         gateway.config.limits.iter().enumerate().filter(|(_, limit)| limit.key == [part.clone()])
     {
         // A limit by other networks than this one has no such key.
-        if let Ok(key) = request.state.actions().find_key(limit.name.clone(), name.clone()).await {
+        if let Ok(key) = request.state.actions.find_key(limit.name.clone(), name.clone()).await {
             let KeyStatus { key, remaining, reset_s, .. } =
                 KeyStatus::of_key(gateway, LimitId(index), &key, None, now);
             left.push(UnitsLeft { limit: limit.name.clone(), key, remaining, reset_s });

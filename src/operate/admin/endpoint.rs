@@ -47,19 +47,11 @@ pub(super) enum EndpointAccess {
 /// A parameter in the path or in the query.
 pub(super) struct Parameter {
     pub name: &'static str,
-    pub place: ParameterPlace,
+    /// The value that an absent one has; `None` = it is a part of the path.
+    pub default: Option<&'static str>,
     pub kind: ParameterKind,
     pub example: &'static str,
     pub sentence: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ParameterPlace {
-    Path,
-    /// The value that an absent one has.
-    Query {
-        default: &'static str,
-    },
 }
 
 pub(super) enum ParameterKind {
@@ -176,10 +168,7 @@ impl Endpoint {
 
     /// The parameters of the query with their defaults.
     pub fn query_parameters(&self) -> impl Iterator<Item = (&'static Parameter, &'static str)> + use<> {
-        self.parameters.iter().filter_map(|parameter| match parameter.place {
-            ParameterPlace::Query { default } => Some((parameter, default)),
-            ParameterPlace::Path => None,
-        })
+        self.parameters.iter().filter_map(|parameter| Some((parameter, parameter.default?)))
     }
 
     /// The answer to a body that does not fit the endpoint.
@@ -218,13 +207,9 @@ impl AdminRequest {
         find_value(&self.query_values, name).or_else(|| Some(default()?.1)).unwrap_or_default()
     }
 
-    pub fn query_flag(&self, name: &str) -> bool {
-        self.query_value(name) == "true"
-    }
-
     /// The value of an integer in the query.
-    pub fn query_number(&self, name: &str) -> u64 {
-        self.query_value(name).parse().unwrap_or_default()
+    pub fn query_number(&self, name: &str) -> usize {
+        self.query_value(name).parse().unwrap_or(usize::MAX)
     }
 
     /// The body as a `T`.

@@ -1,12 +1,13 @@
 //! The table of all endpoints of the admin API. Routing, methods, access, the page of a wrong path and the OpenAPI
 //! document come from it.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use http::StatusCode;
 use serde_json::json;
 
 use super::answer::{AdminBody, AdminError, Answer, Change};
 use super::endpoint::Handler::{Immediate, Waiting};
-use super::endpoint::ParameterPlace::{Path, Query};
 use super::endpoint::{
     AdminRequest, AnswerForm, AnswerFormat, Answered, BodyFormat, Endpoint, EndpointAccess, Parameter,
     ParameterKind, error, ok,
@@ -24,7 +25,7 @@ use sluicegate_observe::metrics;
 
 const UPSTREAM: Parameter = Parameter {
     name: "upstream",
-    place: Path,
+    default: None,
     kind: ParameterKind::Text,
     example: "app",
     sentence: "The name of the upstream, percent-encoded.",
@@ -33,7 +34,7 @@ const UPSTREAM: Parameter = Parameter {
 const UPSTREAM_OF_SERVER: Parameter = Parameter { kind: ParameterKind::TextWithSlashes, ..UPSTREAM };
 const SERVER: Parameter = Parameter {
     name: "server",
-    place: Path,
+    default: None,
     kind: ParameterKind::TextWithSlashes,
     example: "10.0.0.7:8080",
     sentence: "The server as the file names it, percent-encoded; slashes may stand plain.",
@@ -46,7 +47,7 @@ const NOT_RELOADED_FORMS: &[AnswerForm] = &[
 
 const FORCE: Parameter = Parameter {
     name: "force",
-    place: Query { default: "false" },
+    default: Some("false"),
     kind: ParameterKind::Flag,
     example: "true",
     sentence: "Drains the server even if no other one of the upstream is up.",
@@ -121,14 +122,14 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         parameters: &[
             Parameter {
                 name: "by",
-                place: Query { default: "file" },
+                default: Some("file"),
                 kind: ParameterKind::Words(&["file", "rejected"]),
                 example: "rejected",
                 sentence: "The order: as in the file, or those with most rejections per second first.",
             },
             Parameter {
                 name: "top",
-                place: Query { default: "1000" },
+                default: Some("1000"),
                 kind: ParameterKind::Integer(1, 100_000),
                 example: "20",
                 sentence: "The most limits to list.",
@@ -279,7 +280,7 @@ fn show_health(_: &AdminRequest) -> Answered {
 }
 
 fn show_readiness(request: &AdminRequest) -> Answered {
-    if !request.state.is_ready() {
+    if !request.state.ready.load(Relaxed) {
         return Err(AdminError::new(StatusCode::SERVICE_UNAVAILABLE, "not ready"));
     }
     let gateway = request.state.gateway();
@@ -293,12 +294,12 @@ fn show_metrics(request: &AdminRequest) -> Answered {
 }
 
 async fn show_status(request: AdminRequest) -> Answered {
-    let status = request.state.actions().show_status().await?;
+    let status = request.state.actions.show_status().await?;
     Ok(Answer::forms(status.to_string(), &status))
 }
 
 async fn post_reload(request: AdminRequest) -> Answered {
-    let actions = request.state.actions();
+    let actions = &request.state.actions;
     let generation = async || actions.show_status().await.ok().map(|status| status.generation);
     let before = json!({ "generation": generation().await });
     let reloaded = actions.reload().await;
@@ -314,7 +315,7 @@ async fn post_reload(request: AdminRequest) -> Answered {
 /// Explains the running gateway's decision on a request, without charging anything.
 async fn post_explain(request: AdminRequest) -> Answered {
     let query: ExplainQuery = request.read_body()?;
-    match request.state.actions().explain(query).await {
+    match request.state.actions.explain(query).await {
         Ok(explanation) => Ok(Answer::forms(explanation.to_string(), &explanation)),
         Err(why) => Err(AdminError::new(StatusCode::BAD_REQUEST, &why)),
     }

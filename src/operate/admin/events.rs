@@ -109,7 +109,7 @@ impl From<RecentRefusal> for RefusalStatus {
 
 pub(super) async fn stream_events(request: AdminRequest) -> Answered {
     let first = format!("{RETRY}{}", render_event(&request.state).await);
-    let opened = request.state.events().open_stream(&request.connection, Bytes::from(first));
+    let opened = request.state.events.open_stream(&request.connection, Bytes::from(first));
     let body = opened.ok_or_else(|| {
         let why = format!("{STREAMS_MAX} streams of events are open, which is the most");
         AdminError::new(StatusCode::SERVICE_UNAVAILABLE, &why)
@@ -125,9 +125,9 @@ impl AdminState {
         interval.tick().await;
         loop {
             interval.tick().await;
-            self.traffic().take_sample(&self.gateway(), Now::read_clock());
-            if self.events().has_readers() {
-                self.events().send_event(&Bytes::from(render_event(&self).await));
+            self.traffic.take_sample(&self.gateway(), Now::read_clock());
+            if self.events.has_readers() {
+                self.events.send_event(&Bytes::from(render_event(&self).await));
             }
         }
     }
@@ -135,9 +135,9 @@ impl AdminState {
 
 /// One event, as its lines.
 async fn render_event(state: &AdminState) -> String {
-    let refusals = state.actions().list_refusals().await;
+    let refusals = state.actions.list_refusals().await;
     let (gateway, now) = (state.gateway(), Now::read_clock());
-    let look = state.traffic().look_at(&gateway, now);
+    let look = state.traffic.look_at(&gateway, now);
     let closed = gateway.load.request_counts.sum(REQUESTS_CLOSED);
     let [admit, wait, reject, missing_key, degrade, ban, fault] = look.verdicts.map(|traffic| traffic.per_s);
     let event = TrafficEvent {

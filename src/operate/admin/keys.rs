@@ -8,14 +8,13 @@ use serde_json::{Value, json};
 
 use super::answer::{AdminError, Answer, Change};
 use super::endpoint::Handler::Waiting;
-use super::endpoint::ParameterPlace::{Path, Query};
 use super::endpoint::{
     AdminRequest, AnswerForm, AnswerFormat, Answered, BodyFormat, Endpoint, Parameter, ParameterKind, error,
     ok,
 };
 use super::examples;
-use super::key_status::{KeyGrant, KeyStatus};
-use crate::operate::text_table::render_table;
+use super::key_status::KeyStatus;
+use crate::operate::text_table::{or_dash, render_table};
 use sluicegate_admission::operator_bans::{BanFault, UnbanFault};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::JsonShape::{Any, Nullable, Text};
@@ -54,14 +53,14 @@ static NEW_GRANT: JsonObject = JsonObject::named("NewGrant").with(&[
 
 const LIMIT: Parameter = Parameter {
     name: "limit",
-    place: Path,
+    default: None,
     kind: ParameterKind::Text,
     example: "per-ip",
     sentence: "The name of the limit.",
 };
 const KEY: Parameter = Parameter {
     name: "key",
-    place: Path,
+    default: None,
     kind: ParameterKind::TextWithSlashes,
     example: "ip=192.0.2.7",
     sentence: "The name of the key, as `part=value`, percent-encoded; slashes may stand plain.",
@@ -84,14 +83,14 @@ pub(super) const LIST_KEYS: Endpoint = Endpoint {
         LIMIT,
         Parameter {
             name: "by",
-            place: Query { default: "refused" },
+            default: Some("refused"),
             kind: ParameterKind::Words(&["refused", "asked"]),
             example: "asked",
             sentence: "The order: the keys with most refused or most asked units first.",
         },
         Parameter {
             name: "top",
-            place: Query { default: "20" },
+            default: Some("20"),
             kind: ParameterKind::Integer(1, 100),
             example: "50",
             sentence: "The most keys to list.",
@@ -116,7 +115,7 @@ pub(super) const SHOW_KEY: Endpoint = Endpoint {
         KEY,
         Parameter {
             name: "tier",
-            place: Query { default: "" },
+            default: Some(""),
             kind: ParameterKind::Text,
             example: "gold",
             sentence: "The tier of the caller, where the limit has other numbers for it.",
@@ -181,8 +180,7 @@ async fn list_keys(request: AdminRequest) -> Answered {
         "asked" => (HeavyBy::Asked, "asked"),
         _ => (HeavyBy::Refused, "refused"),
     };
-    let top = usize::try_from(request.query_number("top")).unwrap_or(usize::MAX);
-    let found = request.state.actions().list_heavy_keys(limit.clone(), by, top).await?;
+    let found = request.state.actions.list_heavy_keys(limit.clone(), by, request.query_number("top")).await?;
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let id = find_limit(&gateway, &limit)?;
     let keys: Vec<KeyStatus> =
@@ -204,33 +202,27 @@ async fn show_key(request: AdminRequest) -> Answered {
     let tier = Some(request.query_value("tier")).filter(|tier| !tier.is_empty());
     let found = FoundKey::find(&request).await?;
     let status = found.read_status(&request.state.gateway(), tier)?;
-    Ok(Answer::forms(render_key(&status), &status))
+    let mut text = render_keys(std::slice::from_ref(&status));
+    if let Some(ban) = &status.ban {
+        text.push_str(&format!("ban with {ban}\n"));
+    }
+    Ok(Answer::forms(text, &status))
 }
 
 fn render_keys(keys: &[KeyStatus]) -> String {
-    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
     let rows = keys.iter().map(|key| {
         [
             key.key.clone(),
             format!("{:.1}", key.asked_per_s),
             format!("{:.1}", key.refused_per_s),
-            number(key.remaining),
-            key.reset_s.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1} s")),
-            number(key.waiting),
-            key.grant.as_ref().map_or_else(|| "-".to_owned(), describe_grant),
+            or_dash(key.remaining),
+            or_dash(key.reset_s.map(|seconds| format!("{seconds:.1} s"))),
+            or_dash(key.waiting),
+            or_dash(key.grant.as_ref().map(|grant| format!("{}, {:.0} s left", grant.numbers, grant.left_s))),
         ]
     });
     let header = ["key", "asked/s", "refused/s", "remaining", "next in", "waiting", "grant"];
     render_table(header, rows, usize::MAX).trim_start().to_owned()
-}
-
-fn render_key(key: &KeyStatus) -> String {
-    let ban = key.ban.as_ref().map_or_else(String::new, |ban| format!("ban with {ban}\n"));
-    format!("{}{ban}", render_keys(std::slice::from_ref(key)))
-}
-
-fn describe_grant(grant: &KeyGrant) -> String {
-    format!("{}, {:.0} s left", grant.numbers, grant.left_s)
 }
 
 /// The key that the path names.
@@ -243,7 +235,7 @@ impl FoundKey {
     async fn find(request: &AdminRequest) -> Result<FoundKey, AdminError> {
         let limit = request.path_value("limit").to_owned();
         let name = request.path_value("key").to_owned();
-        let key = request.state.actions().find_key(limit.clone(), name).await?;
+        let key = request.state.actions.find_key(limit.clone(), name).await?;
         Ok(FoundKey { limit, key })
     }
 
@@ -283,7 +275,7 @@ async fn change_key(
     let found = FoundKey::find(request).await?;
     let gateway = request.state.gateway();
     let before = found.read_status(&gateway, tier)?;
-    request.state.actions().make_change(build(&found, found.to_key_ref(&gateway))).await?;
+    request.state.actions.make_change(build(&found, found.to_key_ref(&gateway))).await?;
     let after = found.read_status(&request.state.gateway(), tier)?;
     let target = format!("limit {}, key {}", found.limit, found.key.name);
     let change = Change { target, before: shown(&before), after: shown(&after) };

@@ -2,7 +2,7 @@
 
 use super::answer::Answer;
 use super::endpoint::{AdminRequest, Answered};
-use crate::operate::text_table::render_table;
+use crate::operate::text_table::{or_dash, render_table};
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Traffic};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
@@ -52,13 +52,13 @@ json_object! {
 
 pub(super) fn list_limits(request: &AdminRequest) -> Answered {
     let gateway = request.state.gateway();
-    let look = request.state.traffic().look_at(&gateway, Now::read_clock());
+    let look = request.state.traffic.look_at(&gateway, Now::read_clock());
     let sizes = LimitSizes::read(&gateway);
     let mut found: Vec<&LimitTraffic> = look.limits.iter().collect();
     if request.query_value("by") == "rejected" {
         found.sort_by(|a, b| b.rejected.per_s.total_cmp(&a.rejected.per_s));
     }
-    found.truncate(usize::try_from(request.query_number("top")).unwrap_or(usize::MAX));
+    found.truncate(request.query_number("top"));
     let limits: Vec<LimitStatus> =
         found.into_iter().map(|found| LimitStatus::of_limit(&gateway, &sizes, found)).collect();
     let per_s = |traffic: &Traffic| format!("{:.1}", traffic.per_s);
@@ -66,7 +66,7 @@ pub(super) fn list_limits(request: &AdminRequest) -> Answered {
         [
             limit.limit.clone(),
             limit.numbers.clone(),
-            limit.keys.map_or_else(|| "-".to_owned(), |keys| keys.to_string()),
+            or_dash(limit.keys),
             limit.waiting.to_string(),
             per_s(&limit.admitted),
             per_s(&limit.waited),

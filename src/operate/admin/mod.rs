@@ -121,12 +121,13 @@ impl AdminListener {
     /// dropped, they end at once. Must run inside a local tokio runtime.
     pub async fn serve_admin(self, state: AdminState, mut leave: oneshot::Receiver<()>) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        let events = state.events().clone();
+        let events = state.events.clone();
         let service = AdminService::new(state, self.policy);
         let all = Rc::new(AdminConnections::default());
         // Dropping the set ends the connections together with the listener.
         let mut tasks = tokio::task::JoinSet::new();
-        let spare = Rc::new(SpareDescriptor::new());
+        let spare = Rc::new(SpareDescriptor::default());
+        spare.refill_fd();
         loop {
             let next = async {
                 let accepted = listener.accept().await?;
@@ -165,13 +166,10 @@ impl AdminListener {
 }
 
 /// A spare descriptor for the next connection, so that the listener answers when clients use all others.
+#[derive(Default)]
 struct SpareDescriptor(Cell<Option<File>>);
 
 impl SpareDescriptor {
-    fn new() -> SpareDescriptor {
-        SpareDescriptor(Cell::new(File::open("/dev/null").ok()))
-    }
-
     /// False when the descriptor is in use already.
     fn release_fd(&self) -> bool {
         self.0.take().is_some()
@@ -231,8 +229,8 @@ impl AdminState {
         actions: impl GatewayActions + 'static,
     ) -> AdminState {
         let changing = ENDPOINTS.iter().filter(|endpoint| endpoint.access == EndpointAccess::Change);
-        let changes = ChangeCounts::new(changing.map(|endpoint| endpoint.name));
-        AdminState::with_counts(ready, current, traffic, actions, changes)
+        let changes = Arc::new(ChangeCounts::new(changing.map(|endpoint| endpoint.name)));
+        AdminState { ready, current, traffic, events: Rc::default(), changes, actions: Rc::new(actions) }
     }
 }
 

@@ -6,10 +6,10 @@ use super::answer::Answer;
 use super::audit::REASON_MAX;
 use super::endpoint::{
     AdminRequest, AnswerForm, AnswerFormat, Answered, ERROR, Endpoint, EndpointAccess, Parameter,
-    ParameterKind, ParameterPlace, REASON,
+    ParameterKind, REASON, error,
 };
 use super::events::EVENT_STREAM;
-use sluicegate_base::json_shape::{JsonObject, JsonShape};
+use sluicegate_base::json_shape::JsonObject;
 
 pub(super) fn describe_endpoints(request: &AdminRequest) -> Answered {
     Ok(Answer::json(&describe_api(request.endpoints, request.needs_token)))
@@ -91,19 +91,13 @@ fn describe_parameter(parameter: &Parameter) -> Value {
         }
         _ => json!(text),
     };
-    let place = match parameter.place {
-        ParameterPlace::Path => "path",
-        ParameterPlace::Query { default } => {
-            if !default.is_empty() {
-                schema["default"] = typed(default);
-            }
-            "query"
-        }
-    };
+    if let Some(default) = parameter.default.filter(|default| !default.is_empty()) {
+        schema["default"] = typed(default);
+    }
     json!({
         "name": parameter.name,
-        "in": place,
-        "required": parameter.place == ParameterPlace::Path,
+        "in": if parameter.default.is_some() { "query" } else { "path" },
+        "required": parameter.default.is_none(),
         "description": parameter.sentence,
         "schema": schema,
         "example": typed(parameter.example),
@@ -148,18 +142,14 @@ fn describe_answers(endpoint: &Endpoint, protected: bool) -> Value {
         ),
         (401, protected, "The request carries no valid token."),
         (403, true, "The Origin is another site, the Host is foreign, or the token may only read."),
-        (
-            404,
-            endpoint.parameters.iter().any(|one| one.place == ParameterPlace::Path),
-            "The path is malformed.",
-        ),
+        (404, endpoint.parameters.iter().any(|one| one.default.is_none()), "The path is malformed."),
         (408, has_body, "The body did not arrive in time."),
         (413, has_body, "The body has more than 64 KiB."),
         (415, changes, "The Content-Type is not application/json."),
     ];
     for (status, happens, sentence) in common {
         if happens {
-            answers.entry(status.to_string()).or_insert_with(|| describe_error(sentence));
+            answers.entry(status.to_string()).or_insert_with(|| describe_answer(&error(status, sentence)));
         }
     }
     Value::Object(answers)
@@ -202,13 +192,6 @@ fn text_schema() -> Value {
     json!({ "type": "string" })
 }
 
-fn describe_error(sentence: &str) -> Value {
-    json!({ "description": sentence, "content": {
-        "text/plain": { "schema": text_schema() },
-        "application/json": { "schema": JsonShape::Object(&ERROR).schema() },
-    } })
-}
-
 /// An example of the table; a test holds that it is JSON.
 fn parse_example(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_default()
@@ -234,7 +217,7 @@ mod tests {
             assert_eq!(endpoint.answers.first().map(|answer| answer.status), Some(200), "{}", endpoint.name);
             for parameter in endpoint.parameters {
                 let in_path = endpoint.path.contains(&format!("{{{}}}", parameter.name));
-                assert_eq!(in_path, parameter.place == ParameterPlace::Path, "{}", parameter.name);
+                assert_eq!(in_path, parameter.default.is_none(), "{}", parameter.name);
                 assert!(parameter.sentence.ends_with('.'), "{}", parameter.sentence);
             }
             assert_eq!(endpoint.path.matches('{').count(), endpoint.path.matches('}').count());

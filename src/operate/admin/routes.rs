@@ -195,7 +195,7 @@ mod tests {
         assert!(read("force=true&force=true").unwrap_err().contains("twice"));
         static TOP: Parameter = Parameter {
             name: "top",
-            place: super::super::endpoint::ParameterPlace::Query { default: "20" },
+            default: Some("20"),
             kind: ParameterKind::Integer(1, 100),
             example: "5",
             sentence: "",

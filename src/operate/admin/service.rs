@@ -102,7 +102,7 @@ impl RoutedRequest<'_> {
         let answer = answer.unwrap_or_else(Answer::from);
         if endpoint.access == EndpointAccess::Change {
             let entry = AuditEntry { endpoint, caller, reason: reason.as_deref(), path_values: &path_values };
-            entry.record_change(&answer, counts.changes());
+            entry.record_change(&answer, &counts.changes);
         }
         answer.into_response(&head.headers)
     }

@@ -52,28 +52,17 @@ pub trait GatewayActions {
 #[derive(Clone)]
 pub struct AdminState {
     /// False while the gateway starts or drains.
-    ready: Arc<AtomicBool>,
+    pub(super) ready: Arc<AtomicBool>,
     /// The gateway in force.
-    current: Arc<ArcSwap<Gateway>>,
-    traffic: Rc<TrafficSampler>,
-    events: Rc<EventStreams>,
-    changes: Arc<ChangeCounts>,
-    actions: Rc<dyn GatewayActions>,
+    pub(super) current: Arc<ArcSwap<Gateway>>,
+    pub(super) traffic: Rc<TrafficSampler>,
+    pub(super) events: Rc<EventStreams>,
+    /// Counts the requests that change something.
+    pub(super) changes: Arc<ChangeCounts>,
+    pub(super) actions: Rc<dyn GatewayActions>,
 }
 
 impl AdminState {
-    /// `changes` counts the requests that change something.
-    pub(super) fn with_counts(
-        ready: Arc<AtomicBool>,
-        current: Arc<ArcSwap<Gateway>>,
-        traffic: Rc<TrafficSampler>,
-        actions: impl GatewayActions + 'static,
-        changes: ChangeCounts,
-    ) -> AdminState {
-        let (changes, actions) = (Arc::new(changes), Rc::new(actions));
-        AdminState { ready, current, traffic, events: Rc::default(), changes, actions }
-    }
-
     /// Registers the counts of changes with `metrics`. Call it once.
     pub fn register_metrics(&self, metrics: &Metrics) {
         self.changes.register_metrics(metrics);
@@ -82,26 +71,6 @@ impl AdminState {
     /// The gateway in force.
     pub(super) fn gateway(&self) -> Arc<Gateway> {
         self.current.load_full()
-    }
-
-    pub(super) fn traffic(&self) -> &TrafficSampler {
-        &self.traffic
-    }
-
-    pub(super) fn events(&self) -> &Rc<EventStreams> {
-        &self.events
-    }
-
-    pub(super) fn changes(&self) -> &ChangeCounts {
-        &self.changes
-    }
-
-    pub(super) fn actions(&self) -> &dyn GatewayActions {
-        &*self.actions
-    }
-
-    pub(super) fn is_ready(&self) -> bool {
-        self.ready.load(Relaxed)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::operate::text_table::render_table;
+use crate::operate::text_table::{or_dash, render_table};
 use sluicegate_base::json_shape::json_object;
 use sluicegate_http::upstream::{QueueStatus, ServerStatus, UpstreamStatus};
 
@@ -52,6 +52,7 @@ json_object! {
         pub error: Option<String> = "Why the last one was not written.",
     }
 
+    #[derive(Debug, Clone)]
     pub struct LastReload as "LastReload" {
         pub at: u64 = "When, in seconds since 1970.",
         pub result: &'static str = "Its result." in ["ok", "failed"],
@@ -184,8 +185,7 @@ fn limits_table(limits: &[StatusLimit]) -> String {
     let mut all: Vec<&StatusLimit> = limits.iter().collect();
     all.sort_by(|a, b| b.rejected_per_s.total_cmp(&a.rejected_per_s).then(b.rejected.cmp(&a.rejected)));
     let rows = all.iter().map(|one| {
-        let keys = one.keys.map_or_else(|| "-".to_owned(), |keys| keys.to_string());
-        [one.limit.clone(), keys, format!("{:.1}", one.rejected_per_s), one.rejected.to_string()]
+        [one.limit.clone(), or_dash(one.keys), format!("{:.1}", one.rejected_per_s), one.rejected.to_string()]
     });
     render_table(["limit", "keys", "rejections/s", "total"], rows, ROWS_MAX)
 }
@@ -212,7 +212,7 @@ impl RedisStatus {
     fn write_tables(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let servers = self.servers.iter().map(|server| {
             let state = if server.up { "up" } else { "down" };
-            let mean = server.mean_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2} ms"));
+            let mean = or_dash(server.mean_ms.map(|ms| format!("{ms:.2} ms")));
             let evicts = server.evicts_by.as_deref().unwrap_or("-");
             let (role, calls) = (server.role.unwrap_or("-"), server.calls.to_string());
             [server.server.as_str(), role, state, server.breaker, &calls, &mean, evicts].map(str::to_owned)

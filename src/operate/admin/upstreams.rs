@@ -34,7 +34,7 @@ pub(super) fn change_drain(request: &AdminRequest, drain: bool) -> Answered {
     let server = request.path_value("server");
     let before = upstream.status_at(Now::read_clock()).servers;
     let before = list_states(before.iter().filter(|one| one.server == server));
-    match upstream.drain_servers(server, drain, request.query_flag("force")) {
+    match upstream.drain_servers(server, drain, request.query_value("force") == "true") {
         DrainOutcome::Done(servers) => {
             let target = format!("upstream {}, server {server}", upstream.name);
             let after = list_states(servers.iter());

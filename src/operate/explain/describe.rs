@@ -134,22 +134,14 @@ fn is_banned_by_operator(rejection: Option<&Rejection>) -> bool {
     matches!(rejection, Some(Rejection::Banned { by_operator: true, .. }))
 }
 
-/// The key by which a limit counts a request.
-pub(super) struct KeyDescription {
-    /// "client IP 203.0.113.7", "account acme + host a.example".
-    pub text: String,
-    /// The parts that the request lacks.
-    pub missing: Vec<String>,
-}
-
+/// The key by which a limit counts a request, e.g. `account acme + host a.example`, and the parts that it lacks.
 pub(super) fn describe_key(
     gateway: &Gateway,
     limit: &model::LimitConfig,
     input: &KeyInput<'_>,
     route: Option<LocationId>,
-) -> KeyDescription {
-    let mut key = KeyDescription { text: String::new(), missing: Vec::new() };
-    let mut words = Vec::new();
+) -> (String, String) {
+    let (mut words, mut missing) = (Vec::new(), Vec::new());
     for part in &limit.key {
         let name = describe_key_part(part);
         match describe_value(gateway, part, input, route) {
@@ -162,12 +154,11 @@ pub(super) fn describe_key(
                     }
                     _ => format!("all without {name}"),
                 });
-                key.missing.push(name);
+                missing.push(name);
             }
         }
     }
-    key.text = words.join(" + ");
-    key
+    (words.join(" + "), missing.join(" or "))
 }
 
 /// The value of one part; `None` = the request lacks it. Empty where the name says everything.

@@ -196,7 +196,7 @@ fn explain_limit(
     let (config, route) = (&limit.config, facts.route());
     // The views of a location do not hold for a call that names the limit.
     let location = route.filter(|_| !is_named).map(|index| &gateway.config.locations[index]);
-    let key = describe::describe_key(gateway, config, &caller.subject, route);
+    let (key, missing) = describe::describe_key(gateway, config, &caller.subject, route);
     let lacks_body = config.reads_body() && matches!(facts.body_view, BodyView::Absent);
     let mut explanation = LimitExplanation {
         name: limit.name.to_string(),
@@ -206,10 +206,9 @@ fn explain_limit(
         is_named,
         ..LimitExplanation::default()
     };
-    let missing = key.missing.join(" or ");
     match demand {
         Ok(LimitDemand::Units(units) | LimitDemand::Shared(units, _)) => {
-            explanation.counts_by = Some(key.text);
+            explanation.counts_by = Some(key);
             explanation.unenforced = units.unenforced;
             explanation.grant = config.variant_grant(units.variant).map(|grant| GrantExplanation {
                 left_ms: Now(grant.until_ns).ns_since(facts.head.received).div_ceil(1_000_000),
@@ -221,17 +220,11 @@ fn explain_limit(
                 Some(_) => explanation.reserves = Some(units.cost),
             }
         }
-        Ok(LimitDemand::Skip) => {
-            explanation.skipped = Some(explain_skip(caller, limit, &missing));
-        }
+        Ok(LimitDemand::Skip) => explanation.skipped = Some(explain_skip(caller, limit, &missing)),
         Ok(LimitDemand::MissingKey) => {
             // Without a key, it is in no share of them.
             explanation.unenforced = config.enforce.is_some();
-            let problem = format!(
-                "the request has no {missing}, and missing_key is {}",
-                missing_key_word(config.missing_key)
-            );
-            explanation.problem = Some(problem);
+            explanation.problem = Some(explain_missing(&missing, config.missing_key));
         }
         Err(ChargeFault::InvalidCost) => {
             explanation.problem = Some("its cost cannot be read, and invalid_cost is reject".to_owned());
@@ -241,7 +234,7 @@ fn explain_limit(
         }
         Err(ChargeFault::Body(fault)) => explanation.problem = Some(fault.detail().to_owned()),
         Err(ChargeFault::RepeatedKey) => {
-            explanation.problem = Some(format!("its key is given more than once: {}", key.text));
+            explanation.problem = Some(format!("its key is given more than once: {key}"));
         }
     }
     explanation
@@ -257,22 +250,18 @@ fn explain_skip(caller: &Caller<'_>, limit: &Limit, missing: &str) -> String {
         }
         Some(Exemption::Tier) => format!("tier {} has no limit here", caller.subject.tier),
         Some(Exemption::Bypass) => format!("{} is in its bypass", caller.client.ip),
-        None => {
-            format!(
-                "the request has no {missing}, and missing_key is {}",
-                missing_key_word(config.missing_key)
-            )
-        }
+        None => explain_missing(missing, config.missing_key),
     }
 }
 
-fn missing_key_word(missing: MissingKey) -> &'static str {
-    match missing {
+fn explain_missing(parts: &str, missing: MissingKey) -> String {
+    let word = match missing {
         MissingKey::Ip => "ip",
         MissingKey::Shared => "shared",
         MissingKey::Reject => "reject",
         MissingKey::Skip => "skip",
-    }
+    };
+    format!("the request has no {parts}, and missing_key is {word}")
 }
 
 fn explain_counter(limit: &Limit, rate_decision: &RateDecision) -> CounterExplanation {

@@ -227,7 +227,11 @@ fn explain_facts(
         explain_locations(gateway, &candidates, &mut explanation);
     }
     if facts.is_token_read {
-        explanation.token = facts.token.map(TokenExplanation::from_token);
+        let fault = facts.token.map(Token::fault);
+        explanation.token = fault.map(|fault| TokenExplanation {
+            accepted: fault.is_none(),
+            why: fault.map(|fault| fault.to_string()),
+        });
     }
     if facts.is_account_read {
         explanation.account = describe::explain_account(gateway, facts.account.as_deref(), facts.token);
@@ -243,27 +247,15 @@ fn explain_arrival(gateway: &Gateway, facts: &RequestFacts<'_>) -> Option<Arriva
     gateway.config.locations.iter().any(depends).then_some(explained)
 }
 
-impl TokenExplanation {
-    fn from_token(token: &Token<'_>) -> TokenExplanation {
-        let fault = token.fault();
-        TokenExplanation { accepted: fault.is_none(), why: fault.map(|fault| fault.to_string()) }
-    }
-}
-
 fn explain_locations(gateway: &Gateway, candidates: &[LocationCandidate], explanation: &mut Explanation) {
     for candidate in candidates {
         let index = candidate.location;
         let location = describe_location(&gateway.config, &gateway.config.locations[index]);
+        let why = candidate.loss.map_or_else(|| candidate.winning_reason(), |loss| loss.to_string());
+        let explained = LocationExplanation { index: index.0, location, why };
         match candidate.loss {
-            None => {
-                explanation.location =
-                    Some(LocationExplanation { index: index.0, location, why: candidate.winning_reason() })
-            }
-            Some(loss) => explanation.passed_over.push(LocationExplanation {
-                index: index.0,
-                location,
-                why: loss.to_string(),
-            }),
+            None => explanation.location = Some(explained),
+            Some(_) => explanation.passed_over.push(explained),
         }
     }
 }

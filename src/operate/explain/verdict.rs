@@ -117,24 +117,20 @@ pub(super) fn explain_rejected(
         Rejection::Limit(rejected) => rejecter.degraded_to(rejected, grpc),
         _ => None,
     };
-    if let Some(DegradedTo::Upstream(index)) = instead {
-        let then = format!("sent to upstream {} instead", gateway.upstreams[index.0].name);
-        let cause = Some(rejection.cause_name());
-        return VerdictExplanation {
-            outcome: "degrade",
-            limit,
-            cause,
-            then: Some(then),
-            ..VerdictExplanation::default()
-        };
-    }
-    VerdictExplanation {
+    let verdict = VerdictExplanation {
         outcome: if instead.is_some() { "degrade" } else { "reject" },
-        status: Some(response.status().as_u16()),
         limit,
         cause: Some(rejection.cause_name()),
+        ..VerdictExplanation::default()
+    };
+    if let Some(DegradedTo::Upstream(index)) = instead {
+        let then = format!("sent to upstream {} instead", gateway.upstreams[index.0].name);
+        return VerdictExplanation { then: Some(then), ..verdict };
+    }
+    VerdictExplanation {
+        status: Some(response.status().as_u16()),
         retry_after: retry_after.map(str::to_owned),
         retry_after_ms: retry_after_ns.map(|ns| ns.div_ceil(1_000_000)),
-        ..VerdictExplanation::default()
+        ..verdict
     }
 }

@@ -11,8 +11,8 @@ use sample::TrafficSample;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_model::LimitId;
-use sluicegate_observe::metrics::VERDICT_NAMES;
 use sluicegate_observe::metrics::cells::{BucketCounts, estimate_quantile};
+use sluicegate_observe::metrics::{DecisionCounts, VERDICT_NAMES};
 use sluicegate_proxy::gateway::Gateway;
 
 /// Time between two samples.
@@ -93,19 +93,17 @@ impl TrafficSampler {
         let recent = samples.iter().rev().find(is_apart).or(samples.front()).unwrap_or(&seen);
         let minute = samples.front().unwrap_or(&seen);
         let spans = Spans { recent: seconds_since(now, recent), minute: seconds_since(now, minute) };
-        let (recent_counts, minute_counts) = (recent.baseline(&seen), minute.baseline(&seen));
+        let (recent_counts, minute_counts) = (recent.counts_before(&seen), minute.counts_before(&seen));
         let limits = seen.limits().enumerate().map(|(at, (limit, name, counts))| {
-            let (recent, minute) = (recent_counts.counts_of(at, name), minute_counts.counts_of(at, name));
+            let (recent, minute) = (recent_counts(at, name), minute_counts(at, name));
+            let traffic =
+                |of: fn(&DecisionCounts) -> u64| spans.traffic(of(counts), of(&recent), of(&minute));
             LimitTraffic {
                 limit,
-                admitted: spans.traffic(counts.admitted, recent.admitted, minute.admitted),
-                waited: spans.traffic(counts.waited, recent.waited, minute.waited),
-                rejected: spans.traffic(counts.rejected, recent.rejected, minute.rejected),
-                dry_run_rejected: spans.traffic(
-                    counts.dry_run_rejected,
-                    recent.dry_run_rejected,
-                    minute.dry_run_rejected,
-                ),
+                admitted: traffic(|counts| counts.admitted),
+                waited: traffic(|counts| counts.waited),
+                rejected: traffic(|counts| counts.rejected),
+                dry_run_rejected: traffic(|counts| counts.dry_run_rejected),
             }
         });
         let times = (0..gateway.upstreams.len())

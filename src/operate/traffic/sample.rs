@@ -65,12 +65,17 @@ impl TrafficSample {
         named.zip(&self.limit_counts).map(|((limit, name), counts)| (*limit, &**name, counts))
     }
 
-    /// Compares this sample with the later one `seen`.
-    pub fn baseline(&self, seen: &TrafficSample) -> Baseline<'_> {
+    /// Finds the counts that a limit of the later sample `seen` had here: by its place there and its name; zero for one
+    /// that was not there.
+    pub fn counts_before(&self, seen: &TrafficSample) -> impl Fn(usize, &str) -> DecisionCounts {
         // Rarely different: for a minute after a reload.
         let is_same = self.generation == seen.generation;
         let by_name = || self.limit_names.iter().enumerate().map(|(at, name)| (&**name, at)).collect();
-        Baseline { sample: self, by_name: (!is_same).then(by_name) }
+        let by_name: Option<HashMap<&str, usize>> = (!is_same).then(by_name);
+        move |at, name| {
+            let at = by_name.as_ref().map_or(Some(at), |by_name| by_name.get(name).copied());
+            at.and_then(|at| self.limit_counts.get(at)).copied().unwrap_or_default()
+        }
     }
 
     /// The response times of the upstream at this index.
@@ -86,21 +91,6 @@ impl TrafficSample {
             false => self.upstream_names.iter().position(|other| other == name)?,
         };
         self.upstream_times.get(at)
-    }
-}
-
-/// An earlier sample, perhaps of an earlier gateway.
-pub(super) struct Baseline<'s> {
-    sample: &'s TrafficSample,
-    /// The places of its limits; `None` = those of the later sample.
-    by_name: Option<HashMap<&'s str, usize>>,
-}
-
-impl Baseline<'_> {
-    /// The counts of the limit that is at `at` in the later sample; zero for one that was not there.
-    pub fn counts_of(&self, at: usize, name: &str) -> DecisionCounts {
-        let at = self.by_name.as_ref().map_or(Some(at), |by_name| by_name.get(name).copied());
-        at.and_then(|at| self.sample.limit_counts.get(at)).copied().unwrap_or_default()
     }
 }
 
