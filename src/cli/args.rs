@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
 use super::operator_args::{JsonArgs, OperatorVerb};
@@ -26,7 +26,11 @@ pub(super) struct CommandLine {
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
     /// Serve (the default without a verb)
-    Run(RunArgs),
+    Run {
+        /// The file, instead of -c FILE
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+    },
     /// Check the file and report every problem
     Check(CheckArgs),
     /// Explain the decision on a request
@@ -48,26 +52,35 @@ pub(super) enum Verb {
     /// Serve in front of one upstream, without a file
     Proxy(ProxyArgs),
     /// Write a working gateway.yaml to start from
-    Init(InitArgs),
+    Init {
+        /// Overwrite an existing file
+        #[arg(long)]
+        force: bool,
+    },
     /// Write a gateway.yaml from the configuration of nginx, ingress-nginx or envoyproxy/ratelimit
     Import(ImportArgs),
     /// Print the JSON Schema of gateway.yaml, or the reference of its fields
-    Schema(SchemaArgs),
+    Schema {
+        /// JSON Schema (draft 2020-12), or the reference of every field in Markdown
+        #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = ["json", "markdown"])]
+        format: String,
+    },
     /// Print the completions of a shell
-    Completions(CompletionsArgs),
+    Completions {
+        /// The shell
+        #[arg(value_name = "SHELL")]
+        shell: Shell,
+    },
     /// Print the manual page
-    Man(ManArgs),
+    Man {
+        /// Write one file per command into this folder, instead of one page to stdout
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        dir: Option<PathBuf>,
+    },
     /// Print the version
     Version,
     #[command(external_subcommand)]
     Other(Vec<OsString>),
-}
-
-#[derive(Debug, Args)]
-pub(super) struct RunArgs {
-    /// The file, instead of -c FILE
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub file: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Args)]
@@ -218,13 +231,6 @@ pub(super) struct ProxyArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct InitArgs {
-    /// Overwrite an existing file
-    #[arg(long)]
-    pub force: bool,
-}
-
-#[derive(Debug, Args)]
 pub(super) struct ImportArgs {
     /// An nginx.conf, whose includes are read too, or Ingress objects in a .yaml, .yml or .json file, or several files
     /// or a folder of envoyproxy/ratelimit; `-` = YAML from stdin
@@ -234,44 +240,11 @@ pub(super) struct ImportArgs {
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
     /// Form of the report on stderr
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub report: ImportReportFormat,
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
+    pub report: String,
     /// Exit with 0 although something that limits, denies or answers was lost
     #[arg(long)]
     pub partial: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum ImportReportFormat {
-    Text,
-    Json,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct SchemaArgs {
-    /// JSON Schema (draft 2020-12), or the reference of every field in Markdown
-    #[arg(long, value_name = "FORMAT", default_value = "json")]
-    pub format: SchemaFormat,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum SchemaFormat {
-    Json,
-    Markdown,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct CompletionsArgs {
-    /// The shell
-    #[arg(value_name = "SHELL")]
-    pub shell: Shell,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ManArgs {
-    /// Write one file per command into this folder, instead of one page to stdout
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub dir: Option<PathBuf>,
 }
 
 /// Takes any method; shells complete the usual ones.

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::admin_client::OperatorRequest;
 use super::args::ExplainArgs;
 use super::file_argument::ConfigInput;
+use super::remote::lacks_admin;
 use super::{ADMIN_UNREACHABLE, CommandFault, CommandResult, FAILED, print_result, render_json, usage};
 use crate::operate::explain;
 use crate::operate::explain::Query;
@@ -79,7 +80,7 @@ fn explain_offline(config: Config, query: &Query, json: bool) -> Result<String, 
 
 fn explain_live(config: &Config, query: &Query, json: bool) -> Result<String, CommandFault> {
     let unreachable = |why: &str| CommandFault::new(ADMIN_UNREACHABLE, why);
-    let admin = config.admin.as_ref().ok_or_else(|| unreachable("the file has no admin listener"))?;
+    let admin = config.admin.as_ref().ok_or_else(lacks_admin)?;
     // A struct of strings always serializes.
     let body = serde_json::to_string(query).unwrap_or_default();
     let accept = if json { "application/json" } else { "text/plain" };

@@ -27,7 +27,7 @@ use clap::FromArgMatches;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use args::{CheckArgs, CommandLine, SchemaFormat, Verb};
+use args::{CheckArgs, CommandLine, Verb};
 use command_help::build_command;
 use file_argument::ConfigInput;
 use sluicegate_config::{self as config, LoadedConfig};
@@ -104,8 +104,8 @@ fn run_verb(name: &str, line: CommandLine) -> CommandResult {
     match verb {
         None if test => check::run_check(&ConfigInput::choose(config, None)?, &CheckArgs::default()),
         None => serve::serve_file(&file(reloads)?),
-        Some(Verb::Run(how)) => {
-            serve::serve_file(&ConfigInput::choose(config, how.file)?.into_file(name, reloads)?)
+        Some(Verb::Run { file }) => {
+            serve::serve_file(&ConfigInput::choose(config, file)?.into_file(name, reloads)?)
         }
         Some(Verb::Check(mut how)) => check::run_check(&ConfigInput::choose(config, how.file.take())?, &how),
         Some(Verb::Explain(how)) => explain::run_explain(&ConfigInput::choose(config, None)?, how),
@@ -121,17 +121,17 @@ fn run_verb(name: &str, line: CommandLine) -> CommandResult {
         Some(Verb::Operator(verb)) => operator_verbs::run_operator_verb(&file(running)?, &verb),
         Some(Verb::Proxy(_)) if config.is_some() => Err(usage("`proxy` works without a file: leave -c out")),
         Some(Verb::Proxy(how)) => serve::run_proxy(&how),
-        Some(Verb::Init(how)) => write_config::run_init(&file("it writes a file")?, how.force),
+        Some(Verb::Init { force }) => write_config::run_init(&file("it writes a file")?, force),
         Some(Verb::Import(_)) if config.is_some() => {
             Err(usage("`import` reads another proxy's file: name it, and the one to write with -o"))
         }
         Some(Verb::Import(how)) => write_config::run_import(&how),
-        Some(Verb::Schema(how)) => print_result(&match how.format {
-            SchemaFormat::Json => config::json_schema_text(),
-            SchemaFormat::Markdown => config::markdown_reference(),
+        Some(Verb::Schema { format }) => print_result(&match format.as_str() {
+            "markdown" => config::markdown_reference(),
+            _ => config::json_schema_text(),
         }),
-        Some(Verb::Completions(how)) => man::run_completions(how.shell),
-        Some(Verb::Man(how)) => man::run_man(how.dir.as_deref()),
+        Some(Verb::Completions { shell }) => man::run_completions(shell),
+        Some(Verb::Man { dir }) => man::run_man(dir.as_deref()),
         Some(Verb::Version) => print_result(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION"))),
         Some(Verb::Other(words)) => Err(usage(&reject_verb(&words))),
     }

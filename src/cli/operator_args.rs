@@ -5,42 +5,107 @@ use clap::{Args, Subcommand, ValueHint};
 #[derive(Debug, Subcommand)]
 pub(super) enum OperatorVerb {
     /// List the keys of a limit that are refused most, or that ask most
-    Keys(KeysArgs),
+    Keys {
+        /// The name of the limit
+        #[arg(value_name = "LIMIT", value_hint = ValueHint::Other)]
+        limit: String,
+        /// The order: most refused or most asked units first
+        #[arg(long, value_name = "ORDER", default_value = "refused", value_parser = ["refused", "asked"])]
+        by: String,
+        /// The most keys to list, at most 100
+        #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=100))]
+        top: u64,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Show one key of a limit
-    Show(ShowArgs),
+    Show {
+        #[command(flatten)]
+        key: KeyArgs,
+        /// The tier of the client, where the limit has other numbers for it
+        #[arg(long, value_name = "TIER", value_hint = ValueHint::Other)]
+        tier: Option<String>,
+    },
     /// Forget what a key of a limit has used
-    Reset(ResetArgs),
+    Reset {
+        #[command(flatten)]
+        key: KeyArgs,
+        /// Reset only the numbers of this tier
+        #[arg(long, value_name = "TIER", value_hint = ValueHint::Other)]
+        tier: Option<String>,
+        /// Why, for the audit line
+        #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
+        reason: Option<String>,
+    },
     /// Count a key of a limit by other numbers for a while
-    Grant(GrantArgs),
+    Grant {
+        #[command(flatten)]
+        key: KeyArgs,
+        /// The rate, e.g. 100/s; may be given several times
+        #[arg(long, value_name = "RATE", required_unless_present = "max_concurrent", value_hint = ValueHint::Other)]
+        rate: Vec<String>,
+        /// Units that pass at once; one for each rate
+        #[arg(long, value_name = "COUNT")]
+        burst: Vec<u64>,
+        /// Requests that may wait; one for each rate
+        #[arg(long, value_name = "COUNT")]
+        queue: Vec<u64>,
+        /// The longest wait in the queue, e.g. 5s
+        #[arg(long, value_name = "DURATION", value_hint = ValueHint::Other)]
+        max_wait: Option<String>,
+        /// Requests in flight, for a limit of concurrency
+        #[arg(long, value_name = "COUNT")]
+        max_concurrent: Option<u64>,
+        /// How long, e.g. 1h
+        #[arg(long = "for", value_name = "DURATION", value_hint = ValueHint::Other)]
+        length: String,
+        /// Why, for the audit line
+        #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
+        reason: Option<String>,
+    },
     /// End the grant of a key of a limit
-    Revoke(RevokeArgs),
+    Revoke {
+        #[command(flatten)]
+        key: KeyArgs,
+        /// Why, for the audit line
+        #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
+        reason: Option<String>,
+    },
     /// List the bans in force
     Bans(JsonArgs),
     /// Ban an address, a network or an account
-    Ban(BanArgs),
+    Ban {
+        /// An address, a network, or account=NAME
+        #[arg(value_name = "WHOM", value_hint = ValueHint::Other)]
+        whom: String,
+        /// How long, e.g. 1h; 10 minutes without
+        #[arg(long = "for", value_name = "DURATION", value_hint = ValueHint::Other)]
+        length: Option<String>,
+        /// Why, for the audit line
+        #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
+        reason: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// End a ban
-    Unban(UnbanArgs),
+    Unban {
+        /// An address, a network, or account=NAME, as `bans` lists it
+        #[arg(value_name = "WHOM", value_hint = ValueHint::Other)]
+        whom: String,
+        /// Why, for the audit line
+        #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
+        reason: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// The arguments of a command that only shows something.
 #[derive(Debug, Args)]
 pub(super) struct JsonArgs {
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct KeysArgs {
-    /// The name of the limit
-    #[arg(value_name = "LIMIT", value_hint = ValueHint::Other)]
-    pub limit: String,
-    /// The order: most refused or most asked units first
-    #[arg(long, value_name = "ORDER", default_value = "refused", value_parser = ["refused", "asked"])]
-    pub by: String,
-    /// The most keys to list, at most 100
-    #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=100))]
-    pub top: u64,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -60,103 +125,17 @@ pub(super) struct KeyArgs {
     pub json: bool,
 }
 
-#[derive(Debug, Args)]
-pub(super) struct ShowArgs {
-    #[command(flatten)]
-    pub key: KeyArgs,
-    /// The tier of the client, where the limit has other numbers for it
-    #[arg(long, value_name = "TIER", value_hint = ValueHint::Other)]
-    pub tier: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ResetArgs {
-    #[command(flatten)]
-    pub key: KeyArgs,
-    /// Reset only the numbers of this tier
-    #[arg(long, value_name = "TIER", value_hint = ValueHint::Other)]
-    pub tier: Option<String>,
-    /// Why, for the audit line
-    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
-    pub reason: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct GrantArgs {
-    #[command(flatten)]
-    pub key: KeyArgs,
-    /// The rate, e.g. 100/s; may be given several times
-    #[arg(long, value_name = "RATE", required_unless_present = "max_concurrent", value_hint = ValueHint::Other)]
-    pub rate: Vec<String>,
-    /// Units that pass at once; one for each rate
-    #[arg(long, value_name = "COUNT")]
-    pub burst: Vec<u64>,
-    /// Requests that may wait; one for each rate
-    #[arg(long, value_name = "COUNT")]
-    pub queue: Vec<u64>,
-    /// The longest wait in the queue, e.g. 5s
-    #[arg(long, value_name = "DURATION", value_hint = ValueHint::Other)]
-    pub max_wait: Option<String>,
-    /// Requests in flight, for a limit of concurrency
-    #[arg(long, value_name = "COUNT")]
-    pub max_concurrent: Option<u64>,
-    /// How long, e.g. 1h
-    #[arg(long = "for", value_name = "DURATION", value_hint = ValueHint::Other)]
-    pub length: String,
-    /// Why, for the audit line
-    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
-    pub reason: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct RevokeArgs {
-    #[command(flatten)]
-    pub key: KeyArgs,
-    /// Why, for the audit line
-    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
-    pub reason: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct BanArgs {
-    /// An address, a network, or account=NAME
-    #[arg(value_name = "WHOM", value_hint = ValueHint::Other)]
-    pub whom: String,
-    /// How long, e.g. 1h; 10 minutes without
-    #[arg(long = "for", value_name = "DURATION", value_hint = ValueHint::Other)]
-    pub length: Option<String>,
-    /// Why, for the audit line
-    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
-    pub reason: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct UnbanArgs {
-    /// An address, a network, or account=NAME, as `bans` lists it
-    #[arg(value_name = "WHOM", value_hint = ValueHint::Other)]
-    pub whom: String,
-    /// Why, for the audit line
-    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
-    pub reason: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
 impl OperatorVerb {
     pub fn wants_json(&self) -> bool {
         match self {
-            OperatorVerb::Keys(args) => args.json,
-            OperatorVerb::Show(ShowArgs { key, .. })
-            | OperatorVerb::Reset(ResetArgs { key, .. })
-            | OperatorVerb::Grant(GrantArgs { key, .. })
-            | OperatorVerb::Revoke(RevokeArgs { key, .. }) => key.json,
-            OperatorVerb::Bans(args) => args.json,
-            OperatorVerb::Ban(args) => args.json,
-            OperatorVerb::Unban(args) => args.json,
+            OperatorVerb::Show { key, .. }
+            | OperatorVerb::Reset { key, .. }
+            | OperatorVerb::Grant { key, .. }
+            | OperatorVerb::Revoke { key, .. } => key.json,
+            OperatorVerb::Bans(JsonArgs { json })
+            | OperatorVerb::Keys { json, .. }
+            | OperatorVerb::Ban { json, .. }
+            | OperatorVerb::Unban { json, .. } => *json,
         }
     }
 }

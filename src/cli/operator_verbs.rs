@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::admin_client::{OperatorRequest, escape_controls, escape_lines};
-use super::operator_args::{GrantArgs, KeyArgs, OperatorVerb};
+use super::operator_args::{KeyArgs, OperatorVerb};
 use super::remote::find_admin;
 use super::{CommandResult, print_result};
 
@@ -22,49 +22,46 @@ pub(super) fn run_operator_verb(file: &Path, verb: &OperatorVerb) -> CommandResu
 
 fn build_request(verb: &OperatorVerb) -> OperatorRequest {
     match verb {
-        OperatorVerb::Keys(args) => {
-            let limit = encode_segment(&args.limit);
-            OperatorRequest::get(format!("/limits/{limit}/keys?by={}&top={}", args.by, args.top))
+        OperatorVerb::Keys { limit, by, top, .. } => {
+            OperatorRequest::get(format!("/limits/{}/keys?by={by}&top={top}", encode_segment(limit)))
         }
-        OperatorVerb::Show(args) => {
-            let tier = args.tier.as_ref().map(|tier| format!("?tier={}", encode_segment(tier)));
-            OperatorRequest::get(key_path(&args.key) + &*tier.unwrap_or_default())
+        OperatorVerb::Show { key, tier } => {
+            let tier = tier.as_ref().map(|tier| format!("?tier={}", encode_segment(tier)));
+            OperatorRequest::get(key_path(key) + &*tier.unwrap_or_default())
         }
-        OperatorVerb::Reset(args) => {
-            let body = render_body([("tier", json!(args.tier)), ("reason", json!(args.reason))]);
-            OperatorRequest::post(key_path(&args.key) + "/reset", body)
+        OperatorVerb::Reset { key, tier, reason } => {
+            let body = render_body([("tier", json!(tier)), ("reason", json!(reason))]);
+            OperatorRequest::post(key_path(key) + "/reset", body)
         }
-        OperatorVerb::Grant(args) => OperatorRequest::post(key_path(&args.key) + "/grant", grant_body(args)),
-        OperatorVerb::Revoke(args) => {
-            let body = render_body([("reason", json!(args.reason))]);
-            OperatorRequest::delete(key_path(&args.key) + "/grant", body)
+        OperatorVerb::Grant { key, rate, burst, queue, max_wait, max_concurrent, length, reason } => {
+            let body = render_body([
+                ("rate", one_or_list(rate)),
+                ("burst", one_or_list(burst)),
+                ("queue", one_or_list(queue)),
+                ("max_wait", json!(max_wait)),
+                ("max_concurrent", json!(max_concurrent)),
+                ("for", json!(length)),
+                ("reason", json!(reason)),
+            ]);
+            OperatorRequest::post(key_path(key) + "/grant", body)
+        }
+        OperatorVerb::Revoke { key, reason } => {
+            OperatorRequest::delete(key_path(key) + "/grant", render_body([("reason", json!(reason))]))
         }
         OperatorVerb::Bans(_) => OperatorRequest::get("/bans"),
-        OperatorVerb::Ban(args) => {
-            let (field, whom) = match args.whom.strip_prefix("account=") {
+        OperatorVerb::Ban { whom, length, reason, .. } => {
+            let (field, whom) = match whom.strip_prefix("account=") {
                 Some(name) => ("account", name),
-                None => ("ip", args.whom.as_str()),
+                None => ("ip", whom.as_str()),
             };
-            let more = [("for", json!(args.length)), ("reason", json!(args.reason))];
-            OperatorRequest::post("/bans", render_body([(field, json!(whom))].into_iter().chain(more)))
+            let body = [(field, json!(whom)), ("for", json!(length)), ("reason", json!(reason))];
+            OperatorRequest::post("/bans", render_body(body))
         }
-        OperatorVerb::Unban(args) => {
-            let body = render_body([("reason", json!(args.reason))]);
-            OperatorRequest::delete(format!("/bans/{}", encode_segment(&args.whom)), body)
+        OperatorVerb::Unban { whom, reason, .. } => {
+            let path = format!("/bans/{}", encode_segment(whom));
+            OperatorRequest::delete(path, render_body([("reason", json!(reason))]))
         }
     }
-}
-
-fn grant_body(args: &GrantArgs) -> String {
-    render_body([
-        ("rate", one_or_list(&args.rate)),
-        ("burst", one_or_list(&args.burst)),
-        ("queue", one_or_list(&args.queue)),
-        ("max_wait", json!(args.max_wait)),
-        ("max_concurrent", json!(args.max_concurrent)),
-        ("for", json!(args.length)),
-        ("reason", json!(args.reason)),
-    ])
 }
 
 /// One value, or a list of them, as in the file; null without any.
@@ -77,7 +74,7 @@ fn one_or_list<T: Serialize>(values: &[T]) -> Value {
 }
 
 /// The object of these fields without those that are null; nothing without any.
-fn render_body(fields: impl IntoIterator<Item = (&'static str, Value)>) -> String {
+fn render_body<const N: usize>(fields: [(&str, Value); N]) -> String {
     let given = fields.into_iter().filter(|(_, value)| !value.is_null());
     let object: serde_json::Map<String, Value> =
         given.map(|(name, value)| (name.to_owned(), value)).collect();
@@ -110,29 +107,27 @@ fn describe_change(verb: &OperatorVerb, answer: &Value) -> Option<String> {
     let lasts =
         |left: &Value, typed: &str| left.as_f64().and_then(format_seconds).unwrap_or(typed.to_owned());
     Some(match verb {
-        OperatorVerb::Keys(_) | OperatorVerb::Show(_) | OperatorVerb::Bans(_) => return None,
-        OperatorVerb::Reset(args) => {
-            format!("{} of {} was reset", text(&answer["key"], &args.key.key), args.key.limit)
+        OperatorVerb::Keys { .. } | OperatorVerb::Show { .. } | OperatorVerb::Bans(_) => return None,
+        OperatorVerb::Reset { key, .. } => {
+            format!("{} of {} was reset", text(&answer["key"], &key.key), key.limit)
         }
-        OperatorVerb::Grant(args) => {
-            let (key, grant) = (text(&answer["key"], &args.key.key), &answer["grant"]);
-            let numbers = text(&grant["numbers"], &args.rate.join(", "));
-            let length = lasts(&grant["left_s"], &args.length);
-            format!("{key} of {} was granted {numbers} for {length}", args.key.limit)
+        OperatorVerb::Grant { key, rate, length, .. } => {
+            let (name, grant) = (text(&answer["key"], &key.key), &answer["grant"]);
+            let numbers = text(&grant["numbers"], &rate.join(", "));
+            let length = lasts(&grant["left_s"], length);
+            format!("{name} of {} was granted {numbers} for {length}", key.limit)
         }
-        OperatorVerb::Revoke(args) => {
-            let key = text(&answer["key"], &args.key.key);
-            format!("the grant for {key} of {} was revoked", args.key.limit)
+        OperatorVerb::Revoke { key, .. } => {
+            format!("the grant for {} of {} was revoked", text(&answer["key"], &key.key), key.limit)
         }
-        OperatorVerb::Ban(args) => {
-            let banned = text(&answer["banned"], &args.whom);
-            let length = lasts(&answer["left_s"], args.length.as_deref().unwrap_or_default());
-            match length.as_str() {
+        OperatorVerb::Ban { whom, length, .. } => {
+            let banned = text(&answer["banned"], whom);
+            match lasts(&answer["left_s"], length.as_deref().unwrap_or_default()).as_str() {
                 "" => format!("{banned} is banned"),
                 length => format!("{banned} is banned for {length}"),
             }
         }
-        OperatorVerb::Unban(args) => {
+        OperatorVerb::Unban { whom, .. } => {
             let left = answer["left"].as_array().into_iter().flatten().map(|one| {
                 let (limit, next) = (text(&one["limit"], ""), lasts(&one["reset_s"], "0s"));
                 match one["remaining"].as_u64() {
@@ -141,7 +136,7 @@ fn describe_change(verb: &OperatorVerb, answer: &Value) -> Option<String> {
                     None => String::new(),
                 }
             });
-            format!("{} is no longer banned{}", args.whom, left.collect::<String>())
+            format!("{whom} is no longer banned{}", left.collect::<String>())
         }
     })
 }

@@ -29,7 +29,8 @@ pub(super) fn run_reload(file: &Path) -> CommandResult {
         let why = "nothing was reloaded: the file does not name the admin listener of the running gateway";
         return Err(CommandFault::new(CONFIG_INVALID, why));
     }
-    match request_admin(admin.as_ref(), &OperatorRequest::post("/reload", String::new()), "text/plain") {
+    let request = OperatorRequest::post("/reload", String::new());
+    match admin.ok_or_else(lacks_admin).and_then(|admin| send_request(&admin, &request, "text/plain")) {
         Ok((200, text)) => {
             print_output(&text);
             print_report();
@@ -57,20 +58,23 @@ pub(super) fn run_reload(file: &Path) -> CommandResult {
 
 /// Shows the status.
 pub(super) fn run_status(file: &Path, json: bool) -> CommandResult {
-    let admin = load_admin(file)?;
+    let admin = find_admin(file)?;
     let accept = if json { "application/json" } else { "text/plain" };
-    match request_admin(admin.as_ref(), &OperatorRequest::get("/status"), accept)? {
+    match send_request(&admin, &OperatorRequest::get("/status"), accept)? {
         (200, text) => print_result(&text),
         (_, why) => Err(CommandFault::new(FAILED, why)),
     }
 }
 
-/// The admin listener of the running gateway.
+/// The admin listener of the file, also of an invalid one that names it.
 pub(super) fn find_admin(file: &Path) -> Result<AdminConfig, CommandFault> {
-    load_admin(file)?.ok_or_else(lacks_admin)
+    match config::load(file) {
+        Ok(loaded) => loaded.config.admin.ok_or_else(lacks_admin),
+        Err(report) => config::load_admin(file).ok_or(report.into()),
+    }
 }
 
-fn lacks_admin() -> CommandFault {
+pub(super) fn lacks_admin() -> CommandFault {
     CommandFault::new(ADMIN_UNREACHABLE, "the file has no admin listener")
 }
 
@@ -84,19 +88,10 @@ impl From<AdminFault> for CommandFault {
     }
 }
 
-/// The admin listener of the file, also of an invalid one that names it.
-fn load_admin(file: &Path) -> Result<Option<AdminConfig>, ProblemReport> {
-    match config::load(file) {
-        Ok(loaded) => Ok(loaded.config.admin),
-        Err(report) => config::load_admin(file).map(Some).ok_or(report),
-    }
-}
-
-fn request_admin(
-    admin: Option<&AdminConfig>,
+fn send_request(
+    admin: &AdminConfig,
     request: &OperatorRequest,
     accept: &str,
 ) -> Result<(u16, String), CommandFault> {
-    let response = request.send(admin.ok_or_else(lacks_admin)?, accept);
-    response.map_err(|fault| CommandFault::new(ADMIN_UNREACHABLE, fault.why()))
+    request.send(admin, accept).map_err(|fault| CommandFault::new(ADMIN_UNREACHABLE, fault.why()))
 }

@@ -15,7 +15,7 @@ use super::{
     warning_text,
 };
 use crate::process;
-use crate::process::{ProcessFault, Startup};
+use crate::process::{ConfigSource, ProcessFault, Startup};
 use sluicegate_config::{self as config, LoadedConfig};
 use sluicegate_model::{LogFormat, Problem, ProblemReport};
 use sluicegate_observe::logging;
@@ -24,30 +24,25 @@ use sluicegate_observe::stderr_line::StderrLine;
 /// Bytes of an invalid file that are searched for the format of the log.
 const FILE_MAX: u64 = 1 << 20;
 
-/// A configuration to serve, and its origin.
-pub(super) struct ServedConfig<'a> {
-    pub loaded: LoadedConfig,
-    /// The name of the origin in messages.
-    pub source: &'a str,
-    pub file: Option<&'a Path>,
-    /// A remark for the log.
-    pub note: Option<String>,
-}
-
 pub(super) fn serve_file(file: &Path) -> CommandResult {
     let startup = Startup::begin()?;
     let started = Instant::now();
-    let source = file.display().to_string();
+    let source = ConfigSource { display_name: file.display().to_string(), file: Some(file.to_owned()) };
     let loaded = config::load(file).map_err(|report| {
         let text = render_report(&report, logging::is_json_format(find_log_format(file)));
         CommandFault { code: CONFIG_INVALID, text }
     })?;
     let note = loaded.note_slow_reading(started.elapsed());
-    serve_config(startup, ServedConfig { loaded, source: &source, file: Some(file), note })
+    serve_config(startup, loaded, source, note)
 }
 
-pub(super) fn serve_config(startup: Startup, served: ServedConfig<'_>) -> CommandResult {
-    let ServedConfig { loaded, source, file, note } = served;
+/// `note` is a remark for the log.
+fn serve_config(
+    startup: Startup,
+    loaded: LoadedConfig,
+    source: ConfigSource,
+    note: Option<String>,
+) -> CommandResult {
     logging::start_logging(&loaded.config.log);
     if logging::is_json() {
         // The panic may end the process, so its line does not go through the queue of the log.
@@ -56,16 +51,16 @@ pub(super) fn serve_config(startup: Startup, served: ServedConfig<'_>) -> Comman
         }));
     }
     // All of these wait until the banner is out.
+    let name = &source.display_name;
     if let Some(note) = note {
-        tracing::warn!("{source}: {note}");
+        tracing::warn!("{name}: {note}");
     }
     for warning in &loaded.warnings {
         logging::queue_text(&match logging::is_json() {
-            true => StderrLine::from_problem("WARN", warning, source).render_json(),
-            false => warning_text(warning, source),
+            true => StderrLine::from_problem("WARN", warning, name).render_json(),
+            false => warning_text(warning, name),
         });
     }
-    let source = process::ConfigSource { display_name: source.to_owned(), file: file.map(Path::to_path_buf) };
     process::run(startup, loaded, source)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -127,7 +122,7 @@ pub(super) fn run_proxy(args: &ProxyArgs) -> CommandResult {
         };
         CommandFault { code: WRONG_COMMAND_LINE, text: report.problems.iter().map(line).collect() }
     })?;
-    serve_config(startup, ServedConfig { loaded, source: SOURCE, file: None, note: None })
+    serve_config(startup, loaded, ConfigSource { display_name: SOURCE.to_owned(), file: None }, None)
 }
 
 /// The YAML that the command line stands for.

@@ -1,11 +1,11 @@
 //! `init` and `import`: write a file to start from, or one from the configuration of another proxy.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::args::{ImportArgs, ImportReportFormat};
+use super::args::ImportArgs;
 use super::{CONFIG_INVALID, CommandFault, CommandResult, FAILED, print_error, print_output, print_result};
 use sluicegate_config as config;
 use sluicegate_import::import_files;
@@ -37,14 +37,8 @@ fn write_new(file: &Path, text: &str, force: bool) -> io::Result<()> {
     if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder)?;
     }
-    let mut options = OpenOptions::new();
-    options.write(true);
-    if force {
-        options.create(true).truncate(true);
-    } else {
-        options.create_new(true);
-    }
-    options.open(file)?.write_all(text.as_bytes())
+    let mut file = if force { File::create(file)? } else { File::create_new(file)? };
+    file.write_all(text.as_bytes())
 }
 
 /// Writes the file and the report. A line that limits, denies or answers and is not translated makes the code 1, unless
@@ -57,9 +51,9 @@ pub(super) fn run_import(args: &ImportArgs) -> CommandResult {
             CommandFault::new(FAILED, format!("{} cannot be written: {error}", path.display()))
         })?,
     }
-    print_error(&match args.report {
-        ImportReportFormat::Text => imported.report.render_text(),
-        ImportReportFormat::Json => imported.report.render_json(),
+    print_error(&match args.report.as_str() {
+        "json" => imported.report.render_json(),
+        _ => imported.report.render_text(),
     });
     let is_whole = imported.report.count_lost() == 0 || args.partial;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
