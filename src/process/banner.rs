@@ -13,10 +13,7 @@ use sluicegate_observe::stderr_line::StderrLine;
 const LOCATIONS_MAX: usize = 40;
 
 /// A line and the indented lines below it.
-struct BannerLine {
-    text: String,
-    details: Vec<String>,
-}
+type BannerLine = (String, Vec<String>);
 
 /// Writes the banner to stderr, because stdout belongs to the access log, and then the lines of the log that wait for
 /// it. `listening` and `admin` are the bound addresses, e.g. `http://127.0.0.1:8080` or `unix:/path`.
@@ -30,23 +27,23 @@ pub fn print_banner(config: &Config, source: &str, listening: &[String], admin: 
 
 fn render_text(lines: &[BannerLine]) -> String {
     let mut out = String::new();
-    for line in lines {
-        out.push_str(&line.text);
+    for (text, details) in lines {
+        out.push_str(text);
         out.push('\n');
-        line.details.iter().for_each(|detail| out.extend(["  ", detail, "\n"]));
+        details.iter().for_each(|detail| out.extend(["  ", detail, "\n"]));
     }
     out
 }
 
 fn render_json(lines: &[BannerLine]) -> String {
     let render =
-        |line: &BannerLine| StderrLine::new("INFO", &line.text).with_details(&line.details).render_json();
+        |(text, details): &BannerLine| StderrLine::new("INFO", text).with_details(details).render_json();
     lines.iter().map(render).collect()
 }
 
 fn banner_lines(config: &Config, source: &str, listening: &[String], admin: Option<&str>) -> Vec<BannerLine> {
     let mut lines = Vec::new();
-    let mut push = |text: String, details: Vec<String>| lines.push(BannerLine { text, details });
+    let mut push = |text: String, details: Vec<String>| lines.push((text, details));
     push(format!("sluicegate {} serves {source}", env!("CARGO_PKG_VERSION")), Vec::new());
     for address in listening {
         push(format!("listening {address}"), Vec::new());

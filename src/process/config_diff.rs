@@ -1,7 +1,7 @@
 //! Describes the difference between two configurations in one line for people.
 
 use std::collections::HashMap;
-use std::fmt::{self, Debug, Write as _};
+use std::fmt::{Debug, Write as _};
 use std::hash::{DefaultHasher, Hasher};
 
 use sluicegate_model::{
@@ -184,7 +184,8 @@ fn describe_section(section: &str, old: &NamedTexts, new: &NamedTexts) -> Option
         names.dedup();
         if !names.is_empty() {
             // Writing into a String cannot fail.
-            let _ = write!(parts, "{} {kind} {}", if parts.is_empty() { "" } else { "," }, NameList(&names));
+            let _ =
+                write!(parts, "{} {kind} {}", if parts.is_empty() { "" } else { "," }, join_names(&names));
         }
     }
     (!parts.is_empty()).then(|| format!("{section}:{parts}"))
@@ -197,15 +198,11 @@ fn group_texts(all: &NamedTexts) -> HashMap<&str, Vec<&str>> {
     texts
 }
 
-struct NameList<'a>(&'a [&'a str]);
-
-impl fmt::Display for NameList<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0[..self.0.len().min(NAMES_MAX)].join(" "))?;
-        match self.0.len().saturating_sub(NAMES_MAX) {
-            0 => Ok(()),
-            more => write!(f, " and {more} more"),
-        }
+fn join_names(names: &[&str]) -> String {
+    let shown = names[..names.len().min(NAMES_MAX)].join(" ");
+    match names.len().saturating_sub(NAMES_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }
 

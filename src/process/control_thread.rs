@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rustix::process::{Pid, Signal, kill_process};
+use sd_notify::NotifyState;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
@@ -205,7 +206,7 @@ impl ControlThread {
             return Err(why);
         }
         tracing::info!(pid, "the new process serves");
-        systemd::notify_main_pid(pid);
+        systemd::send_states(&[NotifyState::MainPid(pid)]);
         self.listeners.borrow_mut().release_sockets();
         Ok(pid)
     }

@@ -5,18 +5,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use sluicegate_base::clock::Now;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_store::operator_entries::{OperatorEntries, share_entries};
 use sluicegate_store::{KnownResets, Store};
 
-/// The changes that all gateways of a store know, and the task that shares them.
+/// The changes that all gateways of a store know, and the task that shares them, until dropped.
 pub struct EntrySharing {
     entries: Arc<OperatorEntries>,
     store: Arc<Store>,
-    task: JoinHandle<()>,
+    _task: JoinSet<()>,
     known_resets: RefCell<KnownResets>,
 }
 
@@ -53,8 +53,9 @@ impl EntrySharing {
         let entries = entries.unwrap_or_default();
         let changed = changed.clone();
         let sharing = share_entries(entries.clone(), store.clone(), move |_| changed.notify_one());
-        let task = tokio::task::spawn_local(sharing);
-        EntrySharing { entries, store: store.clone(), task, known_resets: RefCell::default() }
+        let mut task = JoinSet::new();
+        task.spawn_local(sharing);
+        EntrySharing { entries, store: store.clone(), _task: task, known_resets: RefCell::default() }
     }
 
     pub fn entries(&self) -> &Arc<OperatorEntries> {
@@ -68,11 +69,5 @@ impl EntrySharing {
         for reset in self.known_resets.borrow_mut().take_new(&living) {
             reset.apply_to(gateway.shared.iter().flatten(), self.store.debts(), Now::read_clock());
         }
-    }
-}
-
-impl Drop for EntrySharing {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }

@@ -30,17 +30,18 @@ const KEYS_BYTES_MAX: usize = REPORT_MAX / 8 * 7;
 /// Workers that are too busy to tell their keys do not delay the rest of the report.
 const KEYS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The store that the tasks serve, and their purpose.
-struct StoreUse {
-    store: Option<Arc<Store>>,
-    shares_secret: bool,
+/// The store that the tasks serve, and true if they share the secret of hashes.
+type StoreUse = (Option<Arc<Store>>, bool);
+
+fn store_use(gateway: &Gateway) -> StoreUse {
+    (gateway.store.clone(), gateway.access_log.uses_shared_secret())
 }
 
 /// Shares the secret of hashes and publishes reports through the store of the gateway in force. Returns when the
 /// control thread ends.
 pub async fn run_store_tasks(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
     loop {
-        let used = StoreUse::of_gateway(&control.current.load());
+        let used = store_use(&control.current.load());
         tokio::select! {
             () = serve_store(&control, &commands, &used) => return,
             () = wait_other_use(&control, &used) => {}
@@ -49,10 +50,10 @@ pub async fn run_store_tasks(control: Rc<ControlThread>, commands: mpsc::Sender<
 }
 
 async fn serve_store(control: &ControlThread, commands: &mpsc::Sender<ControlCommand>, used: &StoreUse) {
-    let Some(store) = &used.store else { return std::future::pending().await };
+    let (Some(store), shares_secret) = used else { return std::future::pending().await };
     let told = Notify::new();
     let secret = async {
-        match used.shares_secret {
+        match shares_secret {
             true => share_secret(store.clone(), |_| told.notify_one()).await,
             false => std::future::pending().await,
         }
@@ -74,27 +75,13 @@ async fn serve_store(control: &ControlThread, commands: &mpsc::Sender<ControlCom
 }
 
 async fn wait_other_use(control: &ControlThread, used: &StoreUse) {
+    let identify = |(store, shares): &StoreUse| (store.as_ref().map(Arc::as_ptr), *shares);
     loop {
         let changed = control.gateway_changed.notified();
-        if StoreUse::of_gateway(&control.current.load()) != *used {
+        if identify(&store_use(&control.current.load())) != identify(used) {
             return;
         }
         changed.await;
-    }
-}
-
-// === impl StoreUse ===
-
-impl StoreUse {
-    fn of_gateway(gateway: &Gateway) -> StoreUse {
-        StoreUse { store: gateway.store.clone(), shares_secret: gateway.access_log.uses_shared_secret() }
-    }
-}
-
-impl PartialEq for StoreUse {
-    fn eq(&self, other: &StoreUse) -> bool {
-        let address = |used: &StoreUse| used.store.as_ref().map(Arc::as_ptr);
-        self.shares_secret == other.shares_secret && address(self) == address(other)
     }
 }
 

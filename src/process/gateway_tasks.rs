@@ -33,7 +33,7 @@ pub struct GatewayTasks {
     entry_sharing: Option<EntrySharing>,
     entries_changed: Rc<Notify>,
     pause_sharing: Option<PauseSharing>,
-    store: Option<SupervisedStore>,
+    store: Option<(Arc<Store>, JoinHandle<()>)>,
     snapshots: Option<(PathBuf, SnapshotThread)>,
     /// The last fault of the current snapshot thread, and later ones.
     snapshot_fault: LastFault,
@@ -78,7 +78,10 @@ impl GatewayTasks {
         self.update_ban_sharing(before, gateway);
         self.entry_sharing = EntrySharing::start(self.entry_sharing.take(), gateway, &self.entries_changed);
         self.pause_sharing = PauseSharing::start(self.pause_sharing.take(), &self.current);
-        self.update_store(before, gateway);
+        // The previous store stays supervised until its last gateway is gone.
+        if !same_arc(before.store.as_ref(), gateway.store.as_ref()) {
+            self.store = supervise_store(gateway);
+        }
         self.update_snapshot(gateway);
         if !same_arc(before.tracer.as_ref(), gateway.tracer.as_ref()) {
             self.span_export = gateway.tracer.as_deref().and_then(SpanExport::start);
@@ -103,22 +106,13 @@ impl GatewayTasks {
         self.ban_sharing = share_bans(gateway);
     }
 
-    /// The previous store stays supervised until its last gateway is gone.
-    fn update_store(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
-        if !same_arc(before.store.as_ref(), gateway.store.as_ref()) {
-            self.store = supervise_store(gateway);
-        }
-    }
-
     /// Restarts the snapshots if their file changed.
     pub fn update_snapshot(&mut self, gateway: &Arc<Gateway>) {
         let path = self.snapshots.as_ref().map(|(path, _)| path);
         if path == gateway.config.state.snapshot.as_ref() {
             return;
         }
-        if let Some((_, snapshots)) = self.snapshots.take() {
-            snapshots.stop_unsaved();
-        }
+        self.release_snapshot();
         match start_snapshots(gateway, &self.current, &self.snapshot_fault) {
             Ok(snapshots) => self.snapshots = snapshots,
             Err(error) => tracing::error!(%error, "no snapshots are written: their thread cannot be started"),
@@ -142,7 +136,7 @@ impl GatewayTasks {
         if let Some(export) = self.span_export {
             export.flush_and_end().await;
         }
-        if let Some(SupervisedStore { store, task }) = self.store {
+        if let Some((store, task)) = self.store {
             task.abort();
             // It owns the supervision, which must end before the gateway is deregistered.
             let _ = task.await;
@@ -155,22 +149,14 @@ impl GatewayTasks {
 }
 
 fn same_arc<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
-    match (one, other) {
-        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-        (None, None) => true,
-        _ => false,
-    }
+    one.map(Arc::as_ptr) == other.map(Arc::as_ptr)
 }
 
-struct SupervisedStore {
-    store: Arc<Store>,
-    task: JoinHandle<()>,
-}
-
-fn supervise_store(gateway: &Gateway) -> Option<SupervisedStore> {
+/// The store, and the task that supervises it.
+fn supervise_store(gateway: &Gateway) -> Option<(Arc<Store>, JoinHandle<()>)> {
     let (store, users) = gateway.store.clone().zip(gateway.sharing.store_usage.as_ref())?;
     let task = tokio::spawn(store.clone().supervise_for(Arc::downgrade(users)));
-    Some(SupervisedStore { store, task })
+    Some((store, task))
 }
 
 /// Shares strikes and bans with other gateways, if bans and a store are configured.
@@ -213,17 +199,12 @@ async fn watch_files(account: AccountConfig) {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
         let account = account.clone();
+        let refresh = move || {
+            account.tier.file.iter().for_each(|file| refresh_file(file));
+            account.jwt.iter().flat_map(|jwt| &jwt.keys).for_each(|file| refresh_file(file));
+        };
         // Reading blocks, and this thread also serves the admin listener.
-        let _ = tokio::task::spawn_blocking(move || refresh_files(&account)).await;
-    }
-}
-
-fn refresh_files(account: &AccountConfig) {
-    if let Some(file) = &account.tier.file {
-        refresh_file(file);
-    }
-    if let Some(file) = account.jwt.as_ref().and_then(|jwt| jwt.keys.as_ref()) {
-        refresh_file(file);
+        let _ = tokio::task::spawn_blocking(refresh).await;
     }
 }
 

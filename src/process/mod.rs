@@ -42,6 +42,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use sd_notify::NotifyState;
 use tokio::runtime::LocalRuntime;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
@@ -54,6 +55,7 @@ use control_thread::{AdminServer, COMMANDS_MAX, ControlThread};
 use fleet_reader::FleetReader;
 use gateway_tasks::GatewayTasks;
 use hot_upgrade::new_process::ReceivedHandover;
+use hot_upgrade::sections;
 use listeners::Listeners;
 use reload_history::ReloadHistory;
 use signals::{EarlySignals, SignalRelay, Signals};
@@ -64,7 +66,7 @@ use sluicegate_config::LoadedConfig;
 use sluicegate_limit::snapshot;
 use sluicegate_model::Config;
 use sluicegate_observe::logging;
-use sluicegate_proxy::downstream::bind::{self, BoundListener, OpenSockets};
+use sluicegate_proxy::downstream::bind;
 use sluicegate_proxy::downstream::connection_limits::ConnectionLimits;
 use sluicegate_proxy::gateway::{Gateway, SavedOperatorState};
 use workers::{Workers, WorkersEnded};
@@ -117,19 +119,6 @@ fn signal_fault(error: &std::io::Error) -> ProcessFault {
     ProcessFault::Run(format!("cannot watch signals: {error}"))
 }
 
-/// All that could fail has succeeded; no connection is accepted yet.
-struct PreparedProcess {
-    signals: Signals,
-    source: ConfigSource,
-    files: Vec<FileFingerprint>,
-    gateway: Arc<Gateway>,
-    bound: Vec<BoundListener>,
-    /// Open sockets that no listener uses so far.
-    spare_sockets: OpenSockets,
-    admin: Option<AdminListener>,
-    handover: Option<ReceivedHandover>,
-}
-
 /// Serves the configuration loaded from `source`, and those reloaded from it, until TERM or INT. A second signal, at
 /// least a second later, ends the process at once.
 ///
@@ -158,9 +147,9 @@ pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Resu
     let admin = config.admin.as_ref().map(|admin| AdminListener::bind(admin, inherited(admin)));
     let admin = admin.transpose().map_err(ProcessFault::Listen)?;
     let gateway = Arc::new(restore_state(gateway, &config, handover.as_ref()));
-    let start =
-        PreparedProcess { signals, source, files, gateway, bound, spare_sockets: spare, admin, handover };
-    let outcome = runtime.block_on(serve_until_stopped(start));
+    let listeners = Listeners::new(bound, spare);
+    let serving = serve_until_stopped(signals, (source, files), gateway, listeners, admin, handover);
+    let outcome = runtime.block_on(serving);
     // A reload that still reads its file must not delay the end.
     runtime.shutdown_background();
     outcome
@@ -171,22 +160,28 @@ fn restore_state(mut gateway: Gateway, config: &Config, handover: Option<&Receiv
     let (handed_over, sections) = handover.map(ReceivedHandover::receive_counters).unwrap_or_default();
     let mut found =
         handed_over.or_else(|| config.state.snapshot.as_deref().and_then(snapshot::find_snapshot));
-    let of_operators = sections.operator_state();
+    let of_operators = sections.parse_section(sections::OPERATORS);
     if let Some(saved) = of_operators.or_else(|| SavedOperatorState::from_snapshot(found.as_mut()?)) {
         let secret = found.as_ref().map(|found| found.secret);
         gateway = gateway.with_operator_state(saved, secret, Now::read_clock());
     }
-    gateway.restore_store(&sections.store());
+    gateway.restore_store(&sections.parse_section(sections::STORE).unwrap_or_default());
     if let Some(found) = found {
-        gateway.restore_counters(found, &sections.numbers());
+        gateway.restore_counters(found, &sections.parse_section(sections::NUMBERS).unwrap_or_default());
     }
-    gateway.restore_servers(&sections.servers());
+    gateway.restore_servers(&sections.parse_section::<Vec<_>>(sections::SERVERS).unwrap_or_default());
     gateway
 }
 
-async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault> {
-    let PreparedProcess { signals, source, files, gateway, bound, spare_sockets: spare, admin, handover } =
-        start;
+/// All that could fail has succeeded; no connection is accepted yet.
+async fn serve_until_stopped(
+    signals: Signals,
+    (source, files): (ConfigSource, Vec<FileFingerprint>),
+    gateway: Arc<Gateway>,
+    listeners: Listeners,
+    admin: Option<AdminListener>,
+    handover: Option<ReceivedHandover>,
+) -> Result<(), ProcessFault> {
     let failed = |error: std::io::Error| ProcessFault::Run(error.to_string());
     let server = &gateway.config.server;
     let max_open = raise_descriptor_limit(server.max_connections);
@@ -195,7 +190,6 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
     let (sender, commands) = mpsc::channel(COMMANDS_MAX);
     let relay = SignalRelay { commands: sender.clone(), current: current.clone() };
     let (workers, ended) = Workers::start_threads(&gateway, &limits, inboxes)?;
-    let listeners = Listeners::new(bound, spare);
     let addresses = listeners.display_addresses();
     let admin_address = admin.as_ref().map(|admin| format!("http://{}", admin.local_addr()));
     let entries_changed = Rc::new(Notify::new());
@@ -220,7 +214,10 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
         workers,
     });
     control.register_metrics(&gateway.metrics);
-    wait_for_store(&gateway).await;
+    // Else the first requests would be decided without the store.
+    if let Some(store) = &gateway.store {
+        store.wait_probed().await;
+    }
     control.accept_all().await.map_err(failed)?;
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(admin) = admin {
@@ -255,13 +252,6 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
     outcome
 }
 
-/// Else the first requests would be decided without the store.
-async fn wait_for_store(gateway: &Gateway) {
-    if let Some(store) = &gateway.store {
-        store.wait_probed().await;
-    }
-}
-
 /// Raises the descriptor limit as far as allowed, and returns the number of clients that fit beside all other uses.
 fn raise_descriptor_limit(max_connections: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -289,7 +279,7 @@ async fn wait_and_drain(
 ) -> Result<(), ProcessFault> {
     let signalled_at = tokio::select! {
         () = signals.wait_for_stop(&relay) => {
-            systemd::notify_stopping();
+            systemd::send_states(&[NotifyState::Stopping]);
             Some(Instant::now())
         }
         () = control.upgraded.notified() => None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_store::{SharedStops, Store, share_stops};
@@ -12,7 +12,7 @@ use sluicegate_store::{SharedStops, Store, share_stops};
 pub struct PauseSharing {
     stops: Arc<SharedStops>,
     store: Arc<Store>,
-    task: JoinHandle<()>,
+    _task: JoinSet<()>,
 }
 
 impl PauseSharing {
@@ -28,14 +28,9 @@ impl PauseSharing {
             let current = current.clone();
             let sharing =
                 share_stops(stops.clone(), store.clone(), move |told| current.load().use_pauses(told));
-            let task = tokio::task::spawn_local(sharing);
-            Some(PauseSharing { stops, store, task })
+            let mut task = JoinSet::new();
+            task.spawn_local(sharing);
+            Some(PauseSharing { stops, store, _task: task })
         })
-    }
-}
-
-impl Drop for PauseSharing {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }

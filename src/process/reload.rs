@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use sd_notify::NotifyState;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -60,7 +61,8 @@ impl ControlThread {
         }
         let outcome = self.apply_config(!again).await;
         if !again {
-            systemd::notify_reloaded();
+            // The reload is over, with any outcome.
+            systemd::send_states(&[NotifyState::Ready]);
         }
         match outcome {
             Ok(changes) => {
@@ -76,8 +78,11 @@ impl ControlThread {
                 }
                 let message = rejection.log_message();
                 let last = self.history.last_attempt();
-                let is_known =
-                    || last.is_some_and(|last| !last.ok && is_same_problem(&last.message, &message));
+                let is_known = || {
+                    last.is_some_and(|last| {
+                        last.shown.result == "failed" && is_same_problem(&last.shown.told, &message)
+                    })
+                };
                 if !again || !is_known() {
                     tracing::error!("the old configuration stays: {message}");
                     self.history.record_rejected(&message, matches!(rejection, ReloadRejection::Blocked(_)));

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use crate::operate::admin::status::LastReload;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock::unix_ns;
 use sluicegate_observe::metrics::{Metrics, values};
@@ -26,13 +27,9 @@ pub struct ReloadHistory {
 /// The last attempt to put a configuration in force.
 #[derive(Debug, Clone)]
 pub struct ReloadAttempt {
-    /// Seconds since 1970.
-    pub at: u64,
-    pub ok: bool,
+    pub shown: LastReload,
     /// The same configuration may succeed later.
     pub is_blocked: bool,
-    /// The changes, or the reason for the rejection.
-    pub message: String,
 }
 
 impl ReloadHistory {
@@ -71,7 +68,7 @@ impl ReloadHistory {
         self.track_gateway(gateway);
         self.applied.fetch_add(1, Relaxed);
         self.applied_at.store(unix_seconds(), Relaxed);
-        self.record_attempt(true, false, changes);
+        self.record_attempt("ok", false, changes);
     }
 
     /// Counts `gateway` among the live ones until it is gone.
@@ -84,12 +81,12 @@ impl ReloadHistory {
     /// Records a rejected configuration and the reason.
     pub fn record_rejected(&self, why: &str, is_blocked: bool) {
         self.rejected.fetch_add(1, Relaxed);
-        self.record_attempt(false, is_blocked, why);
+        self.record_attempt("failed", is_blocked, why);
     }
 
-    fn record_attempt(&self, ok: bool, is_blocked: bool, message: &str) {
-        *self.last.lock() =
-            Some(ReloadAttempt { at: unix_seconds(), ok, is_blocked, message: message.to_owned() });
+    fn record_attempt(&self, result: &'static str, is_blocked: bool, told: &str) {
+        let shown = LastReload { at: unix_seconds(), result, told: told.to_owned() };
+        *self.last.lock() = Some(ReloadAttempt { shown, is_blocked });
     }
 
     pub fn last_attempt(&self) -> Option<ReloadAttempt> {

@@ -3,8 +3,8 @@
 use super::control_thread::ControlThread;
 use super::gateway_tasks::GatewayTasks;
 use crate::operate::admin::status::{
-    GatewayNode, LastReload, Outage, RedisServer, RedisStatus, RejectionRate, SharedTrouble, SnapshotStatus,
-    Status, StatusBans, StatusLimit,
+    GatewayNode, Outage, RedisServer, RedisStatus, RejectionRate, SharedTrouble, SnapshotStatus, Status,
+    StatusBans, StatusLimit,
 };
 use crate::operate::traffic::LimitSizes;
 use sluicegate_base::clock::Now;
@@ -49,11 +49,7 @@ impl ControlThread {
             redis,
             snapshot: snapshot
                 .map(|(path, error)| SnapshotStatus { file: path.display().to_string(), error }),
-            last_reload: self.history.last_attempt().map(|last| LastReload {
-                at: last.at,
-                result: if last.ok { "ok" } else { "failed" },
-                told: last.message,
-            }),
+            last_reload: self.history.last_attempt().map(|last| last.shown),
             limits: limits.collect(),
             upstreams: shown.map(|upstream| upstream.status_at(now)).collect(),
         }

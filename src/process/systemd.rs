@@ -76,22 +76,8 @@ pub fn notify_reloading() {
     }
 }
 
-/// Notifies that the reload is over, with any outcome.
-pub fn notify_reloaded() {
-    send_states(&[NotifyState::Ready]);
-}
-
-/// Notifies that another process has taken over.
-pub fn notify_main_pid(pid: u32) {
-    send_states(&[NotifyState::MainPid(pid)]);
-}
-
-/// Notifies that the process drains and ends.
-pub fn notify_stopping() {
-    send_states(&[NotifyState::Stopping]);
-}
-
-fn send_states(states: &[NotifyState<'_>]) {
+/// Notifies of these states.
+pub fn send_states(states: &[NotifyState<'_>]) {
     // Without systemd this does nothing.
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "cannot notify systemd");

@@ -12,21 +12,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use sluicegate_base::clock::Now;
-use sluicegate_http::upstream::SavedServer;
-use sluicegate_proxy::gateway::{Gateway, SavedNumbers, SavedOperatorState};
-use sluicegate_store::StoreHandover;
+use sluicegate_proxy::gateway::Gateway;
 
 /// The most bytes read of a file.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// The numbers of limits and bans.
-const NUMBERS: (&str, u32) = ("numbers", 1);
-/// The state of servers.
-const SERVERS: (&str, u32) = ("servers", 1);
-/// The state of shared limits.
-const STORE: (&str, u32) = ("store", 1);
-/// The bans and grants of operators.
-const OPERATORS: (&str, u32) = ("operators", 1);
+/// [`SavedNumbers`](sluicegate_proxy::gateway::SavedNumbers) of limits and bans.
+pub const NUMBERS: (&str, u32) = ("numbers", 1);
+/// A list of [`SavedServer`](sluicegate_http::upstream::SavedServer).
+pub const SERVERS: (&str, u32) = ("servers", 1);
+/// [`StoreHandover`](sluicegate_store::StoreHandover): the state of shared limits.
+pub const STORE: (&str, u32) = ("store", 1);
+/// [`SavedOperatorState`](sluicegate_proxy::gateway::SavedOperatorState): bans and grants.
+pub const OPERATORS: (&str, u32) = ("operators", 1);
 
 /// All sections of one process.
 #[derive(Debug, Default)]
@@ -53,22 +51,6 @@ impl HandoverSections {
         Ok(sections)
     }
 
-    pub fn numbers(&self) -> SavedNumbers {
-        self.parse_section(NUMBERS).unwrap_or_default()
-    }
-
-    pub fn store(&self) -> StoreHandover {
-        self.parse_section(STORE).unwrap_or_default()
-    }
-
-    pub fn servers(&self) -> Vec<SavedServer> {
-        self.parse_section(SERVERS).unwrap_or_default()
-    }
-
-    pub fn operator_state(&self) -> Option<SavedOperatorState> {
-        self.parse_section(OPERATORS)
-    }
-
     fn add_section(&mut self, (name, version): (&str, u32), content: &impl Serialize) -> io::Result<()> {
         let content = serde_json::to_vec(content)?;
         self.0.push(HandoverSection { name: name.to_owned(), version, content });
@@ -76,7 +58,7 @@ impl HandoverSections {
     }
 
     /// `None` = the section is missing, has another version only, or is garbled, which is logged.
-    fn parse_section<T: DeserializeOwned>(&self, (name, version): (&str, u32)) -> Option<T> {
+    pub fn parse_section<T: DeserializeOwned>(&self, (name, version): (&str, u32)) -> Option<T> {
         let section = self.0.iter().find(|one| one.name == name && one.version == version)?;
         let read = serde_json::from_slice(&section.content);
         read.inspect_err(|error| tracing::warn!(section = name, %error, "the hand-over cannot be read")).ok()
