@@ -24,6 +24,7 @@ pub struct AdminError {
 
 /// The answer of an endpoint.
 pub(super) struct Answer {
+    pub status: StatusCode,
     content: AnswerContent,
     /// The change that the endpoint made.
     pub change: Option<Change>,
@@ -31,17 +32,10 @@ pub(super) struct Answer {
 }
 
 enum AnswerContent {
-    Error(AdminError),
     /// Text for people, JSON for programs.
-    Forms {
-        text: String,
-        json: String,
-    },
+    Forms { text: String, json: String },
     /// The same for people and programs.
-    Fixed {
-        kind: &'static str,
-        body: AdminBody,
-    },
+    Fixed { kind: &'static str, body: AdminBody },
 }
 
 /// A change for the audit line.
@@ -127,16 +121,12 @@ impl AdminError {
         AdminError::not_reloaded(StatusCode::SERVICE_UNAVAILABLE, "handed on", &why)
     }
 
-    /// The form that the caller asks for, and JSON also for a caller that sends JSON.
-    pub(super) fn into_response(self, headers: &HeaderMap) -> Response<AdminBody> {
-        let AdminError { status, text, mut json } = self;
-        if !accepts_json(headers).unwrap_or_else(|| sends_json(headers)) {
-            return fixed_response(status, TEXT, AdminBody::from(text));
-        }
-        if json.get("error").is_none() {
-            json["error"] = json!(text.trim_end());
-        }
-        fixed_response(status, JSON, AdminBody::from(format!("{json:#}\n")))
+    /// Rejects the method of an endpoint; `allow` lists those that the path has.
+    pub(super) fn wrong_method(allow: &str) -> Answer {
+        let why = format!("this call accepts only {allow}");
+        let allow = HeaderValue::from_str(allow).ok().map(|allow| (ALLOW, allow));
+        let answer = Answer::from(AdminError::new(StatusCode::METHOD_NOT_ALLOWED, &why));
+        answer.with_headers(allow.into_iter().collect())
     }
 }
 
@@ -150,17 +140,17 @@ impl Answer {
 
     /// JSON for every caller.
     pub fn json(value: &impl Serialize) -> Answer {
-        Answer::fixed(JSON, AdminBody::from(render_json(value)))
+        Answer::fixed(JSON, render_json(value))
     }
 
     /// Text for every caller.
     pub fn text(text: &'static str) -> Answer {
-        Answer::fixed(TEXT, AdminBody::from(Bytes::from_static(text.as_bytes())))
+        Answer::fixed(TEXT, Bytes::from_static(text.as_bytes()))
     }
 
     /// A body of any `kind` with status 200.
-    pub fn fixed(kind: &'static str, body: AdminBody) -> Answer {
-        AnswerContent::Fixed { kind, body }.into()
+    pub fn fixed(kind: &'static str, body: impl Into<AdminBody>) -> Answer {
+        AnswerContent::Fixed { kind, body: body.into() }.into()
     }
 
     /// Records the change that the endpoint made.
@@ -172,61 +162,48 @@ impl Answer {
         Answer { headers, ..self }
     }
 
-    pub fn status(&self) -> StatusCode {
-        match &self.content {
-            AnswerContent::Error(error) => error.status,
-            AnswerContent::Forms { .. } | AnswerContent::Fixed { .. } => StatusCode::OK,
-        }
-    }
-
+    /// The form that the caller asks for; of an error JSON also for a caller that sends JSON.
     pub fn into_response(self, headers: &HeaderMap) -> Response<AdminBody> {
+        let is_error = !self.status.is_success();
         let (kind, body) = match self.content {
-            AnswerContent::Error(error) => return error.into_response(headers),
-            AnswerContent::Forms { json, .. } if accepts_json(headers) == Some(true) => (JSON, json.into()),
-            AnswerContent::Forms { text, .. } => (TEXT, text.into()),
             AnswerContent::Fixed { kind, body } => (kind, body),
+            AnswerContent::Forms { text, json } => {
+                match accepts_json(headers).unwrap_or_else(|| is_error && sends_json(headers)) {
+                    true => (JSON, json.into()),
+                    false => (TEXT, text.into()),
+                }
+            }
         };
-        let mut response = fixed_response(StatusCode::OK, kind, body);
-        response.headers_mut().extend(self.headers);
+        let mut response = Response::new(body);
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.extend(self.headers);
         response
     }
 }
 
 impl From<AnswerContent> for Answer {
     fn from(content: AnswerContent) -> Answer {
-        Answer { content, change: None, headers: Vec::new() }
+        Answer { status: StatusCode::OK, content, change: None, headers: Vec::new() }
     }
 }
 
 impl From<AdminError> for Answer {
     fn from(error: AdminError) -> Answer {
-        AnswerContent::Error(error).into()
+        let AdminError { status, text, mut json } = error;
+        if json.get("error").is_none() {
+            json["error"] = json!(text.trim_end());
+        }
+        Answer { status, ..Answer::forms(text, &json) }
     }
 }
 
 fn render_json(value: &impl Serialize) -> String {
     // Only maps with odd keys fail to serialize, and there are none.
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
-}
-
-fn fixed_response(status: StatusCode, kind: &'static str, body: AdminBody) -> Response<AdminBody> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    response
-}
-
-/// Rejects the method of an endpoint; `allow` lists those that the path has.
-pub(super) fn reject_method(allow: &str, headers: &HeaderMap) -> Response<AdminBody> {
-    let why = format!("this call accepts only {allow}");
-    let mut response = AdminError::new(StatusCode::METHOD_NOT_ALLOWED, &why).into_response(headers);
-    if let Ok(allow) = HeaderValue::from_str(allow) {
-        response.headers_mut().insert(ALLOW, allow);
-    }
-    response
 }
 
 /// True if the caller prefers JSON to text; `None` = it does not say.

@@ -1,10 +1,9 @@
-//! Records every change that the admin API makes or refuses: one line in the log, and a count.
+//! Records every change that the admin API makes or refuses: one line in the log.
 //!
 //! A handler reports its change by [`Answer::with_change`]; the rest is done here, so that no endpoint can forget it.
 
 use super::answer::Answer;
 use super::endpoint::{AdminCaller, Endpoint};
-use super::state::ChangeCounts;
 
 /// Characters of a reason.
 pub(super) const REASON_MAX: usize = 200;
@@ -12,43 +11,36 @@ pub(super) const REASON_MAX: usize = 200;
 /// The log target of audit lines, which are written at any level of the log.
 const AUDIT: &str = sluicegate_observe::logging::AUDIT_TARGET;
 
-/// The caller of a change, and the reason.
-pub(super) struct AuditEntry<'a> {
-    pub endpoint: &'static Endpoint,
-    pub caller: &'a AdminCaller,
-    pub reason: Option<&'a str>,
-    /// The values in the path of the request.
-    pub path_values: &'a [(&'static str, String)],
+/// Logs the change that `answer` describes. `path_values`: the values in the path of the request.
+pub(super) fn record_change(
+    endpoint: &Endpoint,
+    caller: &AdminCaller,
+    path_values: &[(&'static str, String)],
+    reason: Option<&str>,
+    answer: &Answer,
+) {
+    let written = |value: Option<&serde_json::Value>| value.map(|value| value.to_string());
+    let change = answer.change.as_ref();
+    let target = change.map_or_else(|| describe_path(path_values), |change| change.target.clone());
+    tracing::info!(
+        target: AUDIT,
+        who = &*caller.name,
+        from = %caller.address,
+        call = endpoint.name,
+        target = escape_control(&target).as_str(),
+        before = written(change.map(|change| &change.before)).as_deref(),
+        after = written(change.map(|change| &change.after)).as_deref(),
+        reason = reason.map(escape_control).as_deref(),
+        result = if answer.status.is_success() { "ok" } else { "refused" },
+        status = answer.status.as_u16(),
+        "audit"
+    );
 }
 
-impl AuditEntry<'_> {
-    /// Logs and counts the change that `answer` describes.
-    pub fn record_change(&self, answer: &Answer, counts: &ChangeCounts) {
-        let is_ok = answer.status().is_success();
-        let written = |value: Option<&serde_json::Value>| value.map(|value| value.to_string());
-        let change = answer.change.as_ref();
-        let target = change.map_or_else(|| self.describe_path(), |change| change.target.clone());
-        tracing::info!(
-            target: AUDIT,
-            who = &*self.caller.name,
-            from = %self.caller.address,
-            call = self.endpoint.name,
-            target = escape_control(&target).as_str(),
-            before = written(change.map(|change| &change.before)).as_deref(),
-            after = written(change.map(|change| &change.after)).as_deref(),
-            reason = self.reason.map(escape_control).as_deref(),
-            result = if is_ok { "ok" } else { "refused" },
-            status = answer.status().as_u16(),
-            "audit"
-        );
-        counts.count_change(self.endpoint.name, is_ok);
-    }
-
-    /// E.g. `upstream app, server 10.0.0.7:80`.
-    fn describe_path(&self) -> String {
-        let values = self.path_values.iter().map(|(name, value)| format!("{name} {value}"));
-        values.collect::<Vec<_>>().join(", ")
-    }
+/// E.g. `upstream app, server 10.0.0.7:80`.
+fn describe_path(path_values: &[(&'static str, String)]) -> String {
+    let values = path_values.iter().map(|(name, value)| format!("{name} {value}"));
+    values.collect::<Vec<_>>().join(", ")
 }
 
 /// `text` without characters that would forge lines in a log viewer.

@@ -4,32 +4,22 @@
 //! and in `Origin` when they change something.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 
+use http::HeaderMap;
 use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
+use http::request::Parts;
 use http::uri::Authority;
-use http::{HeaderMap, Request};
 
 use super::endpoint::AdminCaller;
 use sluicegate_base::secrets;
-use sluicegate_model::{AdminConfig, AdminRights, Secret};
+use sluicegate_model::{AdminConfig, AdminRights, AdminToken};
 
 /// The callers that the configuration accepts.
 #[derive(Debug, Clone)]
-pub(super) struct CallerPolicy {
-    /// Empty = callers need none.
-    tokens: Vec<AcceptedToken>,
-    hosts: Vec<String>,
-    /// The name of callers without a token.
-    nameless: Arc<str>,
-}
+pub(super) struct CallerPolicy(pub AdminConfig);
 
-#[derive(Debug, Clone)]
-struct AcceptedToken {
-    name: Arc<str>,
-    secret: Secret,
-    may_change: bool,
-}
+/// The name of callers without a token.
+const NAMELESS: &str = "loopback";
 
 /// Why a request is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,52 +29,41 @@ pub(super) enum CallerRejection {
     Origin,
 }
 
-impl From<&AdminConfig> for CallerPolicy {
-    fn from(config: &AdminConfig) -> CallerPolicy {
-        let tokens = config.tokens.iter().map(|token| AcceptedToken {
-            name: token.name.as_str().into(),
-            secret: token.token.clone(),
-            may_change: token.allow == AdminRights::All,
-        });
-        CallerPolicy { tokens: tokens.collect(), hosts: config.hosts.clone(), nameless: "loopback".into() }
-    }
-}
-
 impl CallerPolicy {
     /// Authorizes the request from `address`. `public` endpoints need no token and accept any host.
-    pub fn check_request<B>(
+    pub fn check_request(
         &self,
-        request: &Request<B>,
+        head: &Parts,
         address: SocketAddr,
         public: bool,
     ) -> Result<AdminCaller, CallerRejection> {
-        let headers = request.headers();
-        let caller = |name: &Arc<str>, may_change| AdminCaller { name: name.clone(), address, may_change };
+        let headers = &head.headers;
+        let caller = |name: &str, may_change| AdminCaller { name: name.into(), address, may_change };
         let caller = match self.find_token(headers) {
-            Some(found) => caller(&found.name, found.may_change),
-            None if public => caller(&self.nameless, false),
-            None if !self.tokens.is_empty() => return Err(CallerRejection::Token),
-            None if self.accepts_hosts(request) => caller(&self.nameless, true),
+            Some(found) => caller(&found.name, found.allow == AdminRights::All),
+            None if public => caller(NAMELESS, false),
+            None if self.needs_token() => return Err(CallerRejection::Token),
+            None if self.accepts_hosts(head) => caller(NAMELESS, true),
             None => return Err(CallerRejection::Host),
         };
         if has_own_origin(headers) { Ok(caller) } else { Err(CallerRejection::Origin) }
     }
 
     /// The token that the request carries. The time that it takes tells nothing about the tokens.
-    fn find_token(&self, headers: &HeaderMap) -> Option<&AcceptedToken> {
+    fn find_token(&self, headers: &HeaderMap) -> Option<&AdminToken> {
         let sent = secrets::bearer_token(headers.get(AUTHORIZATION)?.as_bytes())?;
-        let all = self.tokens.iter().map(|token| token.secret.0.as_bytes());
-        secrets::find_secret(sent, all).map(|position| &self.tokens[position])
+        let all = self.0.tokens.iter().map(|token| token.token.0.as_bytes());
+        secrets::find_secret(sent, all).map(|position| &self.0.tokens[position])
     }
 
     pub fn needs_token(&self) -> bool {
-        !self.tokens.is_empty()
+        !self.0.tokens.is_empty()
     }
 
     /// True if all hosts that the request names are accepted. A request without one does not come from a browser.
-    fn accepts_hosts<B>(&self, request: &Request<B>) -> bool {
-        let target = request.uri().authority().map(Authority::as_str);
-        let mut fields = request.headers().get_all(HOST).iter();
+    fn accepts_hosts(&self, head: &Parts) -> bool {
+        let target = head.uri.authority().map(Authority::as_str);
+        let mut fields = head.headers.get_all(HOST).iter();
         target.is_none_or(|host| self.accepts_host(host))
             && fields.all(|host| host.to_str().is_ok_and(|host| self.accepts_host(host)))
     }
@@ -103,7 +82,7 @@ impl CallerPolicy {
             },
         };
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-        name == "localhost" || name.parse::<IpAddr>().is_ok() || self.hosts.contains(&name)
+        name == "localhost" || name.parse::<IpAddr>().is_ok() || self.0.hosts.contains(&name)
     }
 }
 
@@ -137,10 +116,10 @@ pub(super) fn is_from_other_site(headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use http::{HeaderValue, Request};
 
     use super::*;
-    use sluicegate_model::AdminToken;
+    use sluicegate_model::Secret;
 
     fn policy(tokens: &[(&str, &str, AdminRights)]) -> CallerPolicy {
         let token = |(name, token, allow): &(&str, &str, AdminRights)| AdminToken {
@@ -148,7 +127,7 @@ mod tests {
             token: Secret((*token).to_owned()),
             allow: *allow,
         };
-        CallerPolicy::from(&AdminConfig {
+        CallerPolicy(AdminConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 9901)),
             tokens: tokens.iter().map(token).collect(),
             hosts: vec!["admin.test".to_owned()],
@@ -174,7 +153,7 @@ mod tests {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             request.headers_mut().append(name, HeaderValue::from_str(value).unwrap());
         }
-        policy.check_request(&request, SocketAddr::from(([127, 0, 0, 1], 1)), public)
+        policy.check_request(&request.into_parts().0, SocketAddr::from(([127, 0, 0, 1], 1)), public)
     }
 
     #[test]
@@ -251,7 +230,7 @@ mod tests {
     fn the_target_may_name_no_other_host() {
         let check = |target: &str| {
             let request = Request::builder().uri(target).header(HOST, "localhost").body(()).unwrap();
-            policy(&[]).check_request(&request, SocketAddr::from(([127, 0, 0, 1], 1)), false)
+            policy(&[]).check_request(&request.into_parts().0, SocketAddr::from(([127, 0, 0, 1], 1)), false)
         };
         assert_eq!(check("http://evil.test/metrics").unwrap_err(), CallerRejection::Host);
         assert!(check("http://127.0.0.1:1/metrics").is_ok());

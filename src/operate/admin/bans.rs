@@ -7,7 +7,6 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde_json::json;
 
 use super::answer::{AdminError, Answer, Change};
-use super::endpoint::Handler::{Immediate, Waiting};
 use super::endpoint::{
     AdminRequest, AnswerForm, Answered, BodyFormat, Endpoint, Parameter, ParameterKind, error, ok,
 };
@@ -74,7 +73,7 @@ pub(super) const LIST_BANS: Endpoint = Endpoint {
     path: "/bans",
     summary: "All active bans.",
     answers: &[ok("The bans.", LIST_FORMS)],
-    handler: Immediate(list_bans),
+    handler: |request| Box::pin(list_bans(request)),
     ..Endpoint::READ
 };
 
@@ -88,7 +87,7 @@ pub(super) const BAN_CLIENT: Endpoint = Endpoint {
         error(409, "There are too many bans."),
         error(503, "The process is shutting down."),
     ],
-    handler: Waiting(|request| Box::pin(ban_client(request))),
+    handler: |request| Box::pin(ban_client(request)),
     ..Endpoint::CHANGE
 };
 
@@ -97,20 +96,19 @@ pub(super) const UNBAN_CLIENT: Endpoint = Endpoint {
     method: "DELETE",
     path: "/bans/{banned}",
     summary: "Lifts the bans of exactly this address, network or account, and forgets its strikes.",
-    parameters: &[Parameter {
-        name: "banned",
-        default: None,
-        kind: ParameterKind::TextWithSlashes,
-        example: "203.0.113.0/24",
-        sentence: "As `GET /bans` shows it, percent-encoded; slashes may stand plain.",
-    }],
+    parameters: &[Parameter::in_path(
+        "banned",
+        ParameterKind::TextWithSlashes,
+        "203.0.113.0/24",
+        "As `GET /bans` shows it, percent-encoded; slashes may stand plain.",
+    )],
     answers: &[
         ok("It is not banned any more.", ENDED_FORMS),
         error(404, "It is not banned."),
         error(409, "It is banned as a part of a network, or too many changes wait for Redis."),
         error(503, "The process is shutting down."),
     ],
-    handler: Waiting(|request| Box::pin(unban_client(request))),
+    handler: |request| Box::pin(unban_client(request)),
     ..Endpoint::CHANGE
 };
 
@@ -128,7 +126,7 @@ impl BanStatus {
     }
 }
 
-fn list_bans(request: &AdminRequest) -> Answered {
+async fn list_bans(request: AdminRequest) -> Answered {
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let bans: Vec<BanStatus> = gateway.list_bans(now).iter().map(|ban| BanStatus::of_ban(ban, now)).collect();
     let rows = bans.iter().map(|ban| {
@@ -148,7 +146,12 @@ fn list_bans(request: &AdminRequest) -> Answered {
 
 async fn ban_client(request: AdminRequest) -> Answered {
     let (target, lasts) = read_ban(&request)?;
-    let new = NewBan { target, lasts, reason: request.reason.clone(), by: request.caller.to_string() };
+    let new = NewBan {
+        target,
+        lasts,
+        reason: request.reason.clone().unwrap_or_default(),
+        by: request.caller.to_string(),
+    };
     match request.state.actions.make_change(OperatorChange::Ban(new)).await? {
         OperatorOutcome::Banned(ban, replaced) => {
             let now = Now::read_clock();
@@ -165,11 +168,11 @@ async fn ban_client(request: AdminRequest) -> Answered {
 fn read_ban(request: &AdminRequest) -> Result<(BanTarget, Duration), AdminError> {
     request.endpoint.check_members(&request.body)?;
     let target = match (request.body_text("ip")?, request.body_text("account")?) {
-        (Some(ip), None) => read_network(ip).map_err(|why| request.reject_body(&why))?,
+        (Some(ip), None) => read_network(ip).map_err(|why| request.endpoint.reject_body(&why))?,
         (None, Some(account)) => format!("account={account}")
             .parse()
-            .map_err(|_| request.reject_body("the name of an account has 1 to 1024 bytes"))?,
-        _ => return Err(request.reject_body("a ban has either an `ip` or an `account`")),
+            .map_err(|_| request.endpoint.reject_body("the name of an account has 1 to 1024 bytes"))?,
+        _ => return Err(request.endpoint.reject_body("a ban has either an `ip` or an `account`")),
     };
     let lasts = request.body_text("for")?.map_or(Ok(DEFAULT_LENGTH), |text| read_length(request, text))?;
     Ok((target, lasts))

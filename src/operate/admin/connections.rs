@@ -25,14 +25,14 @@ pub(super) struct AdminConnection {
     ends_at: Cell<Instant>,
     /// `None` while a request is answered.
     unused_since: Cell<Option<Instant>>,
-    /// Closes the connection.
-    abort: OnceCell<AbortHandle>,
+    /// Closes the connection; set once.
+    pub abort: OnceCell<AbortHandle>,
 }
 
 /// Counts a connection as open until it is dropped.
 pub(super) struct ConnectionGuard {
     all: Rc<AdminConnections>,
-    own: Rc<AdminConnection>,
+    pub own: Rc<AdminConnection>,
 }
 
 /// Marks a connection as in use until it is dropped.
@@ -69,11 +69,6 @@ impl AdminConnections {
 }
 
 impl AdminConnection {
-    /// Sets the handle that closes the connection; only the first call counts.
-    pub fn set_abort(&self, abort: AbortHandle) {
-        let _ = self.abort.set(abort);
-    }
-
     /// Lets the connection last for `time` from now.
     pub fn extend_for(&self, time: Duration) {
         self.ends_at.set(self.ends_at.get().max(Instant::now() + time));
@@ -95,10 +90,6 @@ impl AdminConnection {
 }
 
 impl ConnectionGuard {
-    pub fn connection_state(&self) -> Rc<AdminConnection> {
-        self.own.clone()
-    }
-
     /// Marks the connection as in use until the guard is dropped, together with the body of the answer.
     pub fn mark_in_use(self: Rc<ConnectionGuard>) -> InUseGuard {
         self.own.unused_since.set(None);

@@ -1,7 +1,6 @@
 //! One endpoint of the admin API: its row in the table, and a request for it.
 
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::answer::{AdminError, Answer};
 use super::connections::AdminConnection;
-use super::state::AdminState;
+use super::state::{ActionFuture, AdminState};
 use sluicegate_base::json_shape::JsonShape::{Nullable, Object, Text};
 use sluicegate_base::json_shape::{JsonObject, JsonShape, always, maybe};
 
@@ -64,6 +63,26 @@ pub(super) enum ParameterKind {
     Words(&'static [&'static str]),
 }
 
+impl Parameter {
+    pub const fn in_path(
+        name: &'static str,
+        kind: ParameterKind,
+        example: &'static str,
+        sentence: &'static str,
+    ) -> Parameter {
+        Parameter { name, default: None, kind, example, sentence }
+    }
+
+    pub const fn in_query(
+        (name, default): (&'static str, &'static str),
+        kind: ParameterKind,
+        example: &'static str,
+        sentence: &'static str,
+    ) -> Parameter {
+        Parameter { name, default: Some(default), kind, example, sentence }
+    }
+}
+
 /// A body of JSON.
 pub(super) struct BodyFormat {
     pub object: &'static JsonObject,
@@ -114,10 +133,8 @@ pub(super) const fn error(status: u16, sentence: &'static str) -> AnswerFormat {
 /// The answer of a handler, or its refusal.
 pub(super) type Answered = Result<Answer, AdminError>;
 
-pub(super) enum Handler {
-    Immediate(fn(&AdminRequest) -> Answered),
-    Waiting(fn(AdminRequest) -> Pin<Box<dyn Future<Output = Answered>>>),
-}
+/// Answers a request, when its answer is there.
+pub(super) type Handler = fn(AdminRequest) -> ActionFuture<Answered>;
 
 /// A request that belongs to an endpoint and is authorized.
 pub(super) struct AdminRequest {
@@ -134,8 +151,8 @@ pub(super) struct AdminRequest {
     pub query_values: Vec<(&'static str, String)>,
     /// The members beside `reason`; empty without a body.
     pub body: Map<String, Value>,
-    /// The reason of a change; empty without one.
-    pub reason: String,
+    /// The reason of a change.
+    pub reason: Option<String>,
     /// The name of the caller, as of [`AdminCaller`].
     pub caller: Arc<str>,
 }
@@ -160,7 +177,7 @@ impl Endpoint {
         body: None,
         answers: &[],
         access: EndpointAccess::Read,
-        handler: Handler::Immediate(|_| Err(AdminError::shutting_down())),
+        handler: |_| Box::pin(std::future::ready(Err(AdminError::shutting_down()))),
     };
     /// An endpoint that changes something; a row of the table sets its other fields.
     pub const CHANGE: Endpoint =
@@ -189,10 +206,6 @@ impl Endpoint {
             None => Ok(()),
         }
     }
-
-    pub fn find_parameter(&self, name: &str) -> Option<&'static Parameter> {
-        self.parameters.iter().find(|parameter| parameter.name == name)
-    }
 }
 
 impl AdminRequest {
@@ -218,7 +231,7 @@ impl AdminRequest {
     /// The answer to a body that is none.
     pub fn read_body<T: DeserializeOwned>(&self) -> Result<T, AdminError> {
         let body = Value::Object(self.body.clone());
-        serde_json::from_value(body).map_err(|error| self.reject_body(&error.to_string()))
+        serde_json::from_value(body).map_err(|error| self.endpoint.reject_body(&error.to_string()))
     }
 
     /// The text of a member of the body; `None` without one, and for null.
@@ -229,13 +242,8 @@ impl AdminRequest {
         match self.body.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(self.reject_body(&format!("`{name}` is not a text"))),
+            Some(_) => Err(self.endpoint.reject_body(&format!("`{name}` is not a text"))),
         }
-    }
-
-    /// The answer to a body that does not fit the endpoint.
-    pub fn reject_body(&self, why: &str) -> AdminError {
-        self.endpoint.reject_body(why)
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use http::StatusCode;
 use serde_json::json;
 
-use super::answer::{AdminBody, AdminError, Answer, Change};
-use super::endpoint::Handler::{Immediate, Waiting};
+use super::answer::{AdminError, Answer, Change};
+use super::endpoint::AnswerForm::{Events, Json, Other};
 use super::endpoint::{
     AdminRequest, AnswerForm, AnswerFormat, Answered, BodyFormat, Endpoint, EndpointAccess, Parameter,
     ParameterKind, error, ok,
@@ -23,35 +23,31 @@ use sluicegate_http::upstream::{ServerStatus, UpstreamStatus};
 use sluicegate_model::Problem;
 use sluicegate_observe::metrics;
 
-const UPSTREAM: Parameter = Parameter {
-    name: "upstream",
-    default: None,
-    kind: ParameterKind::Text,
-    example: "app",
-    sentence: "The name of the upstream, percent-encoded.",
-};
+const UPSTREAM: Parameter =
+    Parameter::in_path("upstream", ParameterKind::Text, "app", "The name of the upstream, percent-encoded.");
 /// [`UPSTREAM`] where the path goes on.
 const UPSTREAM_OF_SERVER: Parameter = Parameter { kind: ParameterKind::TextWithSlashes, ..UPSTREAM };
-const SERVER: Parameter = Parameter {
-    name: "server",
-    default: None,
-    kind: ParameterKind::TextWithSlashes,
-    example: "10.0.0.7:8080",
-    sentence: "The server as the file names it, percent-encoded; slashes may stand plain.",
-};
+const SERVER: Parameter = Parameter::in_path(
+    "server",
+    ParameterKind::TextWithSlashes,
+    "10.0.0.7:8080",
+    "The server as the file names it, percent-encoded; slashes may stand plain.",
+);
 
-const NOT_RELOADED_FORMS: &[AnswerForm] = &[
-    AnswerForm::Text("server.workers changes from 2 to 4: that needs a restart\n"),
-    AnswerForm::Json(Object(&NOT_RELOADED), examples::NOT_RELOADED),
-];
+const fn not_reloaded(status: u16, sentence: &'static str) -> AnswerFormat {
+    const FORMS: &[AnswerForm] = &[
+        AnswerForm::Text("server.workers changes from 2 to 4: that needs a restart\n"),
+        Json(Object(&NOT_RELOADED), examples::NOT_RELOADED),
+    ];
+    AnswerFormat { status, sentence, forms: FORMS }
+}
 
-const FORCE: Parameter = Parameter {
-    name: "force",
-    default: Some("false"),
-    kind: ParameterKind::Flag,
-    example: "true",
-    sentence: "Drains the server even if no other one of the upstream is up.",
-};
+const FORCE: Parameter = Parameter::in_query(
+    ("force", "false"),
+    ParameterKind::Flag,
+    "true",
+    "Drains the server even if no other one of the upstream is up.",
+);
 
 static NOT_RELOADED: JsonObject = JsonObject::named("NotReloaded").with(&[
     always("error", Text, "What is wrong, and often what to do."),
@@ -67,9 +63,9 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         name: "show_page",
         path: "/",
         summary: "The page for operators, which asks the other calls.",
-        answers: &[ok("The page.", &[AnswerForm::Other(page::HTML, "<!doctype html>")])],
+        answers: &[ok("The page.", &[Other(page::HTML, "<!doctype html>")])],
         access: EndpointAccess::Public,
-        handler: Immediate(page::show_page),
+        handler: |request| Box::pin(page::show_page(request)),
         ..Endpoint::READ
     },
     Endpoint {
@@ -78,7 +74,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         summary: "Whether the process answers.",
         answers: &[ok("It does.", &[AnswerForm::Text("ok")])],
         access: EndpointAccess::Public,
-        handler: Immediate(show_health),
+        handler: |request| Box::pin(show_health(request)),
         ..Endpoint::READ
     },
     Endpoint {
@@ -87,15 +83,15 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         summary: "Whether the gateway takes requests; with a line `degraded: redis` while a fallback decides.",
         answers: &[ok("It does.", &[AnswerForm::Text("ready\n")]), error(503, "It starts or stops.")],
         access: EndpointAccess::Public,
-        handler: Immediate(show_readiness),
+        handler: |request| Box::pin(show_readiness(request)),
         ..Endpoint::READ
     },
     Endpoint {
         name: "show_metrics",
         path: "/metrics",
         summary: "All metrics, in the OpenMetrics text format.",
-        answers: &[ok("The metrics.", &[AnswerForm::Other(metrics::CONTENT_TYPE, "# EOF\n")])],
-        handler: Immediate(show_metrics),
+        answers: &[ok("The metrics.", &[Other(metrics::CONTENT_TYPE, "# EOF\n")])],
+        handler: |request| Box::pin(show_metrics(request)),
         ..Endpoint::READ
     },
     Endpoint {
@@ -107,12 +103,12 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
                 "The state.",
                 &[
                     AnswerForm::Text("sluicegate 0.1.0, process 4711, up 86400 s\n"),
-                    AnswerForm::Json(Status::SHAPE, examples::STATUS),
+                    Json(Status::SHAPE, examples::STATUS),
                 ],
             ),
             error(503, "The process is shutting down."),
         ],
-        handler: Waiting(|request| Box::pin(show_status(request))),
+        handler: |request| Box::pin(show_status(request)),
         ..Endpoint::READ
     },
     Endpoint {
@@ -120,29 +116,27 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         path: "/limits",
         summary: "Every limit with its numbers, its keys, its queue and its traffic.",
         parameters: &[
-            Parameter {
-                name: "by",
-                default: Some("file"),
-                kind: ParameterKind::Words(&["file", "rejected"]),
-                example: "rejected",
-                sentence: "The order: as in the file, or those with most rejections per second first.",
-            },
-            Parameter {
-                name: "top",
-                default: Some("1000"),
-                kind: ParameterKind::Integer(1, 100_000),
-                example: "20",
-                sentence: "The most limits to list.",
-            },
+            Parameter::in_query(
+                ("by", "file"),
+                ParameterKind::Words(&["file", "rejected"]),
+                "rejected",
+                "The order: as in the file, or those with most rejections per second first.",
+            ),
+            Parameter::in_query(
+                ("top", "1000"),
+                ParameterKind::Integer(1, 100_000),
+                "20",
+                "The most limits to list.",
+            ),
         ],
         answers: &[ok(
             "The limits.",
             &[
                 AnswerForm::Text("limit   numbers\nper-ip  10 requests per second, burst 20\n"),
-                AnswerForm::Json(LimitList::SHAPE, examples::LIMIT_LIST),
+                Json(LimitList::SHAPE, examples::LIMIT_LIST),
             ],
         )],
-        handler: Immediate(limits::list_limits),
+        handler: |request| Box::pin(limits::list_limits(request)),
         ..Endpoint::READ
     },
     keys::LIST_KEYS,
@@ -157,11 +151,8 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         name: "list_upstreams",
         path: "/upstreams",
         summary: "Every upstream with the state of its servers.",
-        answers: &[ok(
-            "The upstreams.",
-            &[AnswerForm::Json(upstreams::UpstreamList::SHAPE, examples::UPSTREAM_LIST)],
-        )],
-        handler: Immediate(upstreams::list_upstreams),
+        answers: &[ok("The upstreams.", &[Json(upstreams::UpstreamList::SHAPE, examples::UPSTREAM_LIST)])],
+        handler: |request| Box::pin(upstreams::list_upstreams(request)),
         ..Endpoint::READ
     },
     Endpoint {
@@ -170,10 +161,10 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         summary: "One upstream with the state of its servers.",
         parameters: &[UPSTREAM],
         answers: &[
-            ok("The upstream.", &[AnswerForm::Json(UpstreamStatus::SHAPE, examples::UPSTREAM)]),
+            ok("The upstream.", &[Json(UpstreamStatus::SHAPE, examples::UPSTREAM)]),
             error(404, "There is no such upstream."),
         ],
-        handler: Immediate(upstreams::show_upstream),
+        handler: |request| Box::pin(upstreams::show_upstream(request)),
         ..Endpoint::READ
     },
     Endpoint {
@@ -184,12 +175,12 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         answers: &[
             ok(
                 "The servers of this name, now draining.",
-                &[AnswerForm::Json(Vec::<ServerStatus>::SHAPE, examples::SERVERS)],
+                &[Json(Vec::<ServerStatus>::SHAPE, examples::SERVERS)],
             ),
             error(404, "There is no such upstream or server."),
             error(409, "No other server of the upstream is up."),
         ],
-        handler: Immediate(|request| upstreams::change_drain(request, true)),
+        handler: |request| Box::pin(upstreams::change_drain(request, true)),
         ..Endpoint::CHANGE
     },
     Endpoint {
@@ -198,13 +189,10 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         summary: "Ends the drain of a server.",
         parameters: &[UPSTREAM_OF_SERVER, SERVER],
         answers: &[
-            ok(
-                "The servers of this name.",
-                &[AnswerForm::Json(Vec::<ServerStatus>::SHAPE, examples::SERVERS)],
-            ),
+            ok("The servers of this name.", &[Json(Vec::<ServerStatus>::SHAPE, examples::SERVERS)]),
             error(404, "There is no such upstream or server."),
         ],
-        handler: Immediate(|request| upstreams::change_drain(request, false)),
+        handler: |request| Box::pin(upstreams::change_drain(request, false)),
         ..Endpoint::CHANGE
     },
     Endpoint {
@@ -217,10 +205,10 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
             "The decision and its reasons.",
             &[
                 AnswerForm::Text("client    203.0.113.7: the peer\n"),
-                AnswerForm::Json(Explanation::SHAPE, examples::EXPLANATION),
+                Json(Explanation::SHAPE, examples::EXPLANATION),
             ],
         )],
-        handler: Waiting(|request| Box::pin(post_explain(request))),
+        handler: |request| Box::pin(post_explain(request)),
         ..Endpoint::READ
     },
     Endpoint {
@@ -230,24 +218,13 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         answers: &[
             ok(
                 "The file is in force.",
-                &[
-                    AnswerForm::Text("reloaded: limits per-ip\n"),
-                    AnswerForm::Json(Reloaded::SHAPE, examples::RELOADED),
-                ],
+                &[AnswerForm::Text("reloaded: limits per-ip\n"), Json(Reloaded::SHAPE, examples::RELOADED)],
             ),
-            AnswerFormat { status: 409, sentence: "There is no file to read.", forms: NOT_RELOADED_FORMS },
-            AnswerFormat {
-                status: 422,
-                sentence: "The file is invalid or cannot be applied.",
-                forms: NOT_RELOADED_FORMS,
-            },
-            AnswerFormat {
-                status: 503,
-                sentence: "The process is shutting down.",
-                forms: NOT_RELOADED_FORMS,
-            },
+            not_reloaded(409, "There is no file to read."),
+            not_reloaded(422, "The file is invalid or cannot be applied."),
+            not_reloaded(503, "The process is shutting down."),
         ],
-        handler: Waiting(|request| Box::pin(post_reload(request))),
+        handler: |request| Box::pin(post_reload(request)),
         ..Endpoint::CHANGE
     },
     Endpoint {
@@ -257,29 +234,29 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         answers: &[
             ok(
                 "The events; the data of each is an object.",
-                &[AnswerForm::Events(TrafficEvent::SHAPE, examples::TRAFFIC_EVENT)],
+                &[Events(TrafficEvent::SHAPE, examples::TRAFFIC_EVENT)],
             ),
             error(403, "The page of another site asks for events."),
             error(503, "8 streams are open, which is the most."),
         ],
-        handler: Waiting(|request| Box::pin(events::stream_events(request))),
+        handler: |request| Box::pin(events::stream_events(request)),
         ..Endpoint::READ
     },
     Endpoint {
         name: "describe_calls",
         path: "/openapi.json",
         summary: "This API as an OpenAPI 3.1 document.",
-        answers: &[ok("The document.", &[AnswerForm::Json(Any, "{}")])],
-        handler: Immediate(openapi::describe_endpoints),
+        answers: &[ok("The document.", &[Json(Any, "{}")])],
+        handler: |request| Box::pin(openapi::describe_endpoints(request)),
         ..Endpoint::READ
     },
 ];
 
-fn show_health(_: &AdminRequest) -> Answered {
+async fn show_health(_: AdminRequest) -> Answered {
     Ok(Answer::text("ok"))
 }
 
-fn show_readiness(request: &AdminRequest) -> Answered {
+async fn show_readiness(request: AdminRequest) -> Answered {
     if !request.state.ready.load(Relaxed) {
         return Err(AdminError::new(StatusCode::SERVICE_UNAVAILABLE, "not ready"));
     }
@@ -288,9 +265,9 @@ fn show_readiness(request: &AdminRequest) -> Answered {
     Ok(Answer::text(if is_degraded { "ready\ndegraded: redis\n" } else { "ready\n" }))
 }
 
-fn show_metrics(request: &AdminRequest) -> Answered {
+async fn show_metrics(request: AdminRequest) -> Answered {
     let metrics = request.state.gateway().metrics.render();
-    Ok(Answer::fixed(metrics::CONTENT_TYPE, AdminBody::from(metrics)))
+    Ok(Answer::fixed(metrics::CONTENT_TYPE, metrics))
 }
 
 async fn show_status(request: AdminRequest) -> Answered {

@@ -93,9 +93,9 @@ mod tests {
         let (streams, event) = (EventStreams::default(), Bytes::from_static(b"x"));
         let guard = Rc::new(AdminConnections::default()).track_connection();
         let task = tokio::spawn(std::future::pending::<()>());
-        guard.connection_state().set_abort(task.abort_handle());
-        let mut slow = streams.open_stream(&guard.connection_state(), event.clone()).unwrap();
-        let mut quick = streams.open_stream(&guard.connection_state(), event.clone()).unwrap();
+        guard.own.abort.set(task.abort_handle()).unwrap();
+        let mut slow = streams.open_stream(&guard.own, event.clone()).unwrap();
+        let mut quick = streams.open_stream(&guard.own, event.clone()).unwrap();
         for sent in 1..EVENTS_MISSED_MAX + EVENTS_WAITING_MAX as u32 {
             assert_eq!(read_waiting(&mut quick), 1, "event {sent}");
             assert_eq!(streams.0.borrow().len(), 2, "event {sent}");
@@ -110,7 +110,7 @@ mod tests {
     async fn streams_are_bounded_and_end() {
         let (streams, event) = (EventStreams::default(), Bytes::from_static(b"x"));
         let guard = Rc::new(AdminConnections::default()).track_connection();
-        let open = || streams.open_stream(&guard.connection_state(), event.clone());
+        let open = || streams.open_stream(&guard.own, event.clone());
         let mut bodies: Vec<_> = (0..STREAMS_MAX).map(|_| open().unwrap()).collect();
         assert!(open().is_none());
         bodies.pop();

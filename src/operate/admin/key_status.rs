@@ -43,15 +43,15 @@ impl KeyStatus {
         tier: Option<&str>,
         now: Now,
     ) -> KeyStatus {
-        let usage = KeyUsage::read(gateway, limit, key, tier, now);
+        let (remaining, reset_s, waiting) = read_usage(gateway, limit, key, tier, now);
         KeyStatus {
             key: key.name.clone(),
             asked_per_s: key.asked.per_s,
             refused_per_s: key.refused.per_s,
             error_per_s: key.asked.error_per_s.max(key.refused.error_per_s),
-            remaining: usage.remaining,
-            reset_s: usage.reset_s,
-            waiting: usage.waiting,
+            remaining,
+            reset_s,
+            waiting,
             grant: KeyGrant::find(gateway, limit, key, now),
             ban: find_ban_target(&key.name).map(|target| target.to_string()),
         }
@@ -77,46 +77,35 @@ fn grant_key(key: &HeavyKey) -> GrantKey {
     GrantKey { id: key.key.id.to_le_bytes(), prefix: key.key.prefix, shared }
 }
 
-/// The units that a key has left.
-#[derive(Debug, Default)]
-struct KeyUsage {
-    remaining: Option<u64>,
-    reset_s: Option<f64>,
-    waiting: Option<u64>,
-}
+/// The units that a key has left, the seconds until one more fits, and the units that wait.
+type KeyUsage = (Option<u64>, Option<f64>, Option<u64>);
 
-impl KeyUsage {
-    fn read(gateway: &Gateway, id: LimitId, key: &HeavyKey, tier: Option<&str>, now: Now) -> KeyUsage {
-        let limit = &gateway.limits[id.0];
-        let granted = limit.granted_variant(grant_key(key).id_in(&limit.config), now);
-        let variant = granted.or_else(|| limit.config.variant_for_tier(tier));
-        let Some(variant) = variant else { return KeyUsage::default() };
-        let rates = limit.rate_range(variant);
-        let units = Units { key: key.key, cost: 1, variant, fair_hash: 0, unenforced: false };
-        if let Some(shared) = &gateway.shared[id.0] {
-            let answers: Option<Vec<Decision>> =
-                rates.map(|rate| shared.last_decision(rate, &units, now)).collect();
-            return strictest(answers.unwrap_or_default()).map_or_else(KeyUsage::default, |last| KeyUsage {
-                remaining: Some(last.remaining),
-                reset_s: (last.reset_ns > 0).then(|| seconds(last.reset_ns)),
-                waiting: None,
-            });
-        }
-        if limit.is_concurrency() {
-            // Requests that are in flight may be more than an adaptive limit admits now.
-            let free = limit.slot_count(variant).saturating_sub(limit.slots_in_use(variant, &key.key));
-            let waiting = limit.waiting_units(variant, &key.key);
-            let remaining = if waiting > 0 { 0 } else { free };
-            return KeyUsage { remaining: Some(remaining), reset_s: None, waiting: Some(waiting) };
-        }
-        let decisions = rates.clone().map(|rate| limit.peek_units(rate, &units, now)).collect();
-        let waiting = rates.map(|rate| limit.waiting_units(rate, &key.key)).max().unwrap_or(0);
-        strictest(decisions).map_or_else(KeyUsage::default, |decision| KeyUsage {
-            remaining: Some(decision.remaining),
-            reset_s: Some(seconds(decision.reset_ns)),
-            waiting: Some(waiting),
-        })
+fn read_usage(gateway: &Gateway, id: LimitId, key: &HeavyKey, tier: Option<&str>, now: Now) -> KeyUsage {
+    let limit = &gateway.limits[id.0];
+    let granted = limit.granted_variant(grant_key(key).id_in(&limit.config), now);
+    let Some(variant) = granted.or_else(|| limit.config.variant_for_tier(tier)) else {
+        return KeyUsage::default();
+    };
+    let rates = limit.rate_range(variant);
+    let units = Units { key: key.key, cost: 1, variant, fair_hash: 0, unenforced: false };
+    if let Some(shared) = &gateway.shared[id.0] {
+        let answers: Option<Vec<Decision>> =
+            rates.map(|rate| shared.last_decision(rate, &units, now)).collect();
+        return strictest(answers.unwrap_or_default()).map_or_else(KeyUsage::default, |last| {
+            (Some(last.remaining), (last.reset_ns > 0).then(|| seconds(last.reset_ns)), None)
+        });
     }
+    if limit.is_concurrency() {
+        // Requests that are in flight may be more than an adaptive limit admits now.
+        let free = limit.slot_count(variant).saturating_sub(limit.slots_in_use(variant, &key.key));
+        let waiting = limit.waiting_units(variant, &key.key);
+        return (Some(if waiting > 0 { 0 } else { free }), None, Some(waiting));
+    }
+    let decisions = rates.clone().map(|rate| limit.peek_units(rate, &units, now)).collect();
+    let waiting = rates.map(|rate| limit.waiting_units(rate, &key.key)).max().unwrap_or(0);
+    strictest(decisions).map_or_else(KeyUsage::default, |decision| {
+        (Some(decision.remaining), Some(seconds(decision.reset_ns)), Some(waiting))
+    })
 }
 
 /// The decision that leaves least, and of equal ones the one that lasts longest.

@@ -7,7 +7,6 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::answer::{AdminError, Answer, Change};
-use super::endpoint::Handler::Waiting;
 use super::endpoint::{
     AdminRequest, AnswerForm, AnswerFormat, Answered, BodyFormat, Endpoint, Parameter, ParameterKind, error,
     ok,
@@ -51,20 +50,13 @@ static NEW_GRANT: JsonObject = JsonObject::named("NewGrant").with(&[
     maybe("max_concurrent", Any, "The requests in flight."),
 ]);
 
-const LIMIT: Parameter = Parameter {
-    name: "limit",
-    default: None,
-    kind: ParameterKind::Text,
-    example: "per-ip",
-    sentence: "The name of the limit.",
-};
-const KEY: Parameter = Parameter {
-    name: "key",
-    default: None,
-    kind: ParameterKind::TextWithSlashes,
-    example: "ip=192.0.2.7",
-    sentence: "The name of the key, as `part=value`, percent-encoded; slashes may stand plain.",
-};
+const LIMIT: Parameter = Parameter::in_path("limit", ParameterKind::Text, "per-ip", "The name of the limit.");
+const KEY: Parameter = Parameter::in_path(
+    "key",
+    ParameterKind::TextWithSlashes,
+    "ip=192.0.2.7",
+    "The name of the key, as `part=value`, percent-encoded; slashes may stand plain.",
+);
 
 const KEY_FORM: AnswerForm = AnswerForm::Json(KeyStatus::SHAPE, examples::KEY);
 const KEY_TEXT: AnswerForm =
@@ -81,20 +73,13 @@ pub(super) const LIST_KEYS: Endpoint = Endpoint {
     summary: "The keys of a limit that are refused most, or that ask most.",
     parameters: &[
         LIMIT,
-        Parameter {
-            name: "by",
-            default: Some("refused"),
-            kind: ParameterKind::Words(&["refused", "asked"]),
-            example: "asked",
-            sentence: "The order: the keys with most refused or most asked units first.",
-        },
-        Parameter {
-            name: "top",
-            default: Some("20"),
-            kind: ParameterKind::Integer(1, 100),
-            example: "50",
-            sentence: "The most keys to list.",
-        },
+        Parameter::in_query(
+            ("by", "refused"),
+            ParameterKind::Words(&["refused", "asked"]),
+            "asked",
+            "The order: the keys with most refused or most asked units first.",
+        ),
+        Parameter::in_query(("top", "20"), ParameterKind::Integer(1, 100), "50", "The most keys to list."),
     ],
     answers: &[
         ok("The keys.", KEY_LIST_FORMS),
@@ -102,7 +87,7 @@ pub(super) const LIST_KEYS: Endpoint = Endpoint {
         error(409, "Names of keys are not kept, because `state.heavy_hitters` is `none`."),
         STOPPING,
     ],
-    handler: Waiting(|request| Box::pin(list_keys(request))),
+    handler: |request| Box::pin(list_keys(request)),
     ..Endpoint::READ
 };
 
@@ -113,13 +98,12 @@ pub(super) const SHOW_KEY: Endpoint = Endpoint {
     parameters: &[
         LIMIT,
         KEY,
-        Parameter {
-            name: "tier",
-            default: Some(""),
-            kind: ParameterKind::Text,
-            example: "gold",
-            sentence: "The tier of the caller, where the limit has other numbers for it.",
-        },
+        Parameter::in_query(
+            ("tier", ""),
+            ParameterKind::Text,
+            "gold",
+            "The tier of the caller, where the limit has other numbers for it.",
+        ),
     ],
     answers: &[
         ok("The key.", KEY_FORMS),
@@ -127,7 +111,7 @@ pub(super) const SHOW_KEY: Endpoint = Endpoint {
         error(409, "Names of keys are not kept, so that a hash names none."),
         STOPPING,
     ],
-    handler: Waiting(|request| Box::pin(show_key(request))),
+    handler: |request| Box::pin(show_key(request)),
     ..Endpoint::READ
 };
 
@@ -143,7 +127,7 @@ pub(super) const RESET_KEY: Endpoint = Endpoint {
         error(409, "It limits concurrency, or the key shares a counter with others."),
         error(503, "Redis does not answer, or the process is shutting down."),
     ],
-    handler: Waiting(|request| Box::pin(reset_key(request))),
+    handler: |request| Box::pin(reset_key(request)),
     ..Endpoint::CHANGE
 };
 
@@ -154,7 +138,7 @@ pub(super) const GRANT_KEY: Endpoint = Endpoint {
     parameters: &[LIMIT, KEY],
     body: Some(BodyFormat { object: &NEW_GRANT, required: true, example: examples::NEW_GRANT }),
     answers: &[CHANGED, NO_LIMIT, error(409, "There are too many grants."), STOPPING],
-    handler: Waiting(|request| Box::pin(grant_key(request))),
+    handler: |request| Box::pin(grant_key(request)),
     ..Endpoint::CHANGE
 };
 
@@ -170,7 +154,7 @@ pub(super) const REVOKE_GRANT: Endpoint = Endpoint {
         error(409, "Too many changes wait for Redis."),
         STOPPING,
     ],
-    handler: Waiting(|request| Box::pin(revoke_grant(request))),
+    handler: |request| Box::pin(revoke_grant(request)),
     ..Endpoint::CHANGE
 };
 
@@ -298,8 +282,8 @@ async fn grant_key(request: AdminRequest) -> Answered {
     let mut numbers = request.body.clone();
     let lasts = match numbers.remove("for") {
         Some(Value::String(text)) => read_length(&request, &text)?,
-        Some(_) => return Err(request.reject_body("`for` is not a text")),
-        None => return Err(request.reject_body("a grant needs an end: `for`")),
+        Some(_) => return Err(request.endpoint.reject_body("`for` is not a text")),
+        None => return Err(request.endpoint.reject_body("a grant needs an end: `for`")),
     };
     let build = |found: &FoundKey, key| {
         OperatorChange::Grant(NewGrant {
@@ -307,7 +291,7 @@ async fn grant_key(request: AdminRequest) -> Answered {
             key,
             numbers: Value::Object(numbers).to_string(),
             lasts,
-            reason: request.reason.clone(),
+            reason: request.reason.clone().unwrap_or_default(),
             by: request.caller.to_string(),
         })
     };
@@ -321,7 +305,7 @@ async fn revoke_grant(request: AdminRequest) -> Answered {
 
 /// The length of a grant or of a ban.
 pub(super) fn read_length(request: &AdminRequest, text: &str) -> Result<Duration, AdminError> {
-    read_duration(text).map_err(|why| request.reject_body(&format!("`for`: {why}")))
+    read_duration(text).map_err(|why| request.endpoint.reject_body(&format!("`for`: {why}")))
 }
 
 fn find_limit(gateway: &Gateway, name: &str) -> Result<LimitId, AdminError> {

@@ -7,7 +7,7 @@ use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Traffic};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::{describe_key, describe_limit, describe_rates};
-use sluicegate_model::{Algorithm, LimitConfig};
+use sluicegate_model::Algorithm;
 use sluicegate_proxy::gateway::Gateway;
 
 json_object! {
@@ -50,7 +50,7 @@ json_object! {
     }
 }
 
-pub(super) fn list_limits(request: &AdminRequest) -> Answered {
+pub(super) async fn list_limits(request: AdminRequest) -> Answered {
     let gateway = request.state.gateway();
     let look = request.state.traffic.look_at(&gateway, Now::read_clock());
     let sizes = LimitSizes::read(&gateway);
@@ -84,6 +84,10 @@ impl LimitStatus {
     fn of_limit(gateway: &Gateway, sizes: &LimitSizes<'_>, found: &LimitTraffic) -> LimitStatus {
         let config = &gateway.limits[found.limit.0].config;
         let LimitSize { keys, waiting } = sizes.of_limit(found.limit);
+        let tiers = config.tiers.iter().map(|(tier, own)| TierNumbers {
+            tier: tier.clone(),
+            numbers: own.as_ref().map(|own| describe_rates(config, own).join(", ")),
+        });
         LimitStatus {
             limit: config.name.clone(),
             algorithm: config.algorithm.word(),
@@ -95,7 +99,7 @@ impl LimitStatus {
                 Algorithm::Concurrency { max, .. } => Some(max),
                 _ => None,
             },
-            tiers: list_tiers(config),
+            tiers: tiers.collect(),
             dry_run: config.dry_run,
             enforce: config.enforce.map(|share| share.to_string()),
             shadow_of: config.shadow_of.map(|live| gateway.config.limits[live].name.clone()),
@@ -123,12 +127,4 @@ fn list_rates(numbers: &Algorithm) -> Vec<RateNumbers> {
         queue: queues.get(at).copied(),
     });
     rates.collect()
-}
-
-fn list_tiers(config: &LimitConfig) -> Vec<TierNumbers> {
-    let tiers = config.tiers.iter().map(|(tier, own)| TierNumbers {
-        tier: tier.clone(),
-        numbers: own.as_ref().map(|own| describe_rates(config, own).join(", ")),
-    });
-    tiers.collect()
 }

@@ -66,7 +66,6 @@ pub use state::{ActionFuture, AdminState, GatewayActions};
 pub struct AdminListener {
     listener: TcpListener,
     address: SocketAddr,
-    configured: SocketAddr,
     policy: CallerPolicy,
 }
 
@@ -87,7 +86,7 @@ impl AdminListener {
             let listener = inherited.map_or_else(|| TcpListener::bind(config.listen), Ok)?;
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
-            Ok(AdminListener { listener, address, configured: config.listen, policy: config.into() })
+            Ok(AdminListener { listener, address, policy: CallerPolicy(config.clone()) })
         };
         bind().map_err(|error: io::Error| {
             let why = describe_bind_error(config.listen, &error);
@@ -105,7 +104,7 @@ impl AdminListener {
     /// # Errors
     /// The process is out of descriptors.
     pub fn clone_socket(&self) -> io::Result<(SocketAddr, TcpListener)> {
-        Ok((self.configured, self.listener.try_clone()?))
+        Ok((self.policy.0.listen, self.listener.try_clone()?))
     }
 
     /// Another handle on the same listener.
@@ -113,8 +112,8 @@ impl AdminListener {
     /// # Errors
     /// As [`AdminListener::clone_socket`].
     pub fn clone_listener(&self) -> io::Result<AdminListener> {
-        let (configured, listener) = self.clone_socket()?;
-        Ok(AdminListener { listener, address: self.address, configured, policy: self.policy.clone() })
+        let (_, listener) = self.clone_socket()?;
+        Ok(AdminListener { listener, address: self.address, policy: self.policy.clone() })
     }
 
     /// Accepts until the sender of `leave` is dropped, then serves its open connections to their end. If the future is
@@ -141,12 +140,14 @@ impl AdminListener {
             match accepted {
                 Ok((stream, peer)) => {
                     let (connection, service) = (all.track_connection(), service.clone());
-                    let (own, spare) = (connection.connection_state(), RefillSpare(spare.clone()));
-                    own.set_abort(tasks.spawn_local(async move {
+                    let (own, spare) = (connection.own.clone(), RefillSpare(spare.clone()));
+                    let task = tasks.spawn_local(async move {
                         // Dropped after the connection, however it ends.
                         let _spare = spare;
                         serve_connection(stream, peer, service, connection).await;
-                    }));
+                    });
+                    // It was not set before.
+                    let _ = own.abort.set(task);
                 }
                 Err(_) if spare.release_fd() => {}
                 Err(error) => {
@@ -197,9 +198,9 @@ async fn serve_connection(
     connection: ConnectionGuard,
 ) {
     let connection = Rc::new(connection);
-    let own = connection.connection_state();
+    let own = connection.own.clone();
     let service = tower::service_fn(move |request| {
-        let (own, in_use) = (connection.connection_state(), connection.clone().mark_in_use());
+        let (own, in_use) = (connection.own.clone(), connection.clone().mark_in_use());
         let answer = service.clone().answer_request(request, peer, own);
         // The body keeps the connection in use until it is written.
         let keep = move |never: Infallible| {

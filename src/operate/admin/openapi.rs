@@ -11,7 +11,7 @@ use super::endpoint::{
 use super::events::EVENT_STREAM;
 use sluicegate_base::json_shape::JsonObject;
 
-pub(super) fn describe_endpoints(request: &AdminRequest) -> Answered {
+pub(super) async fn describe_endpoints(request: AdminRequest) -> Answered {
     Ok(Answer::json(&describe_api(request.endpoints, request.needs_token)))
 }
 

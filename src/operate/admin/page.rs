@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use http::header::{CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY};
 
-use super::answer::{AdminBody, Answer};
+use super::answer::Answer;
 use super::endpoint::{AdminRequest, Answered};
 
 pub(super) const HTML: &str = "text/html; charset=utf-8";
@@ -27,11 +27,11 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-pub(super) fn show_page(_: &AdminRequest) -> Answered {
+pub(super) async fn show_page(_: AdminRequest) -> Answered {
     let mut headers: Vec<(HeaderName, HeaderValue)> =
         vec![(REFERRER_POLICY, HeaderValue::from_static("no-referrer"))];
     headers.extend(HeaderValue::from_str(&POLICY).ok().map(|policy| (CONTENT_SECURITY_POLICY, policy)));
-    Ok(Answer::fixed(HTML, AdminBody::from(Bytes::from_static(PAGE.as_bytes()))).with_headers(headers))
+    Ok(Answer::fixed(HTML, Bytes::from_static(PAGE.as_bytes())).with_headers(headers))
 }
 
 /// The hash of the only element of this name, as a policy names it.

@@ -55,8 +55,9 @@ fn match_path(endpoint: &'static Endpoint, path: &str) -> Option<Vec<(&'static s
                 (value, &path[value.len()..])
             }
         };
-        let slashes = |parameter: &Parameter| matches!(parameter.kind, ParameterKind::TextWithSlashes);
-        let may_have_slashes = endpoint.find_parameter(name).is_some_and(slashes);
+        let may_have_slashes = endpoint.parameters.iter().any(|parameter| {
+            parameter.name == name && matches!(parameter.kind, ParameterKind::TextWithSlashes)
+        });
         if value.is_empty() || value.contains('/') && !may_have_slashes {
             return None;
         }

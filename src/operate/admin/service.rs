@@ -6,16 +6,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::header::{CONNECTION, WWW_AUTHENTICATE};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
 
-use super::answer::{AdminBody, AdminError, Answer, reject_method, sends_json};
-use super::audit::{AuditEntry, REASON_MAX};
+use super::answer::{AdminBody, AdminError, Answer, sends_json};
+use super::audit::{self, REASON_MAX};
 use super::authorize::{CallerPolicy, CallerRejection, is_from_other_site};
 use super::connections::AdminConnection;
-use super::endpoint::{AdminCaller, AdminRequest, Endpoint, EndpointAccess, Handler};
+use super::endpoint::{AdminCaller, AdminRequest, Endpoint, EndpointAccess};
 use super::endpoints::ENDPOINTS;
 use super::events::STREAM_EVENTS;
 use super::routes::{EndpointRoute, list_methods, read_query};
@@ -45,8 +46,8 @@ impl AdminService {
         peer: SocketAddr,
         connection: Rc<AdminConnection>,
     ) -> Response<AdminBody> {
-        let is_head = request.method() == http::Method::HEAD;
-        let route = EndpointRoute::find(ENDPOINTS, request.method().as_str(), request.uri().path());
+        let (head, body) = request.into_parts();
+        let route = EndpointRoute::find(ENDPOINTS, head.method.as_str(), head.uri.path());
         let is_public = match &route {
             EndpointRoute::Found { endpoint, .. } => endpoint.access == EndpointAccess::Public,
             EndpointRoute::WrongMethod(endpoints) => {
@@ -54,109 +55,99 @@ impl AdminService {
             }
             EndpointRoute::Unknown => false,
         };
-        let mut response = match self.policy.check_request(&request, peer, is_public) {
-            Err(rejection) => render_rejection(rejection, request.headers()),
+        let answer = match self.policy.check_request(&head, peer, is_public) {
+            Err(rejection) => reject_caller(rejection),
             Ok(caller) => match route {
-                EndpointRoute::Unknown => list_endpoints().into_response(request.headers()),
-                EndpointRoute::WrongMethod(endpoints) => {
-                    reject_method(&list_methods(&endpoints), request.headers())
-                }
+                EndpointRoute::Unknown => list_endpoints().into(),
+                EndpointRoute::WrongMethod(endpoints) => AdminError::wrong_method(&list_methods(&endpoints)),
                 EndpointRoute::Found { endpoint, path_values } => {
-                    let routed = RoutedRequest { service: &self, endpoint, path_values, connection };
-                    routed.answer(request, &caller).await
+                    let routed = AdminRequest {
+                        state: self.state.clone(),
+                        endpoint,
+                        endpoints: ENDPOINTS,
+                        needs_token: self.policy.needs_token(),
+                        connection,
+                        path_values,
+                        query_values: Vec::new(),
+                        body: Map::new(),
+                        reason: None,
+                        caller: caller.name.clone(),
+                    };
+                    answer_routed(routed, &head, body, &caller).await
                 }
             },
         };
+        let mut response = answer.into_response(&head.headers);
         // Rejected callers do not keep their connections.
         if response.status().is_client_error() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        if is_head && matches!(response.body(), AdminBody::Stream(_)) {
+        if head.method == Method::HEAD && matches!(response.body(), AdminBody::Stream(_)) {
             *response.body_mut() = AdminBody::from(String::new());
         }
         response
     }
 }
 
-/// A request of an accepted caller for an endpoint of the table.
-struct RoutedRequest<'a> {
-    service: &'a AdminService,
-    endpoint: &'static Endpoint,
-    path_values: Vec<(&'static str, String)>,
-    connection: Rc<AdminConnection>,
+/// Answers a request for an endpoint of the table, by an accepted caller.
+async fn answer_routed(
+    mut routed: AdminRequest,
+    head: &Parts,
+    body: Incoming,
+    caller: &AdminCaller,
+) -> Answer {
+    let endpoint = routed.endpoint;
+    let read = read_request(&mut routed, head, body, caller).await;
+    let (state, path_values, reason) =
+        (routed.state.clone(), routed.path_values.clone(), routed.reason.clone());
+    let answer = match read {
+        Err(rejection) => Err(rejection),
+        Ok(()) => (endpoint.handler)(routed).await,
+    };
+    let answer = answer.unwrap_or_else(Answer::from);
+    if endpoint.access == EndpointAccess::Change {
+        let reason = reason.as_deref();
+        audit::record_change(endpoint, caller, &path_values, reason, &answer);
+        state.changes.count_change(endpoint.name, answer.status.is_success());
+    }
+    answer
 }
 
-impl RoutedRequest<'_> {
-    async fn answer(self, request: Request<Incoming>, caller: &AdminCaller) -> Response<AdminBody> {
-        let (head, body) = request.into_parts();
-        let (endpoint, path_values) = (self.endpoint, self.path_values.clone());
-        let (counts, mut reason) = (self.service.state.clone(), None);
-        let query = head.uri.query().unwrap_or_default();
-        let answer = match self.read_request(&head.headers, query, body, caller, &mut reason).await {
-            Err(rejection) => Err(rejection),
-            Ok(request) => match endpoint.handler {
-                Handler::Immediate(handle) => handle(&request),
-                Handler::Waiting(handle) => handle(request).await,
-            },
-        };
-        let answer = answer.unwrap_or_else(Answer::from);
-        if endpoint.access == EndpointAccess::Change {
-            let entry = AuditEntry { endpoint, caller, reason: reason.as_deref(), path_values: &path_values };
-            entry.record_change(&answer, &counts.changes);
-        }
-        answer.into_response(&head.headers)
+/// Reads everything that the handler needs into `routed`.
+async fn read_request(
+    routed: &mut AdminRequest,
+    head: &Parts,
+    body: Incoming,
+    caller: &AdminCaller,
+) -> Result<(), AdminError> {
+    let endpoint = routed.endpoint;
+    let changes = endpoint.access == EndpointAccess::Change;
+    if changes && !caller.may_change {
+        let why = format!("the token `{}` may only read, and this call changes something", caller.name);
+        return Err(AdminError::new(StatusCode::FORBIDDEN, &why));
     }
-
-    /// Reads everything that the handler needs; `reason` is that of the change.
-    async fn read_request(
-        self,
-        headers: &HeaderMap,
-        query: &str,
-        body: Incoming,
-        caller: &AdminCaller,
-        reason: &mut Option<String>,
-    ) -> Result<AdminRequest, AdminError> {
-        let RoutedRequest { service, endpoint, path_values, connection } = self;
-        let changes = endpoint.access == EndpointAccess::Change;
-        if changes && !caller.may_change {
-            let why = format!("the token `{}` may only read, and this call changes something", caller.name);
-            return Err(AdminError::new(StatusCode::FORBIDDEN, &why));
-        }
-        // An image or a link on another site could take the streams from operators.
-        if endpoint.name == STREAM_EVENTS && is_from_other_site(headers) {
-            let why = "the page of another site asks for events";
-            return Err(AdminError::new(StatusCode::FORBIDDEN, why));
-        }
-        // A form on another site can send any other type.
-        if changes && !sends_json(headers) {
-            let why = "send Content-Type: application/json to change something";
-            return Err(AdminError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
-        }
-        let query_values =
-            read_query(endpoint, query).map_err(|why| AdminError::new(StatusCode::BAD_REQUEST, &why))?;
-        let mut body = match changes || endpoint.body.is_some() {
-            true => read_body(endpoint, body).await?,
-            false => Map::new(),
-        };
-        if changes {
-            *reason = take_reason(endpoint, &mut body)?;
-            if endpoint.body.is_none() {
-                endpoint.check_members(&body)?;
-            }
-        }
-        Ok(AdminRequest {
-            state: service.state.clone(),
-            endpoint,
-            endpoints: ENDPOINTS,
-            needs_token: service.policy.needs_token(),
-            connection,
-            path_values,
-            query_values,
-            body,
-            reason: reason.clone().unwrap_or_default(),
-            caller: caller.name.clone(),
-        })
+    // An image or a link on another site could take the streams from operators.
+    if endpoint.name == STREAM_EVENTS && is_from_other_site(&head.headers) {
+        let why = "the page of another site asks for events";
+        return Err(AdminError::new(StatusCode::FORBIDDEN, why));
     }
+    // A form on another site can send any other type.
+    if changes && !sends_json(&head.headers) {
+        let why = "send Content-Type: application/json to change something";
+        return Err(AdminError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
+    }
+    routed.query_values = read_query(endpoint, head.uri.query().unwrap_or_default())
+        .map_err(|why| AdminError::new(StatusCode::BAD_REQUEST, &why))?;
+    if changes || endpoint.body.is_some() {
+        routed.body = read_body(endpoint, body).await?;
+    }
+    if changes {
+        routed.reason = take_reason(endpoint, &mut routed.body)?;
+        if endpoint.body.is_none() {
+            endpoint.check_members(&routed.body)?;
+        }
+    }
+    Ok(())
 }
 
 /// The JSON object in the body; empty for an empty body that may be absent.
@@ -212,7 +203,7 @@ fn list_endpoints() -> AdminError {
     }
 }
 
-fn render_rejection(rejection: CallerRejection, headers: &HeaderMap) -> Response<AdminBody> {
+fn reject_caller(rejection: CallerRejection) -> Answer {
     let (status, why) = match rejection {
         CallerRejection::Token => (StatusCode::UNAUTHORIZED, "this call needs an admin token"),
         CallerRejection::Host => (
@@ -221,9 +212,7 @@ fn render_rejection(rejection: CallerRejection, headers: &HeaderMap) -> Response
         ),
         CallerRejection::Origin => (StatusCode::FORBIDDEN, "the Origin of the request is another site"),
     };
-    let mut response = AdminError::new(status, why).into_response(headers);
-    if rejection == CallerRejection::Token {
-        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    }
-    response
+    let challenge =
+        (rejection == CallerRejection::Token).then(|| (WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
+    Answer::from(AdminError::new(status, why)).with_headers(challenge.into_iter().collect())
 }

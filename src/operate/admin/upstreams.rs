@@ -16,21 +16,21 @@ json_object! {
     }
 }
 
-pub(super) fn list_upstreams(request: &AdminRequest) -> Answered {
+pub(super) async fn list_upstreams(request: AdminRequest) -> Answered {
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let shown = gateway.upstreams.iter().filter(|upstream| !upstream.is_demo());
     Ok(Answer::json(&UpstreamList { upstreams: shown.map(|upstream| upstream.status_at(now)).collect() }))
 }
 
-pub(super) fn show_upstream(request: &AdminRequest) -> Answered {
+pub(super) async fn show_upstream(request: AdminRequest) -> Answered {
     let gateway = request.state.gateway();
-    Ok(Answer::json(&find_upstream(&gateway.upstreams, request)?.status_at(Now::read_clock())))
+    Ok(Answer::json(&find_upstream(&gateway.upstreams, &request)?.status_at(Now::read_clock())))
 }
 
 /// Starts or ends a drain.
-pub(super) fn change_drain(request: &AdminRequest, drain: bool) -> Answered {
+pub(super) async fn change_drain(request: AdminRequest, drain: bool) -> Answered {
     let gateway = request.state.gateway();
-    let upstream = find_upstream(&gateway.upstreams, request)?;
+    let upstream = find_upstream(&gateway.upstreams, &request)?;
     let server = request.path_value("server");
     let before = upstream.status_at(Now::read_clock()).servers;
     let before = list_states(before.iter().filter(|one| one.server == server));

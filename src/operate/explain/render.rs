@@ -16,45 +16,41 @@ impl fmt::Display for Explanation {
             Some(client) => self.fmt_request(client, f)?,
             None => writeln!(f, "call      {}", self.named_limits.join(", "))?,
         }
-        if let Some(access) = self.access {
-            writeln!(f, "access    {access}")?;
-        }
-        if let Some(left_ms) = self.ban_left_ms {
-            write!(f, "ban       {} left", format_ns(left_ms * MS))?;
-            match &self.ban {
-                Some(ban) => writeln!(f, ": {}, banned by {}: {}", ban.target, ban.by, ban.reason)?,
-                None => writeln!(f)?,
-            }
-        }
-        if let Some(stop) = &self.stop {
+        let ban = self.ban_left_ms.map(|left_ms| {
+            let by = self
+                .ban
+                .as_ref()
+                .map(|ban| format!(": {}, banned by {}: {}", ban.target, ban.by, ban.reason));
+            format!("{} left{}", format_ns(left_ms * MS), by.unwrap_or_default())
+        });
+        let stop = self.stop.as_ref().map(|stop| {
             let left = match stop.left_ms {
                 0 => "over, and the pace climbs".to_owned(),
                 left_ms => format!("{} left", format_ns(left_ms * MS)),
             };
             let said = stop.status.map_or("nothing is left".to_owned(), |status| status.to_string());
-            let wait = format_ns(stop.wait_ms * MS);
-            writeln!(f, "stop      {left}: upstream {} answered {said}; wait {wait}", stop.upstream)?;
-        }
-        if let Some(QueueExplanation { upstream, waiting, size }) = &self.queue {
-            writeln!(f, "queue     {waiting} of {size} wait for a server of upstream {upstream}")?;
-        }
-        if let Some(token) = &self.token {
-            match &token.why {
-                None => writeln!(f, "token     accepted")?,
-                Some(why) => writeln!(f, "token     not accepted: {why}")?,
-            }
-        }
-        if let Some(account) = &self.account {
-            match &account.name {
-                Some(name) => writeln!(f, "account   {name}, from {}", account.from)?,
-                None if account.token_not_accepted => {
-                    writeln!(f, "account   none: the token is not accepted")?
-                }
-                None => writeln!(f, "account   none: there is no {}", account.from)?,
-            }
-        }
-        if let Some(tier) = &self.tier {
-            writeln!(f, "tier      {tier}")?;
+            format!(
+                "{left}: upstream {} answered {said}; wait {}",
+                stop.upstream,
+                format_ns(stop.wait_ms * MS)
+            )
+        });
+        let queue = self.queue.as_ref().map(|QueueExplanation { upstream, waiting, size }| {
+            format!("{waiting} of {size} wait for a server of upstream {upstream}")
+        });
+        let token = self.token.as_ref().map(|token| match &token.why {
+            None => "accepted".to_owned(),
+            Some(why) => format!("not accepted: {why}"),
+        });
+        let account = self.account.as_ref().map(|account| match &account.name {
+            Some(name) => format!("{name}, from {}", account.from),
+            None if account.token_not_accepted => "none: the token is not accepted".to_owned(),
+            None => format!("none: there is no {}", account.from),
+        });
+        let (access, tier) = (self.access.map(str::to_owned), self.tier.clone());
+        let names = ["access", "ban", "stop", "queue", "token", "account", "tier"];
+        for (name, fact) in names.into_iter().zip([access, ban, stop, queue, token, account, tier]) {
+            fact.map_or(Ok(()), |fact| writeln!(f, "{name:<10}{fact}"))?;
         }
         match (self.limits.is_empty(), self.limits_not_judged.is_empty()) {
             (true, true) => writeln!(f, "limits    none")?,

@@ -107,7 +107,7 @@ impl TrafficSampler {
             }
         });
         let times = (0..gateway.upstreams.len())
-            .map(|at| quantiles_since(seen.upstream_times(at)?, minute.times_of(&seen, at)));
+            .map(|at| quantiles_since(seen.upstream_times.get(at)?, minute.times_of(&seen, at)));
         TrafficLook {
             over_seconds: (now.ns_since(recent.at) / 1_000_000) as f64 / 1_000.0,
             limits: limits.collect(),

@@ -25,7 +25,7 @@ pub(super) struct TrafficSample {
     pub ban_rejections: u64,
     pub waits: BucketCounts,
     upstream_names: Names,
-    upstream_times: Box<[BucketCounts]>,
+    pub upstream_times: Box<[BucketCounts]>,
 }
 
 impl TrafficSample {
@@ -76,11 +76,6 @@ impl TrafficSample {
             let at = by_name.as_ref().map_or(Some(at), |by_name| by_name.get(name).copied());
             at.and_then(|at| self.limit_counts.get(at)).copied().unwrap_or_default()
         }
-    }
-
-    /// The response times of the upstream at this index.
-    pub fn upstream_times(&self, at: usize) -> Option<&BucketCounts> {
-        self.upstream_times.get(at)
     }
 
     /// The response times of the upstream that is at `at` in the sample `seen`.
