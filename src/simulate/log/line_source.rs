@@ -10,9 +10,9 @@ use flate2::bufread::MultiGzDecoder;
 use sluicegate_base::file::open_regular;
 
 /// Longer lines are not read; the gateway writes far shorter ones.
-const LINE_MAX: usize = 64 * 1024;
+const LINE_MAX: u64 = 64 * 1024;
 /// A file without an end of line for so many bytes is no log.
-const PASSED_OVER_MAX: usize = 64 << 20;
+const PASSED_OVER_MAX: u64 = 64 << 20;
 /// The most bytes of one log, unpacked: 1 TiB. An endless one must end.
 const LOG_MAX: u64 = 1 << 40;
 const BUFFER: usize = 256 * 1024;
@@ -98,44 +98,25 @@ impl LineSource {
     /// The log cannot be read any further, because its gzip is broken or cut for example.
     pub fn read_line(&mut self, line: &mut Vec<u8>) -> io::Result<NextLine> {
         line.clear();
-        let (mut is_too_long, mut length) = (false, 0);
-        loop {
-            let buffer = match self.reader.fill_buf() {
-                Ok(buffer) => buffer,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            if buffer.is_empty() {
-                let is_end = line.is_empty() && !is_too_long;
-                self.line_number += u64::from(!is_end);
-                return Ok(match (is_end, is_too_long) {
-                    (true, _) => NextLine::End,
-                    (false, true) => NextLine::TooLong,
-                    (false, false) => NextLine::Line,
-                });
-            }
-            let found = memchr::memchr(b'\n', buffer);
-            let part = &buffer[..found.unwrap_or(buffer.len())];
-            length += part.len();
-            self.bytes_read += part.len() as u64;
-            if length > PASSED_OVER_MAX || self.bytes_read > LOG_MAX {
-                let why = "a line is longer than 64 MiB, or the log than 1 TiB";
-                return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
-            }
-            is_too_long |= length > LINE_MAX;
-            if !is_too_long {
-                line.extend_from_slice(part);
-            }
-            let used = part.len() + usize::from(found.is_some());
-            self.reader.consume(used);
-            if found.is_some() {
-                self.line_number += 1;
-                if line.last() == Some(&b'\r') {
-                    line.pop();
-                }
-                return Ok(if is_too_long { NextLine::TooLong } else { NextLine::Line });
-            }
+        let mut length = (&mut self.reader).take(LINE_MAX + 1).read_until(b'\n', line)? as u64;
+        let has_end = line.pop_if(|byte| *byte == b'\n').is_some();
+        let is_too_long = line.len() as u64 > LINE_MAX;
+        if is_too_long {
+            length += (&mut self.reader).take(PASSED_OVER_MAX).skip_until(b'\n')? as u64;
         }
+        self.bytes_read += length;
+        if length > PASSED_OVER_MAX || self.bytes_read > LOG_MAX {
+            let why = "a line is longer than 64 MiB, or the log than 1 TiB";
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
+        if length == 0 {
+            return Ok(NextLine::End);
+        }
+        self.line_number += 1;
+        if has_end {
+            line.pop_if(|byte| *byte == b'\r');
+        }
+        Ok(if is_too_long { NextLine::TooLong } else { NextLine::Line })
     }
 }
 
@@ -176,7 +157,7 @@ mod tests {
     fn lines_end_with_the_log_and_long_ones_are_passed_over() {
         assert_eq!(lines(Vec::new()).unwrap(), [""; 0]);
         assert_eq!(lines(b"a\r\n\nb".to_vec()).unwrap(), ["a", "", "b"]);
-        let mut long = vec![b'x'; LINE_MAX + 1];
+        let mut long = vec![b'x'; LINE_MAX as usize + 1];
         long.extend_from_slice(b"\nc\n");
         assert_eq!(lines(long).unwrap(), ["too long", "c"]);
     }

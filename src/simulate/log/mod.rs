@@ -9,7 +9,7 @@ mod haproxy;
 mod json_line;
 pub mod line_format;
 pub mod line_pattern;
-mod line_source;
+pub mod line_source;
 pub mod record;
 pub mod time;
 
@@ -51,7 +51,7 @@ pub struct LogStream {
     current: Option<u32>,
     sequence: u64,
     latest_ns: u64,
-    bytes: LogBytes,
+    pub bytes: LogBytes,
     pub counts: LogCounts,
     /// The facts of the first lines, as many as the window holds.
     pub fields: KnownFields,
@@ -181,11 +181,6 @@ impl LogStream {
         let earliest_ns = if is_whole_second { arrival } else { arrival_ns };
         let record = &self.records[slot as usize];
         Ok(Some(LoggedRequest { record, names: &self.names, arrival_ns, earliest_ns }))
-    }
-
-    /// The share of the logs that was read; `None` where their size is not known.
-    pub fn share_read(&self) -> Option<f64> {
-        self.bytes.share()
     }
 
     /// The arrival of the next request of a second: the middle of its share of the second.

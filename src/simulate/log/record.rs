@@ -6,13 +6,8 @@ use http::HeaderName;
 
 use sluicegate_limit::LimitOutcome;
 
-/// A part of [`LogRecord::text`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct TextSpan {
-    start: u32,
-    len: u32,
-    is_set: bool,
-}
+/// A part of [`LogRecord::text`]: its start and its length.
+type TextSpan = (u32, u32);
 
 /// The texts of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +49,7 @@ pub struct LogRecord {
     /// The verdict of the log.
     pub verdict: Option<LimitOutcome>,
     text: Vec<u8>,
-    fields: [TextSpan; TEXT_FIELDS],
+    fields: [Option<TextSpan>; TEXT_FIELDS],
     headers: Vec<(u16, TextSpan)>,
 }
 
@@ -76,12 +71,11 @@ impl LogRecord {
 
     pub fn set_text(&mut self, field: TextField, value: &[u8]) {
         let span = self.push(value);
-        self.fields[field as usize] = span;
+        self.fields[field as usize] = Some(span);
     }
 
     pub fn text(&self, field: TextField) -> Option<&[u8]> {
-        let span = self.fields[field as usize];
-        span.is_set.then(|| self.slice(span))
+        self.fields[field as usize].map(|span| self.slice(span))
     }
 
     /// Adds a request header; those beyond the maximum are left out.
@@ -111,14 +105,13 @@ impl LogRecord {
 
     fn push(&mut self, value: &[u8]) -> TextSpan {
         // Cannot overflow: a line has at most `LINE_MAX` bytes, and nothing of it is written more than twice.
-        let span = TextSpan { start: self.text.len() as u32, len: value.len() as u32, is_set: true };
+        let span = (self.text.len() as u32, value.len() as u32);
         self.text.extend_from_slice(value);
         span
     }
 
-    fn slice(&self, span: TextSpan) -> &[u8] {
-        let start = span.start as usize;
-        self.text.get(start..start + span.len as usize).unwrap_or_default()
+    fn slice(&self, (start, len): TextSpan) -> &[u8] {
+        self.text.get(start as usize..(start + len) as usize).unwrap_or_default()
     }
 }
 
@@ -162,7 +155,7 @@ pub struct KnownFields {
     pub verdict: bool,
     /// Arrivals are known to the second only.
     pub whole_seconds: bool,
-    headers: Vec<HeaderName>,
+    pub headers: Vec<HeaderName>,
     has_plain_account: bool,
 }
 
@@ -192,15 +185,6 @@ impl KnownFields {
                 }
             }
         }
-    }
-
-    /// True if the log has the request header.
-    pub fn has_header(&self, name: &HeaderName) -> bool {
-        self.headers.contains(name)
-    }
-
-    pub fn headers(&self) -> &[HeaderName] {
-        &self.headers
     }
 }
 

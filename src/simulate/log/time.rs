@@ -8,10 +8,7 @@ pub fn parse_rfc3339(text: &[u8]) -> Option<(u64, bool)> {
         return None;
     }
     let days = days_since_1970(digits(&date[..4])?, digits(&date[5..7])?, digits(&date[8..])?)?;
-    let (second, rest) = parse_clock(time)?;
-    let (fraction, rest) = parse_fraction(rest)?;
-    let offset = if matches!(rest, b"Z" | b"z") { 0 } else { parse_offset(rest)? };
-    Some((join(days, second, offset)?.checked_add(fraction.unwrap_or(0))?, fraction.is_some()))
+    parse_moment(days, time, |zone| if matches!(zone, b"Z" | b"z") { Some(0) } else { parse_offset(zone) })
 }
 
 /// `06/Feb/2009:12:14:14.655` or `06/Feb/2009:12:14:14 +0000`, as nginx and HAProxy write it: nanoseconds since 1970,
@@ -23,14 +20,11 @@ pub fn parse_common(text: &[u8]) -> Option<(u64, bool)> {
     }
     let month = MONTHS.iter().position(|month| date[3..6].eq_ignore_ascii_case(*month))? as u64 + 1;
     let days = days_since_1970(digits(&date[7..])?, month, digits(&date[..2])?)?;
-    let (second, rest) = parse_clock(time)?;
-    let (fraction, rest) = parse_fraction(rest)?;
-    let offset = match rest {
-        [] => 0,
-        [b' ', offset @ ..] => parse_offset(offset)?,
-        _ => return None,
-    };
-    Some((join(days, second, offset)?.checked_add(fraction.unwrap_or(0))?, fraction.is_some()))
+    parse_moment(days, time, |zone| match zone {
+        [] => Some(0),
+        [b' ', offset @ ..] => parse_offset(offset),
+        _ => None,
+    })
 }
 
 /// `1234.567`, seconds with decimals, as nanoseconds.
@@ -106,8 +100,12 @@ fn days_since_1970(year: u64, month: u64, day: u64) -> Option<i64> {
     Some(era * 146_097 + day_of_era - 719_468)
 }
 
-fn join(days: i64, second: u64, offset: i64) -> Option<u64> {
-    u64::try_from(days * 86_400 + second as i64 - offset).ok()?.checked_mul(SECOND)
+/// A time of a day, with the offset in seconds that `read_zone` finds behind it.
+fn parse_moment(days: i64, time: &[u8], read_zone: fn(&[u8]) -> Option<i64>) -> Option<(u64, bool)> {
+    let (second, rest) = parse_clock(time)?;
+    let (fraction, zone) = parse_fraction(rest)?;
+    let whole = u64::try_from(days * 86_400 + second as i64 - read_zone(zone)?).ok()?;
+    Some((whole.checked_mul(SECOND)?.checked_add(fraction.unwrap_or(0))?, fraction.is_some()))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::simulate::log::LogStream;
-use recommendation::{CurvePoint, HeavyClient, Recommendation, SuggestedLimit};
+use recommendation::{CurvePoint, HeavyClient, Recommendation};
 use recommended_key::RecommendedKey;
 use sluicegate_limit::algorithm::burst_need::{BurstNeed, NeedRate};
 use sluicegate_model::Rate;
@@ -87,7 +87,7 @@ pub fn recommend_limit(
             keys.without_key += 1;
         }
         if keys.requests.is_multiple_of(PROGRESS_EVERY) {
-            progress(keys.requests, stream.share_read());
+            progress(keys.requests, stream.bytes.share());
         }
     }
     if keys.spans.is_empty() {
@@ -180,6 +180,11 @@ fn build_recommendation(
         let most = bursts[suggested] + (rates[suggested].per_ns * lasts_ns as f64) as u64;
         HeavyClient { sends, passes: sends.min(most), seconds: lasts_ns as f64 / 1e9 }
     });
+    let point = |rate: usize| CurvePoint {
+        rate: rates[rate].text.clone(),
+        burst: bursts[rate],
+        per_s: rates[rate].per_ns * 1e9,
+    };
     Recommendation {
         key: task.key.to_string(),
         // Without the digits that only the binary form has.
@@ -187,15 +192,8 @@ fn build_recommendation(
         keys: keys.spans.len() as u64,
         spared: spared as u64,
         requests: keys.requests,
-        curve: shown
-            .iter()
-            .map(|rate| CurvePoint {
-                rate: rates[*rate].text.clone(),
-                burst: bursts[*rate],
-                per_s: rates[*rate].per_ns * 1e9,
-            })
-            .collect(),
-        suggested: SuggestedLimit { rate: rates[suggested].text.clone(), burst: bursts[suggested] },
+        curve: shown.into_iter().map(point).collect(),
+        suggested: point(suggested),
         ten_times: heavy,
         paste: task.key.write_limit(&rates[suggested].text, bursts[suggested]),
         notes: list_notes(stream, keys),

@@ -17,7 +17,8 @@ pub struct Recommendation {
     pub spared: u64,
     pub requests: u64,
     pub curve: Vec<CurvePoint>,
-    pub suggested: SuggestedLimit,
+    /// The point of the curve by which a client can send least in a minute.
+    pub suggested: CurvePoint,
     /// A client that sends ten times as much as the heaviest spared one, in the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ten_times: Option<HeavyClient>,
@@ -37,13 +38,6 @@ pub struct CurvePoint {
     pub per_s: f64,
 }
 
-/// The point of the curve by which a client can send least in a minute.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SuggestedLimit {
-    pub rate: String,
-    pub burst: u64,
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HeavyClient {
     pub sends: u64,
@@ -61,8 +55,7 @@ impl fmt::Display for Recommendation {
             let mark = if point.rate == suggested.rate { "suggested" } else { "" };
             [point.rate.clone(), point.burst.to_string(), mark.to_owned()]
         });
-        let rows: Vec<_> = rows.collect();
-        f.write_str(&text_table::render_table(["rate", "smallest burst", ""], rows.into_iter(), usize::MAX))?;
+        f.write_str(&text_table::render_table(["rate", "smallest burst", ""], rows, usize::MAX))?;
         if let Some(HeavyClient { sends, passes, seconds }) = self.ten_times {
             writeln!(
                 f,

@@ -63,7 +63,7 @@ impl RecommendedKey {
             RecommendedKey::Account => fields.account,
             RecommendedKey::Host => fields.host,
             RecommendedKey::Method => fields.method,
-            RecommendedKey::Header(name) => fields.has_header(name),
+            RecommendedKey::Header(name) => fields.headers.contains(name),
             RecommendedKey::Uri | RecommendedKey::Global => true,
         };
         if has(self) {
@@ -74,7 +74,7 @@ impl RecommendedKey {
             .filter(|(word, key)| *word != "path" && has(key))
             .map(|(word, _)| (*word).to_owned())
             .collect();
-        known.extend(fields.headers().iter().map(|name| format!("header:{name}")));
+        known.extend(fields.headers.iter().map(|name| format!("header:{name}")));
         Err(format!("the log has no {self}; its keys are: {}", known.join(", ")))
     }
 

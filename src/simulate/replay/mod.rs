@@ -70,7 +70,7 @@ pub fn replay_log(
         observe(request.record.verdict, &verdict);
         count += 1;
         if count.is_multiple_of(PROGRESS_EVERY) {
-            progress(count, stream.share_read());
+            progress(count, stream.bytes.share());
         }
     }
     for one in [Some(&mut simulator), clumped.as_mut(), before.as_mut()].into_iter().flatten() {

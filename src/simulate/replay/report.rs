@@ -280,10 +280,10 @@ impl LimitLine {
 fn list_limits(simulator: &Simulator, clumped: Option<&Simulator>) -> Vec<LimitLine> {
     let of_limit = |(index, limit): (usize, &LimitTally)| {
         let config = &simulator.gateway.config.limits[index];
-        let unjudged = simulator.not_judged.iter().find(|unjudged| unjudged.limit == LimitId(index));
+        let unjudged = simulator.not_judged.iter().find(|(limit, _)| *limit == LimitId(index));
         LimitLine {
             name: config.name.clone(),
-            not_judged: unjudged.map(|unjudged| unjudged.reason.clone()),
+            not_judged: unjudged.map(|(_, reason)| reason.clone()),
             dry_run: config.dry_run,
             enforce: config.enforce.map(|share| share.to_string()),
             counts: limit.sum,
@@ -298,27 +298,19 @@ fn list_limits(simulator: &Simulator, clumped: Option<&Simulator>) -> Vec<LimitL
 
 /// All keys, by their rejected requests, then by their waiting ones.
 fn list_keys(simulator: &Simulator) -> Vec<KeyLine> {
-    let mut found: Vec<(usize, usize)> = Vec::new();
+    let mut lines = Vec::new();
     for (index, limit) in simulator.tally.limits.iter().enumerate() {
-        found.extend((0..limit.keys.len()).map(|key| (index, key)));
+        lines.extend(limit.keys.iter().enumerate().map(|(key, (_, tally))| KeyLine {
+            limit: simulator.gateway.limits[index].name.to_string(),
+            key: key_name(simulator, limit, key),
+            requests: tally.requests,
+            waited: tally.waited,
+            rejected: tally.rejected,
+            share: share_of(tally.rejected, tally.requests),
+        }));
     }
-    let tally = |(limit, key): (usize, usize)| simulator.tally.limits[limit].keys[key].1;
-    found.sort_by_key(|place| {
-        let KeyTally { rejected, waited, requests, .. } = tally(*place);
-        std::cmp::Reverse((rejected, waited, requests))
-    });
-    let line = |place: (usize, usize)| {
-        let KeyTally { requests, waited, rejected, .. } = tally(place);
-        KeyLine {
-            limit: simulator.gateway.limits[place.0].name.to_string(),
-            key: key_name(simulator, &simulator.tally.limits[place.0], place.1),
-            requests,
-            waited,
-            rejected,
-            share: share_of(rejected, requests),
-        }
-    };
-    found.into_iter().map(line).collect()
+    lines.sort_by_key(|line| std::cmp::Reverse((line.rejected, line.waited, line.requests)));
+    lines
 }
 
 fn classify_shares(keys: &[KeyLine]) -> Vec<ShareClass> {

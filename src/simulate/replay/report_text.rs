@@ -84,19 +84,13 @@ impl ReplayReport {
         if self.keys.is_empty() {
             return writeln!(f, "\nno key waits or is rejected");
         }
-        let mut rows = Vec::new();
-        for KeyLine { limit, key, requests, waited, rejected, share } in &self.keys {
-            rows.push([
-                key.clone(),
-                limit.clone(),
-                requests.to_string(),
-                waited.to_string(),
-                rejected.to_string(),
-                format!("{:.1}%", share * 100.0),
-            ]);
-        }
+        let rows = self.keys.iter().map(|KeyLine { limit, key, requests, waited, rejected, share }| {
+            let share = format!("{:.1}%", share * 100.0);
+            [key, limit, &requests.to_string(), &waited.to_string(), &rejected.to_string(), &share]
+                .map(String::clone)
+        });
         const HEADER: [&str; 6] = ["hit first", "limit", "requests", "waited", "rejected", "share"];
-        f.write_str(&text_table::render_table(HEADER, rows.into_iter(), usize::MAX))
+        f.write_str(&text_table::render_table(HEADER, rows, usize::MAX))
     }
 }
 

@@ -16,16 +16,10 @@ pub const TIER_HEADER: HeaderName = HeaderName::from_static("sluicegate-replay-t
 /// A configuration, prepared for the requests of a log.
 pub struct ReplayScope {
     pub config: Config,
-    pub not_judged: Vec<UnjudgedLimit>,
+    /// The limits that are taken out, and why.
+    pub not_judged: Vec<(LimitId, String)>,
     /// Sentences about other unjudged parts.
     pub notes: Vec<String>,
-}
-
-/// A limit that a replay does not judge.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnjudgedLimit {
-    pub limit: LimitId,
-    pub reason: String,
 }
 
 impl ReplayScope {
@@ -35,11 +29,11 @@ impl ReplayScope {
         let mut not_judged = Vec::new();
         for (index, limit) in config.limits.iter().enumerate() {
             if let Some(reason) = known.reason_against(limit) {
-                not_judged.push(UnjudgedLimit { limit: LimitId(index), reason });
+                not_judged.push((LimitId(index), reason));
             }
         }
         let notes = list_notes(&config, fields, may_be_sampled);
-        let is_judged = |id: &LimitId| not_judged.iter().all(|unjudged| unjudged.limit != *id);
+        let is_judged = |id: &LimitId| not_judged.iter().all(|(limit, _)| limit != id);
         config.server.limits.retain(is_judged);
         for location in &mut config.locations {
             location.limits.retain(is_judged);
@@ -94,8 +88,8 @@ impl<'f> KnownFacts<'f> {
 
     fn has_source(&self, source: &ValueSource) -> bool {
         match source {
-            ValueSource::Header(name) => self.fields.has_header(name),
-            ValueSource::Cookie(_) => self.fields.has_header(&http::header::COOKIE),
+            ValueSource::Header(name) => self.fields.headers.contains(name),
+            ValueSource::Cookie(_) => self.fields.headers.contains(&http::header::COOKIE),
             ValueSource::Query(_) => self.fields.query,
             ValueSource::Jwt(_) | ValueSource::Json(_) => false,
         }

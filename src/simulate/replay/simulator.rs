@@ -8,7 +8,7 @@ use http::header::{HOST, HeaderMap, HeaderValue};
 use http::{Method, Uri, Version};
 use http_body::SizeHint;
 
-use super::scope::{ACCOUNT_HEADER, ReplayScope, TIER_HEADER, UnjudgedLimit};
+use super::scope::{ACCOUNT_HEADER, ReplayScope, TIER_HEADER};
 use super::tally::{DemandedLimit, ReplayTally};
 use super::waits::{EndedWait, WaitRoom};
 use crate::operate::explain;
@@ -29,7 +29,7 @@ use sluicegate_proxy::judge::{Caller, ChargeFault, JudgeMode, RequestFacts, Requ
 pub struct Simulator {
     pub gateway: Gateway,
     pub tally: ReplayTally,
-    pub not_judged: Vec<UnjudgedLimit>,
+    pub not_judged: Vec<(LimitId, String)>,
     pub notes: Vec<String>,
     scheme: Scheme,
     listener: Option<String>,
@@ -116,7 +116,7 @@ impl Simulator {
     /// True if the limit called `name` is left out, because the log lacks its facts.
     pub fn is_unjudged(&self, name: &[u8]) -> bool {
         let limits = &self.gateway.limits;
-        self.not_judged.iter().any(|unjudged| limits[unjudged.limit.0].name.as_bytes() == name)
+        self.not_judged.iter().any(|(limit, _)| limits[limit.0].name.as_bytes() == name)
     }
 
     /// Judges a request that arrived `arrival_ns` after 1970; the times must not go back.

@@ -22,37 +22,34 @@ pub(super) fn write_account(
     query: &mut Query,
     config: &AccountConfig,
 ) -> Result<(), AccountFault> {
-    let escaped = || utf8_percent_encode(account, NON_ALPHANUMERIC);
     match &config.from {
-        None => Err((
-            "the configuration has no `account.from`, so requests have no account".to_owned(),
-            "remove `account`, or name the source of accounts in the configuration",
-        )),
-        Some(ValueSource::Header(name)) => {
-            query.headers.push(format!("{name}: {account}"));
-            Ok(())
+        None => {
+            return Err((
+                "the configuration has no `account.from`, so requests have no account".to_owned(),
+                "remove `account`, or name the source of accounts in the configuration",
+            ));
         }
-        Some(ValueSource::Cookie(name)) => {
-            query.headers.push(format!("cookie: {name}={account}"));
-            Ok(())
-        }
+        Some(ValueSource::Header(name)) => query.headers.push(format!("{name}: {account}")),
+        Some(ValueSource::Cookie(name)) => query.headers.push(format!("cookie: {name}={account}")),
         Some(ValueSource::Query(name)) => {
             let (mark, name) = (if query.url.contains('?') { '&' } else { '?' }, name.as_str());
-            query.url.push_str(&format!("{mark}{name}={}", escaped()));
-            Ok(())
+            let escaped = utf8_percent_encode(account, NON_ALPHANUMERIC);
+            query.url.push_str(&format!("{mark}{name}={escaped}"));
         }
         Some(ValueSource::Jwt(claim)) => {
             let jwt = config.jwt.as_ref().ok_or_else(|| unsigned("no token is verified"))?;
             let token = sign_token(claim, account, jwt)?;
             let scheme = if jwt.header == http::header::AUTHORIZATION { "Bearer " } else { "" };
             query.headers.push(format!("{}: {scheme}{token}", jwt.header));
-            Ok(())
         }
-        Some(ValueSource::Json(pointer)) => Err((
-            format!("the account is read from the body, at `json:{}`", pointer.as_str()),
-            "write it there with `json`, e.g. json: { user: acme }",
-        )),
+        Some(ValueSource::Json(pointer)) => {
+            return Err((
+                format!("the account is read from the body, at `json:{}`", pointer.as_str()),
+                "write it there with `json`, e.g. json: { user: acme }",
+            ));
+        }
     }
+    Ok(())
 }
 
 fn unsigned(why: &str) -> AccountFault {

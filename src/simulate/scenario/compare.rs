@@ -24,7 +24,7 @@ const NONE: &str = "none";
 pub(super) fn compare(expected: &StepExpectation, seen: &StepTally, gateway: &Gateway) -> Vec<Mismatch> {
     let mut found = Vec::new();
     let mut add = |field, expected: String, seen: String| found.push(Mismatch { field, expected, seen });
-    for (field, range, count) in counts(expected, seen) {
+    for (field, range, count, _) in counts(expected, seen) {
         if let Some(range) = range.filter(|range| !range.contains(count)) {
             add(field, show_range(range, |count| count.to_string()), count.to_string());
         }
@@ -58,12 +58,15 @@ pub(super) fn compare(expected: &StepExpectation, seen: &StepTally, gateway: &Ga
     found
 }
 
-fn counts(expected: &StepExpectation, seen: &StepTally) -> [(&'static str, Option<ExpectedRange>, u64); 4] {
+/// The expected ranges with the counts that were seen, and the test of a counted end.
+type ExpectedCount = (&'static str, Option<ExpectedRange>, u64, fn(&RequestEnd) -> bool);
+
+fn counts(expected: &StepExpectation, seen: &StepTally) -> [ExpectedCount; 4] {
     [
-        ("admitted", expected.admitted, seen.admitted),
-        ("rejected", expected.rejected, seen.rejected),
-        ("waited", expected.waited, seen.waited),
-        ("degraded", expected.degraded, seen.degraded),
+        ("admitted", expected.admitted, seen.admitted, RequestEnd::is_admitted),
+        ("rejected", expected.rejected, seen.rejected, |end| !end.is_admitted()),
+        ("waited", expected.waited, seen.waited, RequestEnd::has_waited),
+        ("degraded", expected.degraded, seen.degraded, |end| end.is_degraded),
     ]
 }
 
@@ -96,14 +99,8 @@ pub(super) fn first_difference(
     ends: &[RequestEnd],
     gateway: &Gateway,
 ) -> usize {
-    let is_admitted = |end: &RequestEnd| end.cause.is_none();
-    let by_count = [
-        expected.admitted.and_then(|range| beyond_range(range, ends, &is_admitted)),
-        expected.rejected.and_then(|range| beyond_range(range, ends, &|end| !is_admitted(end))),
-        expected.waited.and_then(|range| beyond_range(range, ends, &RequestEnd::has_waited)),
-        expected.degraded.and_then(|range| beyond_range(range, ends, &|end| end.is_degraded)),
-    ];
-    let by_count = by_count.into_iter().flatten();
+    let by_count = counts(expected, seen);
+    let by_count = by_count.into_iter().filter_map(|(_, range, _, test)| beyond_range(range?, ends, &test));
     let by_cause = (!expected.by.is_empty()).then(|| {
         let is_other = |end: &RequestEnd| {
             end.cause.is_some_and(|cause| !expected.by.iter().any(|by| by == cause.name(gateway)))
@@ -123,7 +120,7 @@ pub(super) fn first_difference(
         });
     let by_status = expected.status.as_ref().and_then(|status| match status {
         ExpectedStatus::Every(status) => {
-            let judges = |end: &RequestEnd| seen.rejected == 0 || !is_admitted(end);
+            let judges = |end: &RequestEnd| seen.rejected == 0 || !end.is_admitted();
             ends.iter().position(|end| judges(end) && end.status != *status)
         }
         ExpectedStatus::Counts(counts) => {

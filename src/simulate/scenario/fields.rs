@@ -20,7 +20,7 @@ section! {
     /// The whole file.
     mod file = "";
     /// The configuration under test. The path starts at the folder of the scenario file.
-    CONFIG: Special = Special(path_shape), "config", "gateway.yaml", "gateway.yaml";
+    CONFIG: Special = Special(|| text("the path of a file")), "config", "gateway.yaml", "gateway.yaml";
     /// The time of day at which each scenario starts, in UTC: windows aligned to the clock and tokens see it.
     START: Text<Duration> = Text::new("a time such as 2026-01-01T00:00:00Z", parse_start),
         "start", "2026-01-01T00:00:00Z", "2026-03-29T23:59:50Z";
@@ -66,7 +66,7 @@ section! {
     /// The time that the upstream takes to answer.
     HOLD: Span = Span(Duration::ZERO, AT_MAX), "hold", "0s", "200ms";
     /// What the upstream answers: a status, or a whole response.
-    ANSWER: Special = Special(answer_shape), "answer", "200", "401";
+    ANSWER: Special = Special(|| Shape::Either(vec![Shape::Integer(200, 599), Shape::Section(&answer::SECTION)])), "answer", "200", "401";
     /// What the gateway must do; without it the step is only sent.
     EXPECT: Special = Special(any_shape), "expect", "{}", "{ admitted: 20, rejected: 40, by: per-ip }";
 }
@@ -96,17 +96,13 @@ section! {
     /// Rejected requests that got another response by `on_reject.degrade`.
     DEGRADED: Special = Special(number_shape), "degraded", "", "5";
     /// The limits that rejected requests; other causes have the names of the access log, such as `ban`.
-    BY: Special = Special(names_shape), "by", "", "per-ip";
+    BY: Special = Special(|| Shape::OneOrMore(Box::new(text("a name")))), "by", "", "per-ip";
     /// The wait that the first rejected request is told, rounded up to milliseconds.
     RETRY_AFTER: Special = Special(span_shape), "retry_after", "", "100ms";
     /// The longest wait of an admitted request, rounded up to milliseconds.
     WAITED_MAX: Special = Special(span_shape), "waited_max", "", "[490ms, 510ms]";
     /// The status of every rejected request, or of every request if none was rejected; a mapping counts statuses.
     STATUS: Special = Special(any_shape), "status", "", "{ 200: 20, 429: 40 }";
-}
-
-fn path_shape() -> Shape {
-    text("the path of a file")
 }
 
 fn list_shape() -> Shape {
@@ -117,20 +113,12 @@ fn headers_shape() -> Shape {
     text("a mapping of names and values")
 }
 
-fn answer_shape() -> Shape {
-    Shape::Either(vec![Shape::Integer(200, 599), Shape::Section(&answer::SECTION)])
-}
-
 fn number_shape() -> Shape {
     text("a number or a range")
 }
 
 fn span_shape() -> Shape {
     text("a duration or a range")
-}
-
-fn names_shape() -> Shape {
-    Shape::OneOrMore(Box::new(text("a name")))
 }
 
 fn any_shape() -> Shape {

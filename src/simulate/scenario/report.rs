@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 
 use super::compare::{Mismatch, show_ns};
-use super::model::{Scenario, ScenarioStep};
+use super::model::ScenarioStep;
 use super::tally::RequestEnd;
 use crate::operate::explain::Explanation;
 use sluicegate_model::value::scalars::show_duration;
@@ -83,17 +83,6 @@ impl TestReport {
 }
 
 impl ScenarioReport {
-    pub(super) fn new(scenario: &Scenario) -> ScenarioReport {
-        ScenarioReport {
-            name: scenario.name.clone(),
-            line: scenario.line,
-            requests: scenario.steps.iter().map(|step| step.send).sum(),
-            virtual_ms: 0,
-            failures: Vec::new(),
-            error: None,
-        }
-    }
-
     pub fn has_passed(&self) -> bool {
         self.failures.is_empty() && self.error.is_none()
     }

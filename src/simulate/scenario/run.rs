@@ -72,15 +72,19 @@ impl ScenarioRunner {
     /// Runs one scenario of a file, and again where a step failed: for the first request that differs, and for its
     /// explanation. All runs of a scenario are equal.
     pub fn run_scenario(&self, file: &ScenarioFile, scenario: &Scenario) -> ScenarioReport {
-        let mut report = ScenarioReport::new(scenario);
-        match self.find_failures(file, scenario) {
-            Ok((failures, span)) => {
-                report.failures = failures;
-                report.virtual_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-            }
-            Err(fault) => report.error = Some(fault),
+        let found = self.find_failures(file, scenario);
+        let (failures, span, error) = match found {
+            Ok((failures, span)) => (failures, span, None),
+            Err(fault) => (Vec::new(), Duration::ZERO, Some(fault)),
+        };
+        ScenarioReport {
+            name: scenario.name.clone(),
+            line: scenario.line,
+            requests: scenario.steps.iter().map(|step| step.send).sum(),
+            virtual_ms: u64::try_from(span.as_millis()).unwrap_or(u64::MAX),
+            failures,
+            error,
         }
-        report
     }
 
     fn find_failures(

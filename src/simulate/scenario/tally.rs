@@ -66,8 +66,12 @@ impl RequestEnd {
         }
     }
 
+    pub fn is_admitted(&self) -> bool {
+        self.cause.is_none()
+    }
+
     pub fn has_waited(&self) -> bool {
-        self.cause.is_none() && self.wait_ns > 0
+        self.is_admitted() && self.wait_ns > 0
     }
 }
 

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use http::{HeaderValue, Request, Response};
 use ipnet::IpNet;
 
 use super::model::{Scenario, ScenarioStep, StepAnswer};
 use crate::operate::explain::ParsedQuery;
 use sluicegate_http::net::deadline::ListenerTerms;
 use sluicegate_http::request::body::RequestBody;
-use sluicegate_model::{ListenConfig, Scheme};
+use sluicegate_model::ListenConfig;
 use sluicegate_proxy::service::pipeline::ArrivingConnection;
 
 /// The requests of all steps by time; of the same moment, by step.
@@ -35,10 +35,7 @@ pub(super) struct ScheduledRequest {
 
 /// The common parts of all requests of a step.
 pub(super) struct RequestTemplate {
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-    scheme: Scheme,
+    query: ParsedQuery,
     listener: Option<Arc<ListenerTerms>>,
     body: Bytes,
     from: Vec<IpNet>,
@@ -80,27 +77,26 @@ impl RequestTemplate {
     /// # Errors
     /// As [`ParsedQuery::parse_query`].
     pub fn new(step: &ScenarioStep, listen: &[ListenConfig]) -> Result<RequestTemplate, String> {
-        let parsed = ParsedQuery::parse_query(&step.query, listen)?;
-        let ParsedQuery { method, uri, mut headers, scheme, listener, data, .. } = parsed;
-        let body = Bytes::from(data.unwrap_or_default());
+        let mut query = ParsedQuery::parse_query(&step.query, listen)?;
+        let body = Bytes::from(query.data.take().unwrap_or_default());
         if !body.is_empty() {
-            headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from(body.len()));
+            query.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from(body.len()));
         }
-        let listener = listener.map(|name| {
+        let listener = query.listener.take().map(|name| {
             let terms = ListenerTerms::default();
             terms.set_name(Some(Arc::new(name)));
             Arc::new(terms)
         });
-        Ok(RequestTemplate { method, uri, headers, scheme, listener, body, from: step.from.clone() })
+        Ok(RequestTemplate { query, listener, body, from: step.from.clone() })
     }
 
     pub fn make_request(&self, index: u64) -> (Request<RequestBody>, ArrivingConnection) {
         let mut request = Request::new(RequestBody::at_hand(self.body.clone()));
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.uri.clone();
-        *request.headers_mut() = self.headers.clone();
+        *request.method_mut() = self.query.method.clone();
+        *request.uri_mut() = self.query.uri.clone();
+        *request.headers_mut() = self.query.headers.clone();
         let peer = Some(self.address(index));
-        (request, ArrivingConnection { peer, scheme: self.scheme, listener: self.listener.clone() })
+        (request, ArrivingConnection { peer, scheme: self.query.scheme, listener: self.listener.clone() })
     }
 
     /// The networks take turns, and in each of them the addresses.
