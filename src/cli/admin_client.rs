@@ -35,15 +35,11 @@ pub(super) struct OperatorRequest {
 
 impl OperatorRequest {
     pub fn get(path: impl Into<String>) -> OperatorRequest {
-        OperatorRequest { method: "GET", path: path.into(), body: String::new() }
+        OperatorRequest::with_body("GET", path, String::new())
     }
 
-    pub fn post(path: impl Into<String>, body: String) -> OperatorRequest {
-        OperatorRequest { method: "POST", path: path.into(), body }
-    }
-
-    pub fn delete(path: impl Into<String>, body: String) -> OperatorRequest {
-        OperatorRequest { method: "DELETE", path: path.into(), body }
+    pub fn with_body(method: &'static str, path: impl Into<String>, body: String) -> OperatorRequest {
+        OperatorRequest { method, path: path.into(), body }
     }
 
     /// The status and the text of the answer; 401, 404 and 405 count as faults of the connection.

@@ -84,7 +84,7 @@ fn explain_live(config: &Config, query: &Query, json: bool) -> Result<String, Co
     // A struct of strings always serializes.
     let body = serde_json::to_string(query).unwrap_or_default();
     let accept = if json { "application/json" } else { "text/plain" };
-    let answer = OperatorRequest::post("/explain", body).send(admin, accept);
+    let answer = OperatorRequest::with_body("POST", "/explain", body).send(admin, accept);
     match answer.map_err(|fault| unreachable(fault.why()))? {
         (200, text) => Ok(text),
         (400..=499, why) => Err(usage(&why)),

@@ -31,7 +31,7 @@ fn build_request(verb: &OperatorVerb) -> OperatorRequest {
         }
         OperatorVerb::Reset { key, tier, reason } => {
             let body = render_body([("tier", json!(tier)), ("reason", json!(reason))]);
-            OperatorRequest::post(key_path(key) + "/reset", body)
+            OperatorRequest::with_body("POST", key_path(key) + "/reset", body)
         }
         OperatorVerb::Grant { key, rate, burst, queue, max_wait, max_concurrent, length, reason } => {
             let body = render_body([
@@ -43,11 +43,13 @@ fn build_request(verb: &OperatorVerb) -> OperatorRequest {
                 ("for", json!(length)),
                 ("reason", json!(reason)),
             ]);
-            OperatorRequest::post(key_path(key) + "/grant", body)
+            OperatorRequest::with_body("POST", key_path(key) + "/grant", body)
         }
-        OperatorVerb::Revoke { key, reason } => {
-            OperatorRequest::delete(key_path(key) + "/grant", render_body([("reason", json!(reason))]))
-        }
+        OperatorVerb::Revoke { key, reason } => OperatorRequest::with_body(
+            "DELETE",
+            key_path(key) + "/grant",
+            render_body([("reason", json!(reason))]),
+        ),
         OperatorVerb::Bans(_) => OperatorRequest::get("/bans"),
         OperatorVerb::Ban { whom, length, reason, .. } => {
             let (field, whom) = match whom.strip_prefix("account=") {
@@ -55,11 +57,11 @@ fn build_request(verb: &OperatorVerb) -> OperatorRequest {
                 None => ("ip", whom.as_str()),
             };
             let body = [(field, json!(whom)), ("for", json!(length)), ("reason", json!(reason))];
-            OperatorRequest::post("/bans", render_body(body))
+            OperatorRequest::with_body("POST", "/bans", render_body(body))
         }
         OperatorVerb::Unban { whom, reason, .. } => {
             let path = format!("/bans/{}", encode_segment(whom));
-            OperatorRequest::delete(path, render_body([("reason", json!(reason))]))
+            OperatorRequest::with_body("DELETE", path, render_body([("reason", json!(reason))]))
         }
     }
 }

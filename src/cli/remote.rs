@@ -29,7 +29,7 @@ pub(super) fn run_reload(file: &Path) -> CommandResult {
         let why = "nothing was reloaded: the file does not name the admin listener of the running gateway";
         return Err(CommandFault::new(CONFIG_INVALID, why));
     }
-    let request = OperatorRequest::post("/reload", String::new());
+    let request = OperatorRequest::with_body("POST", "/reload", String::new());
     match admin.ok_or_else(lacks_admin).and_then(|admin| send_request(&admin, &request, "text/plain")) {
         Ok((200, text)) => {
             print_output(&text);

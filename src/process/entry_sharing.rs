@@ -1,16 +1,18 @@
-//! Shares the changes of operators (bans, grants, resets) with the other gateways of the store.
+//! Shares the changes of operators (bans, grants, resets), and the pauses that upstreams ask for, with the other
+//! gateways of the store.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use sluicegate_base::clock::Now;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_store::operator_entries::{OperatorEntries, share_entries};
-use sluicegate_store::{KnownResets, Store};
+use sluicegate_store::{KnownResets, SharedStops, Store, share_stops};
 
 /// The changes that all gateways of a store know, and the task that shares them, until dropped.
 pub struct EntrySharing {
@@ -69,5 +71,32 @@ impl EntrySharing {
         for reset in self.known_resets.borrow_mut().take_new(&living) {
             reset.apply_to(gateway.shared.iter().flatten(), self.store.debts(), Now::read_clock());
         }
+    }
+}
+
+/// The task that shares the pauses of upstreams, until dropped.
+pub struct PauseSharing {
+    stops: Arc<SharedStops>,
+    store: Arc<Store>,
+    _task: JoinSet<()>,
+}
+
+impl PauseSharing {
+    /// Shares the pauses of the gateway in force if it has any to share; continues `before` with the same store.
+    pub fn start(before: Option<PauseSharing>, current: &Arc<ArcSwap<Gateway>>) -> Option<PauseSharing> {
+        let gateway = current.load_full();
+        let (stops, store) = gateway.sharing.pauses.clone().zip(gateway.store.clone())?;
+        // Its upstreams may push back only now.
+        gateway.use_pauses(&stops.list_stops());
+        let is_same =
+            |before: &PauseSharing| Arc::ptr_eq(&before.stops, &stops) && Arc::ptr_eq(&before.store, &store);
+        before.filter(is_same).or_else(|| {
+            let current = current.clone();
+            let sharing =
+                share_stops(stops.clone(), store.clone(), move |told| current.load().use_pauses(told));
+            let mut task = JoinSet::new();
+            task.spawn_local(sharing);
+            Some(PauseSharing { stops, store, _task: task })
+        })
     }
 }

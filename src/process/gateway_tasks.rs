@@ -10,8 +10,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::entry_sharing::EntrySharing;
-use super::pause_sharing::PauseSharing;
+use super::entry_sharing::{EntrySharing, PauseSharing};
 use super::span_export::SpanExport;
 use sluicegate_admission::ban;
 use sluicegate_base::file::{FileContent, NamedFile};

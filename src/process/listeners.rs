@@ -45,14 +45,9 @@ pub struct PreparedListeners {
     spare: OpenSockets,
 }
 
-/// The commands that carry the change to the workers.
-pub struct ListenerChanges {
-    pub accept: Vec<(usize, WorkerCommand)>,
-    /// Ids of listeners.
-    pub close: Vec<u64>,
-    /// Open connections must be checked again.
-    pub recheck: bool,
-}
+/// The commands that carry the change to the workers: to accept, the ids of listeners to close, and whether open
+/// connections must be checked again.
+type ListenerChanges = (Vec<(usize, WorkerCommand)>, Vec<u64>, bool);
 
 impl Listeners {
     /// `spare` are sockets that a later configuration may use.
@@ -145,17 +140,17 @@ impl Listeners {
     pub fn apply_change(&mut self, prepared: PreparedListeners, workers: usize) -> ListenerChanges {
         let PreparedListeners { kept: mut protocols, added, spare } = prepared;
         self.spare_sockets = spare;
-        let mut changes = ListenerChanges { accept: Vec::new(), close: Vec::new(), recheck: false };
+        let (mut accept, mut close, mut recheck) = (Vec::new(), Vec::new(), false);
         for mut open in std::mem::take(&mut self.listeners) {
             match protocols.iter().position(|(id, _)| *id == open.id) {
                 Some(index) => {
-                    changes.recheck |= open.replace_protocol(protocols.swap_remove(index).1);
+                    recheck |= open.replace_protocol(protocols.swap_remove(index).1);
                     self.listeners.push(open);
                 }
                 None => {
-                    changes.close.push(open.id);
+                    close.push(open.id);
                     open.protocol.load().terms.mark_removed();
-                    changes.recheck = true;
+                    recheck = true;
                     if let BindTarget::Systemd(_) = open.target {
                         // systemd will not pass it again.
                         tracing::warn!("{} stays open, and nothing listens on it any more", open.target);
@@ -167,9 +162,9 @@ impl Listeners {
         for (bound, theirs) in added {
             self.spare_sockets.take_sockets(&bound.target);
             let (id, protocol) = self.add_listener(bound);
-            changes.accept.extend(listener_commands(id, &protocol, theirs, workers));
+            accept.extend(listener_commands(id, &protocol, theirs, workers));
         }
-        changes
+        (accept, close, recheck)
     }
 
     /// Takes over the files of unix sockets from the process that made them: removes each when its listener closes, or
@@ -316,7 +311,7 @@ mod tests {
         drop(listeners.prepare_change(&[web()], 1).unwrap());
         assert_eq!(listeners.export_sockets().unwrap().len(), 1, "another process may want to listen on it");
         let prepared = listeners.prepare_change(&[web()], 1).unwrap();
-        assert_eq!(listeners.apply_change(prepared, 1).accept.len(), 1);
+        assert_eq!(listeners.apply_change(prepared, 1).0.len(), 1);
         assert_eq!(listeners.export_sockets().unwrap().len(), 1);
         assert!(listeners.prepare_change(&[web(), web()], 1).is_err(), "there was one");
     }

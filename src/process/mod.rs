@@ -10,8 +10,8 @@
 //! [`WorkerCommand`](sluicegate_proxy::downstream::worker_thread::WorkerCommand)s and waits for completion;
 //! [`gateway_tasks`] are the tasks beside the workers. [`hot_upgrade`] is the change of the program.
 //! [`reload_history`] and [`config_diff`] report on reloads, [`status`] on the gateway as a whole, [`heavy_keys`] on
-//! the keys of its limits. Gateways tell each other through the store about themselves ([`fleet`]), operators' entries
-//! ([`entry_sharing`]) and pauses of upstreams ([`pause_sharing`]).
+//! the keys of its limits. Gateways tell each other through the store about themselves ([`fleet`]), operators' entries and
+//! pauses of upstreams ([`entry_sharing`]).
 
 mod admin_actions;
 mod banner;
@@ -25,7 +25,6 @@ mod heavy_keys;
 mod hot_upgrade;
 mod listeners;
 mod operator_changes;
-mod pause_sharing;
 mod reload;
 mod reload_history;
 mod signals;

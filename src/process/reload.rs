@@ -124,12 +124,13 @@ impl ControlThread {
         // Nothing can fail from here on.
         self.put_in_force(&gateway).await;
         self.update_dependents(&before, &gateway);
-        let listener_changes = self.listeners.borrow_mut().apply_change(prepared, self.workers.count());
-        self.workers.send_commands(listener_changes.accept).await;
-        if listener_changes.recheck {
+        let changed = self.listeners.borrow_mut().apply_change(prepared, self.workers.count());
+        let (accept, close, recheck) = changed;
+        self.workers.send_commands(accept).await;
+        if recheck {
             self.workers.send_to_all(|| WorkerCommand::RecheckConnections).await;
         }
-        for listener in listener_changes.close {
+        for listener in close {
             self.workers.send_to_all(|| WorkerCommand::CloseListener(listener)).await;
         }
         *self.file_hash.borrow_mut() = fleet::hash_of_file(&self.files.borrow());

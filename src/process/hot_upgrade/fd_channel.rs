@@ -24,10 +24,8 @@ const RIGHTS_SPACE: usize = rustix::cmsg_space!(ScmRights(SOCKETS_MAX));
 /// One end of the channel. Sending and receiving block.
 pub struct FdChannel(OwnedFd);
 
-pub struct FdMessage {
-    pub text: Vec<u8>,
-    pub sockets: Vec<OwnedFd>,
-}
+/// The text and the sockets of a packet.
+pub type FdMessage = (Vec<u8>, Vec<OwnedFd>);
 
 impl FdChannel {
     /// One end for this process, and one for a child.
@@ -96,11 +94,7 @@ impl FdChannel {
         }
         text.truncate(received.bytes);
         // No packet is empty, so this is the end of the channel.
-        if text.is_empty() {
-            Err(io::ErrorKind::UnexpectedEof.into())
-        } else {
-            Ok(FdMessage { text, sockets })
-        }
+        if text.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok((text, sockets)) }
     }
 }
 
@@ -120,8 +114,8 @@ mod tests {
         one.send_message(b"one", &[listeners[2].as_fd()]).unwrap();
         for (text, sockets) in [("two", &listeners[..2]), ("none", &[]), ("one", &listeners[2..])] {
             let packet = other.receive_message().unwrap();
-            assert_eq!((packet.text.as_slice(), packet.sockets.len()), (text.as_bytes(), sockets.len()));
-            for (fd, sent) in packet.sockets.into_iter().zip(sockets) {
+            assert_eq!((packet.0.as_slice(), packet.1.len()), (text.as_bytes(), sockets.len()));
+            for (fd, sent) in packet.1.into_iter().zip(sockets) {
                 let again = TcpListener::from(fd);
                 let _client = TcpStream::connect(sent.local_addr().unwrap()).unwrap();
                 assert_eq!(again.local_addr().unwrap(), sent.local_addr().unwrap());

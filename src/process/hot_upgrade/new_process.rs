@@ -13,7 +13,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::fd_channel::{FdChannel, FdMessage};
+use super::fd_channel::FdChannel;
 use super::sections::HandoverSections;
 use sluicegate_limit::snapshot;
 use sluicegate_limit::snapshot::SnapshotReader;
@@ -70,7 +70,7 @@ impl ReceivedHandover {
 
     /// Receives one packet; true when it was the last.
     fn receive_part(&mut self) -> io::Result<bool> {
-        let FdMessage { text, sockets } = self.channel.receive_message()?;
+        let (text, sockets) = self.channel.receive_message()?;
         if text == ALL {
             return Ok(true);
         }
@@ -110,7 +110,7 @@ impl ReceivedHandover {
         let lost = |reason: &str| tracing::warn!(reason, "the counters of the old process are lost");
         let received = self.channel.send_message(READY, &[]).and_then(|()| self.channel.receive_message());
         let mut files = match received {
-            Ok(packet) => packet.sockets.into_iter().map(File::from),
+            Ok((_, files)) => files.into_iter().map(File::from),
             Err(error) => {
                 lost(&error.to_string());
                 return Default::default();

@@ -145,7 +145,7 @@ impl Successor {
     }
 
     fn expect_message(&mut self, word: &[u8]) -> io::Result<()> {
-        match self.channel.receive_message()?.text == word {
+        match self.channel.receive_message()?.0 == word {
             true => Ok(()),
             false => Err(io::ErrorKind::InvalidData.into()),
         }
