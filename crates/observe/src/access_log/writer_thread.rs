@@ -25,7 +25,7 @@ pub(super) fn run_writer(state: &WriterState, sink: Box<dyn Write + Send>, path:
     let mut writer = LogWriter { sink, is_mid_line: false, is_failing: false };
     let mut batch = Vec::new();
     loop {
-        let WriteRound { number, reopen, last } = wait_for_lines(state);
+        let (number, reopen, last) = wait_for_lines(state);
         if let Some(path) = path.filter(|_| reopen) {
             writer.reopen_file(path);
         }
@@ -46,17 +46,9 @@ pub(super) fn run_writer(state: &WriterState, sink: Box<dyn Write + Send>, path:
     }
 }
 
-/// One round of writing.
-struct WriteRound {
-    /// The number of the last flush that it serves.
-    number: u64,
-    /// Reopen the file first.
-    reopen: bool,
-    last: bool,
-}
-
-/// Sleeps until there are lines to write or a signal is urgent.
-fn wait_for_lines(state: &WriterState) -> WriteRound {
+/// Sleeps until there are lines to write or a signal is urgent. Returns the number of the last flush that the next
+/// round serves, whether the file is to be reopened first, and whether the round is the last.
+fn wait_for_lines(state: &WriterState) -> (u64, bool, bool) {
     let mut signal = state.signal.lock();
     while !signal.pending && !signal.urgent {
         state.wake.wait(&mut signal);
@@ -69,11 +61,7 @@ fn wait_for_lines(state: &WriterState) -> WriteRound {
     // Reset before the buffers are read, so that a line in between requests another round.
     signal.pending = false;
     signal.urgent = false;
-    WriteRound {
-        number: signal.rounds_requested,
-        reopen: std::mem::take(&mut signal.reopen),
-        last: signal.ended,
-    }
+    (signal.rounds_requested, std::mem::take(&mut signal.reopen), signal.ended)
 }
 
 impl LogWriter {

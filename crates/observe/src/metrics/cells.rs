@@ -38,7 +38,7 @@ impl<const N: usize> CellStorage for Counters<N> {
 
 impl CellStorage for Histogram {
     fn zeroed_for(workers: usize) -> Histogram {
-        Histogram::new(workers)
+        Histogram { bounds_ns: &REQUEST_BOUNDS, slots: Counters::new(workers) }
     }
 }
 
@@ -119,11 +119,6 @@ impl<const N: usize> Counters<N> {
 }
 
 impl Histogram {
-    /// Durations of requests.
-    pub fn new(workers: usize) -> Histogram {
-        Histogram { bounds_ns: &REQUEST_BOUNDS, slots: Counters::new(workers) }
-    }
-
     /// A histogram for [`Histogram::observe_shared`] alone.
     pub fn new_shared(bounds_ns: &'static Bounds) -> Histogram {
         Histogram { bounds_ns, slots: Counters::new(1) }
@@ -214,7 +209,7 @@ mod tests {
 
     #[test]
     fn quantiles_lie_within_their_bucket() {
-        let histogram = Histogram::new(1);
+        let histogram = Histogram::zeroed_for(1);
         assert_eq!(estimate_quantile(&histogram.read_counts(), 0.5), None);
         (0..90).for_each(|_| histogram.observe(0, 1_500_000));
         (0..10).for_each(|_| histogram.observe(0, 80_000_000));
@@ -227,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_bound_belongs_to_its_bucket() {
-        let histogram = Histogram::new(1);
+        let histogram = Histogram::zeroed_for(1);
         for ns in [0, 1_000_000, 1_000_001, 30_000_000_000, 30_000_000_001] {
             histogram.observe(0, ns);
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::cells::{CellStorage, Histogram};
+use super::cells::CellStorage;
 use super::{MetricLabels, Metrics, ServerCounters};
 
 /// Maps each index in the configuration to the first index with the same label: equal labels are one series, because a
@@ -14,6 +14,7 @@ pub(super) struct SeriesIndex {
     pub locations: Vec<usize>,
     pub limits: Vec<usize>,
     pub upstreams: Vec<usize>,
+    pub upstream_names: Vec<String>,
     pub servers: Vec<Vec<usize>>,
 }
 
@@ -29,11 +30,12 @@ impl SeriesIndex {
     pub fn new(labels: &MetricLabels) -> SeriesIndex {
         let mut locations = first_indices(&labels.locations);
         locations.push(labels.locations.len());
-        let names: Vec<&String> = labels.upstreams.iter().map(|(name, _)| name).collect();
+        let upstream_names: Vec<String> = labels.upstreams.iter().map(|(name, _)| name.clone()).collect();
         SeriesIndex {
             locations,
             limits: first_indices(&labels.limits),
-            upstreams: first_indices(&names),
+            upstreams: first_indices(&upstream_names),
+            upstream_names,
             servers: labels.upstreams.iter().map(|(_, servers)| first_indices(servers)).collect(),
         }
     }
@@ -73,22 +75,11 @@ impl PreviousCells<'_> {
         cells
     }
 
-    /// The cell of each upstream.
-    pub fn reuse_upstream_cells(
-        &self,
-        upstreams: &[String],
-        of: impl Fn(&Metrics) -> &Vec<Arc<Histogram>>,
-    ) -> Vec<Arc<Histogram>> {
-        let cell =
-            |upstream: &String| self.reuse_cell(|before| of(before).get(upstream_index(before, upstream)?));
-        upstreams.iter().map(cell).collect()
-    }
-
     /// The outcomes of the servers of an upstream.
     pub fn reuse_server_cells(&self, upstream: &str, servers: &[String]) -> Vec<Arc<ServerCounters>> {
         let cell = |server: &String| {
             self.reuse_cell(|before| {
-                let upstream = upstream_index(before, upstream)?;
+                let upstream = before.series.upstream_names.iter().position(|known| known == upstream)?;
                 let index = before.labels.upstreams[upstream].1.iter().position(|known| known == server)?;
                 before.upstream_requests.get(upstream)?.get(index)
             })
@@ -109,8 +100,4 @@ impl PreviousCells<'_> {
         let known = self.previous.and_then(of).cloned();
         known.unwrap_or_else(|| Arc::new(C::zeroed_for(self.workers)))
     }
-}
-
-fn upstream_index(before: &Metrics, upstream: &str) -> Option<usize> {
-    before.labels.upstreams.iter().position(|(known, _)| known == upstream)
 }

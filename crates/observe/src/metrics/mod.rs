@@ -188,14 +188,14 @@ impl Metrics {
         let workers = labels.workers;
         let before = before.filter(|before| before.labels.workers == workers);
         let previous_cells = PreviousCells { previous: before, workers };
-        let upstreams: Vec<String> = labels.upstreams.iter().map(|(name, _)| name.clone()).collect();
+        let series = SeriesIndex::new(&labels);
+        let upstreams = &series.upstream_names;
         let servers = labels
             .upstreams
             .iter()
             .map(|(name, servers)| previous_cells.reuse_server_cells(name, servers))
             .collect();
         Arc::new(Metrics {
-            series: SeriesIndex::new(&labels),
             requests: previous_cells.reuse_location_cells(&labels.locations, |all| &all.requests),
             durations: previous_cells.reuse_location_cells(&labels.locations, |all| &all.durations),
             decisions: previous_cells.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.decisions)),
@@ -204,8 +204,10 @@ impl Metrics {
                 .reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.invalid_costs)),
             charges: previous_cells.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.charges)),
             upstream_requests: servers,
-            upstream_times: previous_cells.reuse_upstream_cells(&upstreams, |all| &all.upstream_times),
-            upstream_waits: previous_cells.reuse_upstream_cells(&upstreams, |all| &all.upstream_waits),
+            upstream_times: previous_cells
+                .reuse_cells(upstreams, |all| (&all.series.upstream_names, &all.upstream_times)),
+            upstream_waits: previous_cells
+                .reuse_cells(upstreams, |all| (&all.series.upstream_names, &all.upstream_waits)),
             faults: previous_cells.reuse_cells(&labels.faults, |all| (&all.labels.faults, &all.faults)),
             verdicts: previous_cells.reuse_unlabelled(workers, |all| &all.verdicts),
             bans: previous_cells.reuse_unlabelled(workers + 1, |all| &all.bans),
@@ -216,6 +218,7 @@ impl Metrics {
             process_values: before.map(|before| before.process_values.clone()).unwrap_or_default(),
             store: Mutex::default(),
             store_overruns: Mutex::default(),
+            series,
             labels,
         })
     }
