@@ -10,8 +10,8 @@
 //! [`WorkerCommand`](sluicegate_proxy::downstream::worker_thread::WorkerCommand)s and waits for completion;
 //! [`gateway_tasks`] are the tasks beside the workers. [`hot_upgrade`] is the change of the program.
 //! [`reload_history`] and [`config_diff`] report on reloads, [`status`] on the gateway as a whole, [`heavy_keys`] on
-//! the keys of its limits. Gateways tell each other through the store about themselves ([`fleet`]), operators' entries and
-//! pauses of upstreams ([`entry_sharing`]).
+//! the keys of its limits. Gateways tell each other through the store about themselves ([`fleet`]), and about operators'
+//! entries and pauses of upstreams ([`entry_sharing`]).
 
 mod admin_actions;
 mod banner;
@@ -213,19 +213,14 @@ async fn serve_until_stopped(
         workers,
     });
     control.register_metrics(&gateway.metrics);
-    // Else the first requests would be decided without the store.
     if let Some(store) = &gateway.store {
+        // Else the first requests would be decided without it.
         store.wait_probed().await;
     }
     control.accept_all().await.map_err(failed)?;
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(admin) = admin {
-        let actions = ControlHandle::new(&control, sender.clone());
-        let state = AdminState::new(ready.clone(), control.current.clone(), control.traffic.clone(), actions);
-        state.register_metrics(&gateway.metrics);
-        tokio::task::spawn_local(state.clone().watch_traffic());
-        *control.admin_server.borrow_mut() = Some(AdminServer { listener: admin, state, stop_on_drop: None });
-        control.open_admin();
+        serve_admin(&control, admin, ControlHandle::new(&control, sender.clone()), ready.clone());
     }
     tokio::spawn(wall_clock::keep_clock_synced());
     let control_tasks = [
@@ -249,6 +244,19 @@ async fn serve_until_stopped(
     control.shut_down().await;
     logging::flush_lines();
     outcome
+}
+
+fn serve_admin(
+    control: &ControlThread,
+    listener: AdminListener,
+    actions: ControlHandle,
+    ready: Arc<AtomicBool>,
+) {
+    let state = AdminState::new(ready, control.current.clone(), control.traffic.clone(), actions);
+    state.register_metrics(&control.current.load().metrics);
+    tokio::task::spawn_local(state.clone().watch_traffic());
+    *control.admin_server.borrow_mut() = Some(AdminServer { listener, state, stop_on_drop: None });
+    control.open_admin();
 }
 
 /// Raises the descriptor limit as far as allowed, and returns the number of clients that fit beside all other uses.

@@ -66,7 +66,7 @@ section! {
     /// The time that the upstream takes to answer.
     HOLD: Span = Span(Duration::ZERO, AT_MAX), "hold", "0s", "200ms";
     /// What the upstream answers: a status, or a whole response.
-    ANSWER: Special = Special(|| Shape::Either(vec![Shape::Integer(200, 599), Shape::Section(&answer::SECTION)])), "answer", "200", "401";
+    ANSWER: Special = Special(answer_shape), "answer", "200", "401";
     /// What the gateway must do; without it the step is only sent.
     EXPECT: Special = Special(any_shape), "expect", "{}", "{ admitted: 20, rejected: 40, by: per-ip }";
 }
@@ -111,6 +111,10 @@ fn list_shape() -> Shape {
 
 fn headers_shape() -> Shape {
     text("a mapping of names and values")
+}
+
+fn answer_shape() -> Shape {
+    Shape::Either(vec![Shape::Integer(200, 599), Shape::Section(&answer::SECTION)])
 }
 
 fn number_shape() -> Shape {
