@@ -71,14 +71,14 @@ impl PreviousCells<'_> {
         of: impl Fn(&Metrics) -> &Vec<Arc<C>>,
     ) -> Vec<Arc<C>> {
         let mut cells = self.reuse_cells(locations, |all| (&all.labels.locations, of(all)));
-        cells.push(self.reuse_cell(|before| of(before).last()));
+        cells.push(self.reuse_cell(self.workers, |before| of(before).last()));
         cells
     }
 
     /// The outcomes of the servers of an upstream.
     pub fn reuse_server_cells(&self, upstream: &str, servers: &[String]) -> Vec<Arc<ServerCounters>> {
         let cell = |server: &String| {
-            self.reuse_cell(|before| {
+            self.reuse_cell(self.workers, |before| {
                 let upstream = before.series.upstream_names.iter().position(|known| known == upstream)?;
                 let index = before.labels.upstreams[upstream].1.iter().position(|known| known == server)?;
                 before.upstream_requests.get(upstream)?.get(index)
@@ -87,17 +87,13 @@ impl PreviousCells<'_> {
         servers.iter().map(cell).collect()
     }
 
-    /// Cells without a label; new ones have `blocks` blocks.
-    pub fn reuse_unlabelled<C: CellStorage>(
+    /// The cells that `of` finds in the previous gateway; new ones have `blocks` blocks.
+    pub fn reuse_cell<C: CellStorage>(
         &self,
         blocks: usize,
-        of: impl Fn(&Metrics) -> &Arc<C>,
+        of: impl Fn(&Metrics) -> Option<&Arc<C>>,
     ) -> Arc<C> {
-        self.previous.map_or_else(|| Arc::new(C::zeroed_for(blocks)), |before| of(before).clone())
-    }
-
-    fn reuse_cell<C: CellStorage>(&self, of: impl Fn(&Metrics) -> Option<&Arc<C>>) -> Arc<C> {
         let known = self.previous.and_then(of).cloned();
-        known.unwrap_or_else(|| Arc::new(C::zeroed_for(self.workers)))
+        known.unwrap_or_else(|| Arc::new(C::zeroed_for(blocks)))
     }
 }

@@ -45,14 +45,14 @@ fn write_span(message: &mut Message, span: &SpanRecord) {
     }
     message.write_bytes(5, name_span(span).as_bytes());
     message.write_number(6, KIND_SERVER);
-    message.write_fixed64(7, span.end_unix_ns.saturating_sub(span.duration_ns));
-    message.write_fixed64(8, span.end_unix_ns);
+    message.write_fixed(7, span.end_unix_ns.saturating_sub(span.duration_ns).to_le_bytes());
+    message.write_fixed(8, span.end_unix_ns.to_le_bytes());
     write_request_attributes(message, span);
     write_limit_attributes(message, span);
     if span.status >= 500 {
         message.write_message(15, |status| status.write_number(3, STATUS_ERROR));
     }
-    message.write_fixed32(16, flags);
+    message.write_fixed(16, flags.to_le_bytes());
 }
 
 /// The method and the location. An unusual method is not a part of the name, which is to have few values.
@@ -145,14 +145,10 @@ impl Message {
         self.write_varint(number);
     }
 
-    fn write_fixed64(&mut self, field: u32, number: u64) {
-        self.write_tag(field, FIXED64);
-        self.0.extend_from_slice(&number.to_le_bytes());
-    }
-
-    fn write_fixed32(&mut self, field: u32, number: u32) {
-        self.write_tag(field, FIXED32);
-        self.0.extend_from_slice(&number.to_le_bytes());
+    /// A number of four or eight bytes.
+    fn write_fixed<const N: usize>(&mut self, field: u32, number: [u8; N]) {
+        self.write_tag(field, if N == 8 { FIXED64 } else { FIXED32 });
+        self.0.extend_from_slice(&number);
     }
 
     fn write_bytes(&mut self, field: u32, bytes: &[u8]) {
@@ -175,7 +171,7 @@ impl Message {
             pair.write_message(2, |any| match value {
                 Value::Text(text) => any.write_bytes(1, text.as_bytes()),
                 Value::Number(number) => any.write_number(3, number),
-                Value::Milliseconds(ns) => any.write_fixed64(4, (ns as f64 / 1e6).to_bits()),
+                Value::Milliseconds(ns) => any.write_fixed(4, (ns as f64 / 1e6).to_le_bytes()),
             });
         });
     }
@@ -190,7 +186,7 @@ mod tests {
         let mut message = Message::default();
         message.write_number(1, 150);
         message.write_bytes(2, b"testing");
-        message.write_fixed32(16, 1);
+        message.write_fixed(16, 1_u32.to_le_bytes());
         message.write_message(3, |inner| inner.write_number(1, 1));
         let expected = [
             &[0x08, 0x96, 0x01, 0x12, 0x07][..],
