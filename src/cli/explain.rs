@@ -9,7 +9,7 @@ use super::admin_client::OperatorRequest;
 use super::args::ExplainArgs;
 use super::file_argument::ConfigInput;
 use super::remote::lacks_admin;
-use super::{ADMIN_UNREACHABLE, CommandFault, CommandResult, FAILED, print_result, render_json, usage};
+use super::{ADMIN_UNREACHABLE, CommandFault, CommandResult, failed, print_result, render_json, usage};
 use crate::operate::explain;
 use crate::operate::explain::Query;
 use sluicegate_base::clock::Now;
@@ -18,7 +18,7 @@ use sluicegate_model::Config;
 /// Explains with fresh counters, or with `live` with those of the running gateway.
 pub(super) fn run_explain(input: &ConfigInput, args: ExplainArgs) -> CommandResult {
     let (live, json) = (args.live, args.json);
-    let query = build_query(args).map_err(|why| usage(&why))?;
+    let query = build_query(args).map_err(usage)?;
     let config = input.load()?.config;
     let explain =
         if live { explain_live(&config, &query, json) } else { explain_offline(config, &query, json) };
@@ -70,11 +70,10 @@ fn read_data(given: String) -> Result<String, String> {
 }
 
 fn explain_offline(config: Config, query: &Query, json: bool) -> Result<String, CommandFault> {
-    let failed = |error: io::Error| CommandFault::new(FAILED, error);
     let gateway = explain::build_offline(config).map_err(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(failed)?;
     let explanation = runtime.block_on(explain::explain_request(&gateway, None, query, Now::read_clock()));
-    let explanation = explanation.map_err(|why| usage(&why))?;
+    let explanation = explanation.map_err(usage)?;
     Ok(if json { render_json(&explanation) } else { explanation.to_string() })
 }
 
@@ -87,7 +86,7 @@ fn explain_live(config: &Config, query: &Query, json: bool) -> Result<String, Co
     let answer = OperatorRequest::with_body("POST", "/explain", body).send(admin, accept);
     match answer.map_err(|fault| unreachable(fault.why()))? {
         (200, text) => Ok(text),
-        (400..=499, why) => Err(usage(&why)),
+        (400..=499, why) => Err(usage(why)),
         (status, _) => Err(unreachable(&format!("the admin listener answered with {status}"))),
     }
 }

@@ -38,7 +38,7 @@ impl ConfigInput {
         match self {
             ConfigInput::File(path) => Ok(path),
             ConfigInput::Stdin => {
-                Err(usage(&format!("`{verb}` cannot use stdin: {why}; name a file with -c FILE")))
+                Err(usage(format!("`{verb}` cannot use stdin: {why}; name a file with -c FILE")))
             }
         }
     }

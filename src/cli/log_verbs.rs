@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::args::{RecommendArgs, ReplayArgs};
 use super::file_argument::ConfigInput;
-use super::{CommandFault, CommandResult, FAILED, print_result, render_json, usage};
+use super::{CommandFault, CommandResult, failed, print_result, render_json, usage};
 use crate::simulate::log::LogStream;
 use crate::simulate::log::line_format::LogLineFormat;
 use crate::simulate::recommend::recommended_key::RecommendedKey;
@@ -48,9 +48,9 @@ pub(super) fn run_recommend(args: &RecommendArgs) -> CommandResult {
     check_stdin(&args.logs, false)?;
     let format = read_format(args.format.as_deref())?;
     let task = RecommendTask {
-        key: RecommendedKey::named(&args.key).map_err(wrong)?,
-        spare: read_share(&args.spare).map_err(wrong)?,
-        periods: read_periods(&args.period).map_err(wrong)?,
+        key: RecommendedKey::named(&args.key).map_err(usage)?,
+        spare: read_share(&args.spare).map_err(usage)?,
+        periods: read_periods(&args.period).map_err(usage)?,
     };
     let mut stream = LogStream::open(&args.logs, format.as_ref()).map_err(failed)?;
     let mut progress = ProgressLine::default();
@@ -59,14 +59,6 @@ pub(super) fn run_recommend(args: &RecommendArgs) -> CommandResult {
     let found = found.map_err(failed)?;
     write_page(args.html.as_deref(), || page::render_recommendation(&found))?;
     print_result(&if args.json { render_json(&found) } else { found.to_string() })
-}
-
-fn failed(why: String) -> CommandFault {
-    CommandFault::new(FAILED, why)
-}
-
-fn wrong(why: String) -> CommandFault {
-    usage(&why)
 }
 
 /// Stdin can be read once.
@@ -79,7 +71,7 @@ fn check_stdin(logs: &[PathBuf], is_taken: bool) -> Result<(), CommandFault> {
 }
 
 fn read_format(text: Option<&str>) -> Result<Option<LogLineFormat>, CommandFault> {
-    text.map(LogLineFormat::named).transpose().map_err(wrong)
+    text.map(LogLineFormat::named).transpose().map_err(usage)
 }
 
 /// `99.9%` or `99.9`, as a share from 0 to 1.

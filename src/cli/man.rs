@@ -10,7 +10,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use super::command_help::{CommandHelp, build_command, find_help};
-use super::{CommandFault, CommandResult, FAILED, print_result};
+use super::{CommandResult, failed, print_result};
 
 pub(super) fn run_completions(shell: Shell) -> CommandResult {
     let mut script = Vec::new();
@@ -26,7 +26,7 @@ pub(super) fn run_man(dir: Option<&Path>) -> CommandResult {
     };
     let printed = outcome.map_err(|error| {
         let place = dir.map(|dir| format!(" into {}", dir.display())).unwrap_or_default();
-        CommandFault::new(FAILED, format!("cannot write the manual{place}: {error}"))
+        failed(format!("cannot write the manual{place}: {error}"))
     })?;
     print_result(&printed)
 }

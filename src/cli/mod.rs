@@ -69,8 +69,13 @@ impl From<ProblemReport> for CommandFault {
 }
 
 /// The fault of a wrong command line.
-fn usage(why: &str) -> CommandFault {
+fn usage(why: impl Display) -> CommandFault {
     CommandFault::new(WRONG_COMMAND_LINE, why)
+}
+
+/// The fault of a command that fails while it runs.
+fn failed(why: impl Display) -> CommandFault {
+    CommandFault::new(FAILED, why)
 }
 
 /// Runs the command line; `args` begins with the name of the program.
@@ -111,15 +116,14 @@ fn run_verb(name: &str, line: CommandLine) -> CommandResult {
         Some(Verb::Explain(how)) => explain::run_explain(&ConfigInput::choose(config, None)?, how),
         Some(Verb::Test(how)) => test::run_test(config.as_deref(), &how),
         Some(Verb::Replay(how)) => log_verbs::run_replay(&ConfigInput::choose(config, None)?, &how),
-        Some(Verb::Recommend(_)) if config.is_some() => {
-            Err(usage("`recommend` works without a file: leave -c out"))
+        Some(Verb::Recommend(_) | Verb::Proxy(_)) if config.is_some() => {
+            Err(usage(format!("`{name}` works without a file: leave -c out")))
         }
         Some(Verb::Recommend(how)) => log_verbs::run_recommend(&how),
         Some(Verb::Reload) => remote::run_reload(&file(running)?),
         Some(Verb::Status(how)) => remote::run_status(&file(running)?, how.json),
         Some(Verb::Top(how)) => top::run_top(&file(running)?, &how),
         Some(Verb::Operator(verb)) => operator_verbs::run_operator_verb(&file(running)?, &verb),
-        Some(Verb::Proxy(_)) if config.is_some() => Err(usage("`proxy` works without a file: leave -c out")),
         Some(Verb::Proxy(how)) => serve::run_proxy(&how),
         Some(Verb::Init { force }) => write_config::run_init(&file("it writes a file")?, force),
         Some(Verb::Import(_)) if config.is_some() => {
@@ -133,7 +137,7 @@ fn run_verb(name: &str, line: CommandLine) -> CommandResult {
         Some(Verb::Completions { shell }) => man::run_completions(shell),
         Some(Verb::Man { dir }) => man::run_man(dir.as_deref()),
         Some(Verb::Version) => print_result(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION"))),
-        Some(Verb::Other(words)) => Err(usage(&reject_verb(&words))),
+        Some(Verb::Other(words)) => Err(usage(reject_verb(&words))),
     }
 }
 

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use super::args::TestArgs;
 use super::{
-    CONFIG_INVALID, CommandFault, CommandResult, FAILED, print_error, print_output, render_json, usage,
+    CONFIG_INVALID, CommandFault, CommandResult, FAILED, failed, print_error, print_output, render_json,
+    usage,
 };
 use crate::simulate::scenario::{
     FileReport, ScenarioFile, ScenarioRunner, TestReport, load_file, render_junit,
@@ -18,15 +19,14 @@ const DEFAULT_CONFIG: &str = "gateway.yaml";
 
 /// Runs the named files, or all beside the configuration.
 pub(super) fn run_test(config: Option<&Path>, args: &TestArgs) -> CommandResult {
-    let files = find_files(config, &args.files).map_err(|why| usage(&why))?;
+    let files = find_files(config, &args.files).map_err(usage)?;
     // Every file is checked before the first one runs.
     let in_place = config.filter(|_| !args.files.is_empty());
     let Some(loaded) = load_all(&files, in_place) else { return Ok(ExitCode::from(CONFIG_INVALID)) };
-    let failed = |why: String| CommandFault::new(FAILED, why);
     let report = run_all(&loaded, args.filter.as_deref());
     let report = report.map_err(|error| failed(format!("the scenarios cannot be run: {error}")))?;
     if let Some(filter) = args.filter.as_ref().filter(|_| report.passed + report.failed == 0) {
-        return Err(usage(&format!("no scenario has `{}` in its name", filter.escape_debug())));
+        return Err(usage(format!("no scenario has `{}` in its name", filter.escape_debug())));
     }
     if let Some(path) = &args.junit {
         let written = std::fs::write(path, render_junit(&report));

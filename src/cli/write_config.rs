@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::args::ImportArgs;
-use super::{CONFIG_INVALID, CommandFault, CommandResult, FAILED, print_error, print_output, print_result};
+use super::{
+    CONFIG_INVALID, CommandFault, CommandResult, FAILED, failed, print_error, print_output, print_result,
+};
 use sluicegate_config as config;
 use sluicegate_import::import_files;
 
@@ -21,10 +23,8 @@ pub(super) fn run_init(file: &Path, force: bool) -> CommandResult {
     let written =
         write_new(file, TEMPLATE, force).and_then(|()| write_new(&schema, &config::json_schema_text(), true));
     written.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => {
-            CommandFault::new(FAILED, format!("{name} already exists; --force overwrites it"))
-        }
-        _ => CommandFault::new(FAILED, format!("cannot write {name}: {error}")),
+        ErrorKind::AlreadyExists => failed(format!("{name} already exists; --force overwrites it")),
+        _ => failed(format!("cannot write {name}: {error}")),
     })?;
     let schema = schema.display();
     print_result(&format!(
@@ -47,9 +47,8 @@ pub(super) fn run_import(args: &ImportArgs) -> CommandResult {
     let imported = import_files(&args.files).map_err(|fault| CommandFault::new(CONFIG_INVALID, fault))?;
     match &args.output {
         None => print_output(&imported.yaml),
-        Some(path) => fs::write(path, &imported.yaml).map_err(|error| {
-            CommandFault::new(FAILED, format!("{} cannot be written: {error}", path.display()))
-        })?,
+        Some(path) => fs::write(path, &imported.yaml)
+            .map_err(|error| failed(format!("{} cannot be written: {error}", path.display())))?,
     }
     print_error(&match args.report.as_str() {
         "json" => imported.report.render_json(),

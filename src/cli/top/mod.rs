@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::admin_client::AdminFault;
 use super::args::TopArgs;
 use super::remote::find_admin;
-use super::{CommandFault, CommandResult, FAILED, is_no_color_set, print_result};
+use super::{CommandResult, failed, is_no_color_set, print_result};
 use reading::{GatewayReading, read_gateway};
 use screen::TopScreen;
 use sluicegate_model::AdminConfig;
@@ -45,7 +45,7 @@ pub(super) fn run_top(file: &Path, args: &TopArgs) -> CommandResult {
     // The terminal is restored after a panic too.
     let outcome = ratatui::try_init().and_then(|terminal| draw_until_quit(terminal, screen, admin));
     ratatui::restore();
-    outcome.map_err(|error| CommandFault::new(FAILED, format!("the terminal failed: {error}")))?;
+    outcome.map_err(|error| failed(format!("the terminal failed: {error}")))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -70,18 +70,10 @@ impl TopScreen {
     }
 
     pub fn draw(&self, frame: &mut Frame) {
-        let limits =
-            Part { heading: "limits".to_owned(), columns: LIMIT_COLUMNS, rows: limit_rows(&self.reading) };
-        let keys = Part {
-            heading: describe_keys(&self.reading),
-            columns: KEY_COLUMNS,
-            rows: key_rows(&self.reading),
-        };
-        let servers = Part {
-            heading: "upstreams".to_owned(),
-            columns: SERVER_COLUMNS,
-            rows: server_rows(&self.reading),
-        };
+        let part = |heading, columns, rows| Part { heading, columns, rows };
+        let limits = part("limits".to_owned(), LIMIT_COLUMNS, limit_rows(&self.reading));
+        let keys = part(describe_keys(&self.reading), KEY_COLUMNS, key_rows(&self.reading));
+        let servers = part("upstreams".to_owned(), SERVER_COLUMNS, server_rows(&self.reading));
         let is_low = frame.area().height < UPSTREAMS_HEIGHT_MIN;
         let areas = Layout::vertical([
             Constraint::Length(1),
@@ -97,7 +89,9 @@ impl TopScreen {
             totals,
         );
         if let Some(why) = self.describe_trouble() {
-            frame.render_widget(Line::styled(why, self.alarm_style()), trouble);
+            let bold = Style::new().add_modifier(Modifier::BOLD);
+            let style = if self.colors { Style::new().fg(Color::Red) } else { bold };
+            frame.render_widget(Line::styled(why, style), trouble);
         }
         self.draw_part(frame, upper, &limits, self.chosen_row());
         self.draw_part(frame, middle, &keys, None);
@@ -112,10 +106,6 @@ impl TopScreen {
             None if age > OLD_AFTER => Some(format!("no answer for {} s", age.as_secs())),
             None => None,
         }
-    }
-
-    fn alarm_style(&self) -> Style {
-        if self.colors { Style::new().fg(Color::Red) } else { Style::new().add_modifier(Modifier::BOLD) }
     }
 
     /// A row is marked if its second cell is a rate above zero or a state other than up.
