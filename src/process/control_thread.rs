@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use super::fleet_reader::FleetReader;
 use super::gateway_tasks::GatewayTasks;
 use super::hot_upgrade::old_process;
-use super::hot_upgrade::old_process::{HandoverSockets, PendingChild};
+use super::hot_upgrade::old_process::PendingChild;
 use super::listeners::Listeners;
 use super::reload_history::ReloadHistory;
 use super::systemd;
@@ -170,10 +170,7 @@ impl ControlThread {
         let sockets = self.listeners.borrow().export_sockets();
         let admin = self.admin_server.borrow().as_ref().map(|server| server.listener.clone_socket());
         let as_text = |error: io::Error| error.to_string();
-        let sockets = HandoverSockets {
-            sockets: sockets.map_err(as_text)?,
-            admin: admin.transpose().map_err(as_text)?,
-        };
+        let sockets = (sockets.map_err(as_text)?, admin.transpose().map_err(as_text)?);
         tracing::info!("starting the new process");
         let panicked = |_| "its thread panicked".to_owned();
         let pending = self.pending_child.clone();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::entry_sharing::{EntrySharing, PauseSharing};
 use super::span_export::SpanExport;
@@ -28,7 +28,7 @@ const LAST_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct GatewayTasks {
     current: Arc<ArcSwap<Gateway>>,
     file_watch: JoinHandle<()>,
-    ban_sharing: Option<JoinHandle<()>>,
+    ban_sharing: Option<JoinSet<()>>,
     entry_sharing: Option<EntrySharing>,
     entries_changed: Rc<Notify>,
     pause_sharing: Option<PauseSharing>,
@@ -74,7 +74,12 @@ impl GatewayTasks {
         self.file_watch.abort();
         self.file_watch = tokio::spawn(watch_files(gateway.config.account.clone()));
         self.upstream_tasks.restart_all(&gateway.upstreams);
-        self.update_ban_sharing(before, gateway);
+        let same_bans = format!("{:?}", before.config.bans) == format!("{:?}", gateway.config.bans);
+        if !same_bans || !same_arc(before.store.as_ref(), gateway.store.as_ref()) {
+            // The task before ends first.
+            self.ban_sharing = None;
+            self.ban_sharing = share_bans(gateway);
+        }
         self.entry_sharing = EntrySharing::start(self.entry_sharing.take(), gateway, &self.entries_changed);
         self.pause_sharing = PauseSharing::start(self.pause_sharing.take(), &self.current);
         // The previous store stays supervised until its last gateway is gone.
@@ -91,18 +96,6 @@ impl GatewayTasks {
     /// The changes of operators that all gateways know; `None` = there is no store.
     pub fn entry_sharing(&self) -> Option<&EntrySharing> {
         self.entry_sharing.as_ref()
-    }
-
-    /// Restarts the sharing if the bans or the store changed.
-    fn update_ban_sharing(&mut self, before: &Gateway, gateway: &Arc<Gateway>) {
-        let same_bans = format!("{:?}", before.config.bans) == format!("{:?}", gateway.config.bans);
-        if same_bans && same_arc(before.store.as_ref(), gateway.store.as_ref()) {
-            return;
-        }
-        if let Some(sharing) = self.ban_sharing.take() {
-            sharing.abort();
-        }
-        self.ban_sharing = share_bans(gateway);
     }
 
     /// Restarts the snapshots if their file changed.
@@ -159,11 +152,13 @@ fn supervise_store(gateway: &Gateway) -> Option<(Arc<Store>, JoinHandle<()>)> {
 }
 
 /// Shares strikes and bans with other gateways, if bans and a store are configured.
-fn share_bans(gateway: &Gateway) -> Option<JoinHandle<()>> {
+fn share_bans(gateway: &Gateway) -> Option<JoinSet<()>> {
     let redis = gateway.config.state.redis.as_ref()?;
     let (bans, store) = (gateway.bans.clone()?, gateway.store.clone()?);
     let (metrics, prefix) = (gateway.metrics.clone(), redis.prefix.clone());
-    Some(tokio::task::spawn_local(ban::share_bans(bans, metrics, store, prefix)))
+    let mut task = JoinSet::new();
+    task.spawn_local(ban::share_bans(bans, metrics, store, prefix));
+    Some(task)
 }
 
 /// Registers the state of the snapshots with the metrics of `gateway`, if it has any.

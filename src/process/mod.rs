@@ -10,8 +10,8 @@
 //! [`WorkerCommand`](sluicegate_proxy::downstream::worker_thread::WorkerCommand)s and waits for completion;
 //! [`gateway_tasks`] are the tasks beside the workers. [`hot_upgrade`] is the change of the program.
 //! [`reload_history`] and [`config_diff`] report on reloads, [`status`] on the gateway as a whole, [`heavy_keys`] on
-//! the keys of its limits. Gateways tell each other through the store about themselves ([`fleet`]), and about operators'
-//! entries and pauses of upstreams ([`entry_sharing`]).
+//! the keys of its limits. Gateways tell each other through the store about themselves ([`fleet`]), and about entries
+//! of operators and pauses of upstreams ([`entry_sharing`]).
 
 mod admin_actions;
 mod banner;
@@ -213,10 +213,7 @@ async fn serve_until_stopped(
         workers,
     });
     control.register_metrics(&gateway.metrics);
-    if let Some(store) = &gateway.store {
-        // Else the first requests would be decided without it.
-        store.wait_probed().await;
-    }
+    wait_for_store(&gateway).await;
     control.accept_all().await.map_err(failed)?;
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(admin) = admin {
@@ -244,6 +241,13 @@ async fn serve_until_stopped(
     control.shut_down().await;
     logging::flush_lines();
     outcome
+}
+
+/// Else the first requests would be decided without the store.
+async fn wait_for_store(gateway: &Gateway) {
+    if let Some(store) = &gateway.store {
+        store.wait_probed().await;
+    }
 }
 
 fn serve_admin(

@@ -60,7 +60,9 @@ impl ReloadHistory {
         watch(values::RELOADS, Some("failed"), |history| history.rejected.load(Relaxed));
         watch(values::GENERATION, None, ReloadHistory::generation);
         watch(values::RELOAD_TIME, None, |history| history.applied_at.load(Relaxed));
-        watch(values::LIVE_GATEWAYS, None, |history| history.live_gateways() as u64);
+        watch(values::LIVE_GATEWAYS, None, |history| {
+            history.gateways.lock().iter().filter(|gateway| gateway.strong_count() > 0).count() as u64
+        });
     }
 
     /// Records that `gateway` is in force, and its changes against the previous one.
@@ -101,11 +103,6 @@ impl ReloadHistory {
     /// Seconds since the process began to serve.
     pub fn uptime_seconds(&self) -> u64 {
         Now::read_clock().ns_since(self.started) / SECOND_NS
-    }
-
-    /// Gateways that still exist.
-    fn live_gateways(&self) -> usize {
-        self.gateways.lock().iter().filter(|gateway| gateway.strong_count() > 0).count()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::operate::admin::status::{
     GatewayNode, Outage, RedisServer, RedisStatus, RejectionRate, SharedTrouble, SnapshotStatus, Status,
     StatusBans, StatusLimit,
 };
-use crate::operate::traffic::LimitSizes;
+use crate::operate::traffic::read_sizes;
 use sluicegate_base::clock::Now;
 use sluicegate_proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use sluicegate_store::node_reports::{NodeReport, node_name};
@@ -17,14 +17,14 @@ impl ControlThread {
         let gateway = self.current.load_full();
         let redis = self.read_redis(&gateway).await;
         let now = Now::read_clock();
-        let (look, sizes) = (self.traffic.look_at(&gateway, now), LimitSizes::read(&gateway));
+        let (look, size_of) = (self.traffic.look_at(&gateway, now), read_sizes(&gateway));
         let closed = gateway.load.request_counts.sum(REQUESTS_CLOSED);
         let tasks = self.tasks.borrow();
         let snapshot = tasks.as_ref().and_then(GatewayTasks::snapshot_status);
         let active = gateway.active_bans(now);
         let limits = look.limits.iter().map(|found| StatusLimit {
             limit: gateway.limits[found.limit.0].name.to_string(),
-            keys: sizes.of_limit(found.limit).keys,
+            keys: size_of(found.limit).keys,
             rejected: found.rejected.total,
             rejected_per_s: found.rejected.per_s,
         });

@@ -9,7 +9,7 @@ use super::answer::{AdminError, Answer};
 use super::endpoint::{AdminRequest, Answered};
 use super::event_streams::STREAMS_MAX;
 use super::state::AdminState;
-use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook};
+use crate::operate::traffic::{LimitSize, LimitTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook, read_sizes};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_base::wall_clock::unix_ns;
@@ -168,9 +168,9 @@ fn busiest_limits<'a>(gateway: &'a Gateway, look: &TrafficLook) -> Vec<LimitRate
     let key = |limit: &LimitTraffic| (limit.rejected.per_s, limit.waited.per_s + limit.admitted.per_s);
     limits.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap_or(std::cmp::Ordering::Equal));
     limits.truncate(ROWS_MAX);
-    let sizes = LimitSizes::read(gateway);
+    let size_of = read_sizes(gateway);
     let rates = limits.into_iter().map(|found| {
-        let LimitSize { keys, waiting } = sizes.of_limit(found.limit);
+        let LimitSize { keys, waiting } = size_of(found.limit);
         LimitRates {
             limit: &gateway.limits[found.limit.0].name,
             admitted_per_s: found.admitted.per_s,
@@ -188,7 +188,7 @@ fn busiest_upstreams<'a>(gateway: &'a Gateway, look: &TrafficLook, now: Now) -> 
     let mut all: Vec<UpstreamRates<'_>> = shown
         .map(|(at, upstream)| {
             let response = look.upstream_times.get(at).copied().flatten();
-            UpstreamRates { response, ..count_states(upstream, now) }
+            count_states(upstream, response, now)
         })
         .collect();
     all.sort_by_key(|upstream| std::cmp::Reverse((upstream.ejected + upstream.down, upstream.in_flight)));
@@ -196,7 +196,7 @@ fn busiest_upstreams<'a>(gateway: &'a Gateway, look: &TrafficLook, now: Now) -> 
     all
 }
 
-fn count_states(upstream: &Upstream, now: Now) -> UpstreamRates<'_> {
+fn count_states(upstream: &Upstream, response: Option<Quantiles>, now: Now) -> UpstreamRates<'_> {
     let UpstreamStatus { servers, stop, queue, .. } = upstream.status_at(now);
     let count = |state: &str| servers.iter().filter(|server| server.state == state).count();
     UpstreamRates {
@@ -208,6 +208,6 @@ fn count_states(upstream: &Upstream, now: Now) -> UpstreamRates<'_> {
         in_flight: servers.iter().map(|server| u64::from(server.in_flight)).sum(),
         waiting: queue.map(|queue| queue.waiting),
         stopped_s: stop.map_or(0.0, |stop| stop.stopped_s),
-        response: None,
+        response,
     }
 }

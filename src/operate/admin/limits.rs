@@ -3,7 +3,7 @@
 use super::answer::Answer;
 use super::endpoint::{AdminRequest, Answered};
 use crate::operate::text_table::{or_dash, render_table};
-use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Traffic};
+use crate::operate::traffic::{LimitSize, LimitTraffic, Traffic, read_sizes};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::{describe_key, describe_limit, describe_rates};
@@ -53,14 +53,14 @@ json_object! {
 pub(super) async fn list_limits(request: AdminRequest) -> Answered {
     let gateway = request.state.gateway();
     let look = request.state.traffic.look_at(&gateway, Now::read_clock());
-    let sizes = LimitSizes::read(&gateway);
+    let size_of = read_sizes(&gateway);
     let mut found: Vec<&LimitTraffic> = look.limits.iter().collect();
     if request.query_value("by") == "rejected" {
         found.sort_by(|a, b| b.rejected.per_s.total_cmp(&a.rejected.per_s));
     }
     found.truncate(request.query_number("top"));
     let limits: Vec<LimitStatus> =
-        found.into_iter().map(|found| LimitStatus::of_limit(&gateway, &sizes, found)).collect();
+        found.into_iter().map(|found| LimitStatus::of_limit(&gateway, size_of(found.limit), found)).collect();
     let per_s = |traffic: &Traffic| format!("{:.1}", traffic.per_s);
     let rows = limits.iter().map(|limit| {
         [
@@ -81,9 +81,9 @@ pub(super) async fn list_limits(request: AdminRequest) -> Answered {
 }
 
 impl LimitStatus {
-    fn of_limit(gateway: &Gateway, sizes: &LimitSizes<'_>, found: &LimitTraffic) -> LimitStatus {
+    fn of_limit(gateway: &Gateway, size: LimitSize, found: &LimitTraffic) -> LimitStatus {
         let config = &gateway.limits[found.limit.0].config;
-        let LimitSize { keys, waiting } = sizes.of_limit(found.limit);
+        let LimitSize { keys, waiting } = size;
         let tiers = config.tiers.iter().map(|(tier, own)| TierNumbers {
             tier: tier.clone(),
             numbers: own.as_ref().map(|own| describe_rates(config, own).join(", ")),

@@ -30,11 +30,8 @@ const SERVING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between checks for its end.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The sockets to hand over.
-pub struct HandoverSockets {
-    pub sockets: Vec<(BindTarget, BoundSockets)>,
-    pub admin: Option<(SocketAddr, TcpListener)>,
-}
+/// The sockets to hand over: those of listeners, and that of the admin listener.
+pub type HandoverSockets = (Vec<(BindTarget, BoundSockets)>, Option<(SocketAddr, TcpListener)>);
 
 /// A new process that is ready to serve; dropping this before it serves kills it.
 pub struct Successor {
@@ -71,7 +68,7 @@ pub fn start_successor(handover: &HandoverSockets, pending: Arc<PendingChild>) -
     let child = spawn_program(theirs).map_err(failed)?;
     let mut successor = Successor { pid: child.id(), pending, channel };
     successor.pending.put_child(child)?;
-    match handover.send_sockets(&successor.channel).and_then(|()| successor.expect_message(READY)) {
+    match send_sockets(handover, &successor.channel).and_then(|()| successor.expect_message(READY)) {
         Ok(()) => Ok(successor),
         Err(error) => Err(successor.end_with_reason(&error, READY_TIMEOUT)),
     }
@@ -98,27 +95,25 @@ pub fn write_state(gateway: &Arc<Gateway>) -> io::Result<[File; 2]> {
     Ok([file, HandoverSections::from_gateway(gateway)?.write_memfd()?])
 }
 
-impl HandoverSockets {
-    fn send_sockets(&self, channel: &FdChannel) -> io::Result<()> {
-        for (target, sockets) in &self.sockets {
-            let text = match target {
-                BindTarget::Tcp(address) => [TCP, address.to_string().as_bytes()].concat(),
-                BindTarget::Unix(path) => [UNIX, path.as_os_str().as_bytes()].concat(),
-                BindTarget::Systemd(name) => [SYSTEMD, name.as_bytes()].concat(),
-            };
-            let handles: Vec<BorrowedFd<'_>> = match sockets {
-                BoundSockets::Tcp(all) => all.iter().map(AsFd::as_fd).collect(),
-                BoundSockets::Unix(one, _) => vec![one.as_fd()],
-            };
-            for some in handles.chunks(SOCKETS_MAX) {
-                channel.send_message(&text, some)?;
-            }
+fn send_sockets((listeners, admin): &HandoverSockets, channel: &FdChannel) -> io::Result<()> {
+    for (target, sockets) in listeners {
+        let text = match target {
+            BindTarget::Tcp(address) => [TCP, address.to_string().as_bytes()].concat(),
+            BindTarget::Unix(path) => [UNIX, path.as_os_str().as_bytes()].concat(),
+            BindTarget::Systemd(name) => [SYSTEMD, name.as_bytes()].concat(),
+        };
+        let handles: Vec<BorrowedFd<'_>> = match sockets {
+            BoundSockets::Tcp(all) => all.iter().map(AsFd::as_fd).collect(),
+            BoundSockets::Unix(one, _) => vec![one.as_fd()],
+        };
+        for some in handles.chunks(SOCKETS_MAX) {
+            channel.send_message(&text, some)?;
         }
-        if let Some((address, listener)) = &self.admin {
-            channel.send_message(&[ADMIN, address.to_string().as_bytes()].concat(), &[listener.as_fd()])?;
-        }
-        channel.send_message(ALL, &[])
     }
+    if let Some((address, listener)) = admin {
+        channel.send_message(&[ADMIN, address.to_string().as_bytes()].concat(), &[listener.as_fd()])?;
+    }
+    channel.send_message(ALL, &[])
 }
 
 impl Successor {

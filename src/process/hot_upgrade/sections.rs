@@ -30,12 +30,8 @@ pub const OPERATORS: (&str, u32) = ("operators", 1);
 #[derive(Debug, Default)]
 pub struct HandoverSections(Vec<HandoverSection>);
 
-#[derive(Debug)]
-struct HandoverSection {
-    name: String,
-    version: u32,
-    content: Vec<u8>,
-}
+/// A name, its version and the content.
+type HandoverSection = (String, u32, Vec<u8>);
 
 impl HandoverSections {
     /// Collects the state of `gateway`, which charges the store nothing from now on.
@@ -53,14 +49,14 @@ impl HandoverSections {
 
     fn add_section(&mut self, (name, version): (&str, u32), content: &impl Serialize) -> io::Result<()> {
         let content = serde_json::to_vec(content)?;
-        self.0.push(HandoverSection { name: name.to_owned(), version, content });
+        self.0.push((name.to_owned(), version, content));
         Ok(())
     }
 
     /// `None` = the section is missing, has another version only, or is garbled, which is logged.
     pub fn parse_section<T: DeserializeOwned>(&self, (name, version): (&str, u32)) -> Option<T> {
-        let section = self.0.iter().find(|one| one.name == name && one.version == version)?;
-        let read = serde_json::from_slice(&section.content);
+        let (_, _, content) = self.0.iter().find(|(one, own, _)| one == name && *own == version)?;
+        let read = serde_json::from_slice(content);
         read.inspect_err(|error| tracing::warn!(section = name, %error, "the hand-over cannot be read")).ok()
     }
 
@@ -70,7 +66,7 @@ impl HandoverSections {
     /// There is no memory.
     pub fn write_memfd(&self) -> io::Result<File> {
         let mut bytes = Vec::new();
-        for HandoverSection { name, version, content } in &self.0 {
+        for (name, version, content) in &self.0 {
             bytes.extend((name.len() as u32).to_le_bytes());
             bytes.extend((content.len() as u32).to_le_bytes());
             bytes.extend(version.to_le_bytes());
@@ -91,19 +87,16 @@ impl HandoverSections {
         let mut bytes = Vec::new();
         file.take(BYTES_MAX).read_to_end(&mut bytes)?;
         let mut rest = bytes.as_slice();
-        Ok(HandoverSections(std::iter::from_fn(|| HandoverSection::split_section(&mut rest)).collect()))
+        Ok(HandoverSections(std::iter::from_fn(|| split_section(&mut rest)).collect()))
     }
 }
 
-impl HandoverSection {
-    fn split_section(bytes: &mut &[u8]) -> Option<HandoverSection> {
-        let [name, content, version] = [take_u32(bytes)?, take_u32(bytes)?, take_u32(bytes)?];
-        let (name, rest) = bytes.split_at_checked(name as usize)?;
-        let (content, rest) = rest.split_at_checked(content as usize)?;
-        *bytes = rest;
-        let name = String::from_utf8_lossy(name).into_owned();
-        Some(HandoverSection { name, version, content: content.to_vec() })
-    }
+fn split_section(bytes: &mut &[u8]) -> Option<HandoverSection> {
+    let [name, content, version] = [take_u32(bytes)?, take_u32(bytes)?, take_u32(bytes)?];
+    let (name, rest) = bytes.split_at_checked(name as usize)?;
+    let (content, rest) = rest.split_at_checked(content as usize)?;
+    *bytes = rest;
+    Some((String::from_utf8_lossy(name).into_owned(), version, content.to_vec()))
 }
 
 fn take_u32(bytes: &mut &[u8]) -> Option<u32> {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::line_pattern;
 use super::record::LogRecord;
-use super::time;
+use super::time::{self, LogTime};
 
 /// Fills `record` from a line. `None`: the line has another format; the record is then undefined.
 pub fn parse_line(line: &[u8], record: &mut LogRecord) -> Option<()> {
@@ -32,7 +32,7 @@ pub fn parse_line(line: &[u8], record: &mut LogRecord) -> Option<()> {
 }
 
 /// The first date in brackets, and the text around it.
-fn find_date(line: &[u8]) -> Option<(&[u8], (u64, bool), &[u8])> {
+fn find_date(line: &[u8]) -> Option<(&[u8], LogTime, &[u8])> {
     memchr::memchr_iter(b'[', line).find_map(|start| {
         let inner = &line[start + 1..];
         let end = memchr::memchr(b']', inner)?;

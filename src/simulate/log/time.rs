@@ -1,8 +1,10 @@
 //! Reads the times that logs contain, without allocations.
 
-/// `2026-11-20T20:22:11.045123Z`, with any number of decimals and `Z` or an offset: nanoseconds since 1970, and whether
-/// there were decimals.
-pub fn parse_rfc3339(text: &[u8]) -> Option<(u64, bool)> {
+/// Nanoseconds since 1970, and whether there were decimals.
+pub type LogTime = (u64, bool);
+
+/// `2026-11-20T20:22:11.045123Z`, with any number of decimals and `Z` or an offset.
+pub fn parse_rfc3339(text: &[u8]) -> Option<LogTime> {
     let (date, time) = (text.get(..10)?, text.get(11..)?);
     if !matches!(text.get(10)?, b'T' | b't' | b' ') || date[4] != b'-' || date[7] != b'-' {
         return None;
@@ -11,9 +13,9 @@ pub fn parse_rfc3339(text: &[u8]) -> Option<(u64, bool)> {
     parse_moment(days, time, |zone| if matches!(zone, b"Z" | b"z") { Some(0) } else { parse_offset(zone) })
 }
 
-/// `06/Feb/2009:12:14:14.655` or `06/Feb/2009:12:14:14 +0000`, as nginx and HAProxy write it: nanoseconds since 1970,
-/// and whether there were decimals. Without an offset it counts as UTC.
-pub fn parse_common(text: &[u8]) -> Option<(u64, bool)> {
+/// `06/Feb/2009:12:14:14.655` or `06/Feb/2009:12:14:14 +0000`, as nginx and HAProxy write it. Without an
+/// offset it counts as UTC.
+pub fn parse_common(text: &[u8]) -> Option<LogTime> {
     let (date, time) = (text.get(..11)?, text.get(12..)?);
     if date[2] != b'/' || date[6] != b'/' || text[11] != b':' {
         return None;
@@ -101,7 +103,7 @@ fn days_since_1970(year: u64, month: u64, day: u64) -> Option<i64> {
 }
 
 /// A time of a day, with the offset in seconds that `read_zone` finds behind it.
-fn parse_moment(days: i64, time: &[u8], read_zone: fn(&[u8]) -> Option<i64>) -> Option<(u64, bool)> {
+fn parse_moment(days: i64, time: &[u8], read_zone: fn(&[u8]) -> Option<i64>) -> Option<LogTime> {
     let (second, rest) = parse_clock(time)?;
     let (fraction, zone) = parse_fraction(rest)?;
     let whole = u64::try_from(days * 86_400 + second as i64 - read_zone(zone)?).ok()?;

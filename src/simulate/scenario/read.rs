@@ -60,10 +60,9 @@ pub fn load_file(path: &Path, config: Option<&Path>) -> Result<ScenarioFile, Pro
         return Err(report(sink.into_sorted().0));
     };
     let config = config::load(&config_path)?.config;
-    let read = read_file(&fields, &config);
+    let (start, scenarios) = read_file(&fields, &config);
     fields.report_unknown_here();
     let (problems, _) = sink.into_sorted();
-    let (start, scenarios) = read;
     match problems.is_empty() {
         true => Ok(ScenarioFile { name, config_path, config, start, scenarios }),
         false => Err(report(problems)),
