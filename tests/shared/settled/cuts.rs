@@ -17,7 +17,11 @@ const ALGORITHMS: [&str; 3] = ["fixed_window", "sliding_window", "sliding_log"];
 /// A response of so many pieces.
 fn streaming(pieces: usize) -> Reply {
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", pieces * PIECE);
-    (0..pieces).fold(Reply::raw(head), |reply, _| reply.then("x".repeat(PIECE)).pause(ms(5))).close()
+    stream_pieces(Reply::raw(head), pieces).close()
+}
+
+fn stream_pieces(reply: Reply, pieces: usize) -> Reply {
+    (0..pieces).fold(reply, |reply, _| reply.then("x".repeat(PIECE)).pause(ms(5)))
 }
 
 /// Gateways whose limit of an algorithm cuts responses.
@@ -285,6 +289,65 @@ fn a_killed_redis_does_not_let_a_response_run() {
     fleet.wait_enforcing();
     eventually("the debts in Redis", || stored(&redis) >= LIMIT / 2 - 100_000);
     assert!(stored(&redis) <= delivered, "{} of {delivered}", stored(&redis));
+}
+
+/// While gateways disagree about the numbers, the share of the caller's own tier lets a response go on that Redis
+/// refuses, and not that of another tier of the same key, which is used up.
+#[test]
+fn the_share_of_the_own_tier_extends_a_response() {
+    const OTHERS: u64 = 60_000;
+    const BEGUN: u64 = 100_000;
+    at_once(ALGORITHMS, |algorithm| {
+        undisturbed(|| {
+            let redis = Redis::start();
+            let gate = Gate::default();
+            let held = gate.clone();
+            let upstream = Upstream::new(move |seen| match &*seen.target {
+                "/held" => {
+                    let head = "HTTP/1.1 200 OK\r\nContent-Length: 1600000\r\nConnection: close\r\n\r\n";
+                    let begun = stream_pieces(Reply::raw(head), 25).until(&held);
+                    stream_pieces(begun, 375).close()
+                }
+                _ => streaming(400),
+            });
+            let head = counting_on(&redis.url(), "150ms");
+            let fleet = Fleet::before(upstream, 2, |place, upstream| {
+                let (charge, rate) = ("{ units: bytes, over: cut }", OTHERS + place as u64);
+                format!(
+                    "{head}account: {{ from: header:x-account, tier: {{ members: {{ ann: gold }} }} }}\n\
+                     limits:\n  egress: {{ key: global, algorithm: {algorithm}, rate: {rate}/30d, \
+                       charge: {charge}, tiers: {{ gold: {{ rate: {LIMIT}/30d }} }} }}\n\
+                     locations:\n  - {{ path: /, upstream: \"{upstream}\", limits: egress }}\n"
+                )
+            });
+            fleet.wait_enforcing();
+            fleet.wait_nodes(2);
+            let [one, other] = [&fleet.gateways[0], &fleet.gateways[1]];
+            let differ = || one.metric("sluicegate_limit_numbers_differ", &["limit=\"egress\""]) == 1.0;
+            eventually("other numbers", differ);
+            assert!(deliver(one) < OTHERS + 400 * PER_MS, "the other tier is used up");
+            let gold = |target| get(target).header("Connection", "close").header("X-Account", "ann").bytes();
+            let mut client = one.client();
+            client.send(gold("/held"));
+            client.raw_head(PATIENCE).expect("a head");
+            client.skip(BEGUN as usize, PATIENCE);
+            let mut clients = [0, 1].map(|_| other.client());
+            clients.iter_mut().for_each(|client| client.send(gold("/")));
+            for client in &mut clients {
+                client.raw_head(PATIENCE).expect("a head");
+                client.until_close();
+            }
+            gate.open();
+            let delivered = BEGUN + client.until_close().0.len() as u64;
+            if fleet.metric(DEGRADED, &[]) > 0.0 {
+                return None;
+            }
+            println!("{algorithm}: {delivered} of {}", LIMIT / 2);
+            let most = LIMIT / 2 + 2 * STEP + 160 * PER_MS;
+            assert!((LIMIT / 2 - 2 * STEP..=most).contains(&delivered), "{algorithm}: {delivered} of {most}");
+            Some(())
+        });
+    });
 }
 
 /// What a streaming response has taken stays taken when another response clears the key.

@@ -188,7 +188,7 @@ impl Claim {
         }
     }
 
-    /// The units to peek with: the rate is known already, and no turn in a fair queue depends on them.
+    /// The units for its own rate. A claim does not keep the variant, which its rate tells, nor the turn in a fair queue.
     pub(crate) fn to_units(&self) -> Units {
         Units {
             key: self.table_key(),

@@ -111,8 +111,11 @@ impl ExtendedClaims<'_> {
         self.used.saturating_sub(self.held)
     }
 
+    /// Units of the variant that judged the request.
     fn units(&self, cost: u64) -> Units {
-        Units { cost, ..self.claims[0].to_units() }
+        let located = self.limit.config.locate_rate(self.claims[0].rate.into());
+        let variant = located.map_or(0, |(variant, ..)| variant);
+        Units { cost, variant, ..self.claims[0].to_units() }
     }
 
     fn hold_part(&mut self, units: u64, source: PartSource) {
