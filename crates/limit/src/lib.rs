@@ -112,8 +112,8 @@ pub struct ChargeRecord {
     since: ChargeMark,
     /// Node among the waiters; [`queue::NO_NODE`] for one that never waited or has noticed its turn.
     node: u32,
-    /// Taken from a shared overflow counter.
-    shared: bool,
+    /// Taken from an overflow counter.
+    overflow: bool,
     /// The queue was full, and another waiter has to make room.
     displaces: bool,
     /// The epoch of the parameters by which it was taken.
@@ -160,7 +160,7 @@ impl Limit {
         each!(&self.meters, meters => meters.iter().map(|meter| meter.table.key_count()).max().unwrap_or(0))
     }
 
-    /// Requests judged on a shared overflow counter; of rates that judge together, by the one with most.
+    /// Requests judged on an overflow counter; of rates that judge together, by the one with most.
     pub fn overflow_count(&self) -> u64 {
         each!(&self.meters, meters => {
             let updates = |rate: usize| meters[rate].table.overflow_updates();
@@ -317,7 +317,7 @@ impl Limit {
 impl ChargeRecord {
     /// True if both were taken at one moment of a counter, so that they are settled as one.
     pub fn is_settled_with(&self, other: &ChargeRecord) -> bool {
-        let id = |charge: &ChargeRecord| (charge.since.at_ns(), charge.shared, charge.epoch);
+        let id = |charge: &ChargeRecord| (charge.since.at_ns(), charge.overflow, charge.epoch);
         id(self) == id(other)
     }
 

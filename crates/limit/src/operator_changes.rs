@@ -104,7 +104,7 @@ impl Limit {
         // Checked once more by each reset, under the lock of the shard.
         let own =
             |rate: usize| rated!(&self.meters, rate, meter => meter.table.update_own(key, now, |_, _, _| {}));
-        if rates.clone().any(|rate| own(rate) == OwnEntry::Shared) {
+        if rates.clone().any(|rate| own(rate) == OwnEntry::Overflow) {
             return Err(ResetFault::SharedCounter);
         }
         let mut reset = KeyReset::default();
@@ -115,7 +115,7 @@ impl Limit {
                     reset.waiting = reset.waiting.max(waiting);
                 }
                 OwnEntry::Absent => {}
-                OwnEntry::Shared => return Err(ResetFault::SharedCounter),
+                OwnEntry::Overflow => return Err(ResetFault::SharedCounter),
             }
         }
         Ok(reset)

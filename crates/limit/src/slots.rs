@@ -14,7 +14,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_model::KeyPart;
 
 /// The slots of a limit that judges rates.
-const NOT_LIMITED: SlotGrant = SlotGrant { shared: false, waits: false };
+const NOT_LIMITED: SlotGrant = SlotGrant { overflow: false, waits: false };
 
 // === impl Limit ===
 
@@ -121,11 +121,11 @@ impl Limit {
         rate: usize,
         key: &CounterKey,
         slots: u64,
-        shared: bool,
+        overflow: bool,
         now: impl FnOnce() -> Now,
     ) {
         if let Some(own) = self.slots(rate) {
-            own.release_slots(key, slots, shared, now);
+            own.release_slots(key, slots, overflow, now);
         }
     }
 }

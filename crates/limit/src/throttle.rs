@@ -179,9 +179,9 @@ impl ThrottleTable {
         terms: &ThrottleTerms,
         now: Now,
     ) -> Result<ThrottleAnswer, TableFull> {
-        self.0.update_entry(key, now, |entry, (), (), shared| {
+        self.0.update_entry(key, now, |entry, (), (), overflow| {
             // Keys that share a counter would be judged by each other's numbers.
-            if shared {
+            if overflow {
                 return Err(TableFull);
             }
             let (answer, next) = terms.judge(entry.0, now);
@@ -213,7 +213,7 @@ impl TableEntry for TatEntry {
         self.0 <= now.0
     }
 
-    /// No key ever uses a shared counter.
+    /// No key ever uses an overflow counter.
     fn inherit_overflow(&self) -> Option<TatEntry> {
         Some(TatEntry::default())
     }

@@ -254,8 +254,8 @@ impl Bans {
 
     /// Installs a ban that the store announced.
     pub fn install_ban(&self, key: &CounterKey, until: Now, repeats: u32, now: Now) -> InstallOutcome {
-        let installed = self.state.table.update_entry(key, now, |record, pool, (), shared| {
-            if shared {
+        let installed = self.state.table.update_entry(key, now, |record, pool, (), overflow| {
+            if overflow {
                 return InstallOutcome::NoRoom;
             }
             let current_end = record.banned_until.max(now.0);
@@ -275,8 +275,8 @@ impl Bans {
     }
 
     pub fn count_strike(&self, key: &CounterKey, now: Now) -> StrikeOutcome {
-        let strike = self.state.table.update_entry(key, now, |record, pool, (), shared| {
-            if shared {
+        let strike = self.state.table.update_entry(key, now, |record, pool, (), overflow| {
+            if overflow {
                 return StrikeOutcome::Uncounted;
             }
             if record.banned_until > now.0 {

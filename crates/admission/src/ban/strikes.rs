@@ -62,7 +62,7 @@ impl TableEntry for ClientRecord {
         self.idle_at <= now.0
     }
 
-    /// A shared overflow record never counts anything, so a newcomer inherits nothing.
+    /// An overflow record never counts anything, so a newcomer inherits nothing.
     fn inherit_overflow(&self) -> Option<ClientRecord> {
         Some(ClientRecord::default())
     }

@@ -34,7 +34,7 @@ impl ChainPermit {
                 (ClaimKind::Slots { grant, .. }, _) if grant.waits => LimitOutcome::Wait,
                 (ClaimKind::Slots { .. }, _) => LimitOutcome::Admit,
                 (ClaimKind::LackedSlots, _) => LimitOutcome::Reject,
-                (ClaimKind::Shared(index), Some(store)) => store.slots_outcome(index)?,
+                (ClaimKind::InStore(index), Some(store)) => store.slots_outcome(index)?,
                 _ => return None,
             };
             let dry_run = limits[usize::from(claim.limit_index)].is_dry_run(claim.unenforced);
@@ -68,7 +68,7 @@ impl ChainPermit {
         let ClaimSet { claims, store_holds, .. } = &self.held;
         let holds_slots = |claim: &Claim| match (claim.kind, store_holds) {
             (ClaimKind::Slots { .. }, _) => true,
-            (ClaimKind::Shared(index), Some(store)) => store.holds_slots(index),
+            (ClaimKind::InStore(index), Some(store)) => store.holds_slots(index),
             _ => false,
         };
         claims.iter().any(holds_slots) || self.reserving_limits().next().is_some()

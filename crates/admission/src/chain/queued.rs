@@ -221,7 +221,7 @@ impl Queued {
             let limit: &Arc<Limit> = &limits[usize::from(claim.limit_index)];
             let turn = match (&mut claim.kind, store_holds.as_mut()) {
                 (ClaimKind::Charge(charge), _) => limit.check_turn(rate, &key, charge, now, cx.waker()),
-                (ClaimKind::Shared(index), Some(store)) => store.poll_turn(*index, now, cx.waker()),
+                (ClaimKind::InStore(index), Some(store)) => store.poll_turn(*index, now, cx.waker()),
                 _ => continue,
             };
             match turn {

@@ -160,7 +160,7 @@ impl RateParams for FixedWindowParams {
         (window, charges): Locked<'_, Self>,
         units: &Units,
         now: Now,
-        shared: bool,
+        overflow: bool,
     ) -> Charged {
         let used = if window.is_running(now) { window.used } else { 0 };
         if units.cost > self.quota.max.saturating_sub(used) {
@@ -168,7 +168,7 @@ impl RateParams for FixedWindowParams {
         }
         self.begin_window(window, now);
         window.used = { window.used }.saturating_add(units.cost);
-        let charge = self.quota.record_charge(charges, units, window.ends, shared);
+        let charge = self.quota.record_charge(charges, units, window.ends, overflow);
         (self.build_decision(window, 0, now), Some(charge))
     }
 

@@ -71,9 +71,9 @@ pub(crate) trait RateParams: MeterParams<Entry: TableEntry<Extra: AsMut<ShardCha
     /// Brings a counter up to date: carries its debt, and lets the waiters go that are due.
     fn advance_entry(&self, counter: Locked<'_, Self>, now: Now, wakers: &mut Self::Wakers);
 
-    /// Judges units and takes them unless it rejects. The counter is up to date; `shared`: it is a shared overflow
+    /// Judges units and takes them unless it rejects. The counter is up to date; `overflow`: it is an overflow
     /// counter.
-    fn charge_entry(&self, counter: Locked<'_, Self>, units: &Units, now: Now, shared: bool) -> Charged;
+    fn charge_entry(&self, counter: Locked<'_, Self>, units: &Units, now: Now, overflow: bool) -> Charged;
 
     /// Judges units and takes none. The counter is up to date.
     fn peek_entry(&self, counter: Locked<'_, Self>, units: &Units, now: Now) -> Decision;
@@ -118,9 +118,9 @@ impl<N: RateParams> Meter<N> {
     #[inline]
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> Charged {
         waking(|wakers| {
-            self.table.update_entry(&units.key, now, |entry, extra, params, shared| {
+            self.table.update_entry(&units.key, now, |entry, extra, params, overflow| {
                 params.advance_entry((entry, extra), now, wakers);
-                self.judge_by(params, |params| params.charge_entry((entry, extra), units, now, shared))
+                self.judge_by(params, |params| params.charge_entry((entry, extra), units, now, overflow))
             })
         })
     }

@@ -25,8 +25,8 @@ pub(crate) struct ForcedUnits<'a> {
     pub units: u64,
     /// The charge with which they count, if that still counts.
     pub own: Option<&'a ChargeRecord>,
-    /// The counter is a shared overflow counter.
-    pub shared: bool,
+    /// The counter is an overflow counter.
+    pub overflow: bool,
 }
 
 /// Parameters by which charges are settled. Every counter that they get is up to date.
@@ -76,7 +76,7 @@ impl<N: SettleParams> Meter<N> {
         record: impl FnOnce(&mut ShardCharges, u64),
     ) -> u64 {
         let excess = actual.saturating_sub(reserved);
-        let settled = self.table.update_charged(key, charge.shared, |entry, extra, params| {
+        let settled = self.table.update_charged(key, charge.overflow, |entry, extra, params| {
             let epoch = extra.as_mut().charge_epoch(params.epoch());
             let own = Some(charge).filter(|charge| charge.epoch == epoch);
             let forgiven = entry.map(|entry| {
@@ -85,7 +85,7 @@ impl<N: SettleParams> Meter<N> {
                     let units = reserved - actual;
                     params.give_back((entry, extra), &GivenBack { key, charge, units }, now);
                 }
-                let forced = ForcedUnits { key, units: excess, own, shared: charge.shared };
+                let forced = ForcedUnits { key, units: excess, own, overflow: charge.overflow };
                 if excess > 0 { params.force_units((entry, extra), &forced, now) } else { 0 }
             });
             record(extra.as_mut(), forgiven.unwrap_or(0));
@@ -95,9 +95,9 @@ impl<N: SettleParams> Meter<N> {
             Some(forgiven) => forgiven,
             None if excess == 0 => 0,
             // The counter was dropped since, because all that it counted had left.
-            None => self.table.update_entry(key, now, |entry, extra, params, shared| {
+            None => self.table.update_entry(key, now, |entry, extra, params, overflow| {
                 advance_settled(params, (entry, extra), now);
-                let forced = ForcedUnits { key, units: excess, own: None, shared };
+                let forced = ForcedUnits { key, units: excess, own: None, overflow };
                 params.force_units((entry, extra), &forced, now)
             }),
         }

@@ -80,12 +80,12 @@ impl WindowQuota {
         charges: &mut ShardCharges,
         units: &Units,
         at_ns: u64,
-        shared: bool,
+        overflow: bool,
     ) -> ChargeRecord {
         let epoch = charges.charge_epoch(self.epoch);
         let since = ChargeMark::at_moment(at_ns);
-        let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
-        if self.settle_terms.clears && !shared {
+        let charge = ChargeRecord { since, node: NO_NODE, overflow, displaces: false, epoch };
+        if self.settle_terms.clears && !overflow {
             charges.open_charge(&units.key, units.cost, &charge);
         }
         charge

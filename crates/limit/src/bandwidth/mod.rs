@@ -45,8 +45,8 @@ struct BandwidthEntry(u64);
 struct Reservation {
     bytes: u64,
     due: Now,
-    /// Taken from a shared overflow bucket.
-    shared: bool,
+    /// Taken from an overflow bucket.
+    overflow: bool,
 }
 
 /// One body's share in the bandwidth of its key. Dropping it cancels a reservation that was not used.
@@ -85,16 +85,16 @@ impl Bandwidth {
     fn reserve_bytes(&self, key: &CounterKey, wanted: u64, now: Now) -> Reservation {
         let bytes = wanted.min(self.piece);
         let takes_ns = self.transfer_ns(bytes);
-        self.table.update_entry(key, now, |bucket, (), (), shared| {
+        self.table.update_entry(key, now, |bucket, (), (), overflow| {
             bucket.0 = bucket.0.max(now.0).saturating_add(takes_ns);
-            Reservation { bytes, due: Now(bucket.0.saturating_sub(self.burst_ns)), shared }
+            Reservation { bytes, due: Now(bucket.0.saturating_sub(self.burst_ns)), overflow }
         })
     }
 
     /// Cancels a reservation: later ones are due sooner.
     fn cancel_reservation(&self, key: &CounterKey, reservation: Reservation) {
         let takes_ns = self.transfer_ns(reservation.bytes);
-        self.table.update_existing(key, reservation.shared, |bucket, (), ()| {
+        self.table.update_existing(key, reservation.overflow, |bucket, (), ()| {
             bucket.0 = bucket.0.saturating_sub(takes_ns)
         });
     }

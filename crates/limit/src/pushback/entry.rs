@@ -79,7 +79,7 @@ impl TableEntry for PushbackEntry {
         self.queue == NO_NODE && !is_counting && !self.remembers_pause(now)
     }
 
-    /// The newcomer has the pause of the shared entry, but its own queue.
+    /// The newcomer has the pause of the overflow entry, but its own queue.
     fn inherit_overflow(&self) -> Option<PushbackEntry> {
         Some(PushbackEntry { queue: NO_NODE, ..*self })
     }

@@ -55,8 +55,8 @@ pub enum PauseDecision {
 pub struct PauseWaiter {
     pauses: Arc<Pauses>,
     key: CounterKey,
-    /// The entry is a shared overflow entry.
-    shared: bool,
+    /// The entry is an overflow entry.
+    overflow: bool,
     /// The node in the queue; [`NO_NODE`] once it has left.
     node: u32,
 }
@@ -157,7 +157,7 @@ impl Pauses {
     pub fn enter(self: &Arc<Self>, key: CounterKey, now: Now, terms: Option<WaitTerms>) -> PauseDecision {
         let front = terms.map_or(NO_FRONT, |terms| terms.front_ns);
         let decision = waking(|wakers| {
-            self.table.update_entry(&key, now, |entry, queues, (), shared| {
+            self.table.update_entry(&key, now, |entry, queues, (), overflow| {
                 entry.depart_due(queues, now, wakers);
                 let Some(paused) = entry.find_pause(queues, now, front) else {
                     entry.pass_request(now, front);
@@ -171,7 +171,7 @@ impl Pauses {
                 let span = u128::from(front);
                 let own = NewWaiter { fair: 0, cost: 1, span, until: Some(terms.latest), since: now };
                 let node = queues.push_waiter(&mut entry.queue, own);
-                PauseDecision::Wait(PauseWaiter { pauses: self.clone(), key, shared, node })
+                PauseDecision::Wait(PauseWaiter { pauses: self.clone(), key, overflow, node })
             })
         });
         self.waits.fetch_add(u64::from(matches!(decision, PauseDecision::Wait(_))), Relaxed);
@@ -213,7 +213,7 @@ impl Pauses {
         }
         let node = place.node;
         let turn = waking(|wakers| {
-            self.table.update_existing(&place.key, place.shared, |entry, queues, ()| {
+            self.table.update_existing(&place.key, place.overflow, |entry, queues, ()| {
                 entry.depart_due(queues, now, wakers);
                 let waiting = queues.find_waiting(node).map(|(own, _)| (own.until, own.span));
                 let Some((latest, front)) = waiting else {
@@ -274,7 +274,7 @@ impl Drop for PauseWaiter {
             return;
         }
         waking(|wakers| {
-            self.pauses.table.update_existing(&self.key, self.shared, |entry, queues, ()| {
+            self.pauses.table.update_existing(&self.key, self.overflow, |entry, queues, ()| {
                 queues.remove_waiter(&mut entry.queue, self.node, wakers);
             })
         });

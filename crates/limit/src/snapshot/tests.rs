@@ -102,7 +102,7 @@ fn used_limits() -> Vec<Arc<Limit>> {
         }
     }
     assert_eq!(
-        limits[2].acquire_slots(0, &units(1).key, 1, false, now).map(|grant| grant.shared),
+        limits[2].acquire_slots(0, &units(1).key, 1, false, now).map(|grant| grant.overflow),
         Some(false)
     );
     limits
@@ -132,7 +132,7 @@ fn counters_are_restored() {
     assert_eq!((seen(2), remaining_units(&limits[1], 0, 2, now)), ([2, 4, 2, 8], 3));
     assert_eq!((seen(3), remaining_units(&limits[1], 0, 3, now)), ([3, 5, 3, 9], 4));
     let grant = limits[2].acquire_slots(0, &units(1).key, 1, false, now);
-    assert_eq!(grant.map(|grant| grant.shared), Some(false), "nothing is in flight");
+    assert_eq!(grant.map(|grant| grant.overflow), Some(false), "nothing is in flight");
 }
 
 #[test]

@@ -13,33 +13,35 @@ pub enum OwnEntry<R> {
     /// There is none: the key has used nothing.
     Absent,
     /// The table is full, and the key shares an overflow counter with others.
-    Shared,
+    Overflow,
 }
 
 // === impl Table ===
 
 impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
     /// Runs `step` on an entry that [`Table::update_entry`] updated before; `None` if it was dropped since, which
-    /// happens to idle entries only. `shared` is the flag that [`Table::update_entry`] passed.
+    /// happens to idle entries only. `overflow` is the flag that [`Table::update_entry`] passed.
     pub fn update_existing<R>(
         &self,
         key: &CounterKey,
-        shared: bool,
+        overflow: bool,
         step: impl FnOnce(&mut E, &mut E::Extra, &N) -> R,
     ) -> Option<R> {
-        self.update_charged(key, shared, |entry, extra, params| entry.map(|entry| step(entry, extra, params)))
+        self.update_charged(key, overflow, |entry, extra, params| {
+            entry.map(|entry| step(entry, extra, params))
+        })
     }
 
     /// [`Table::update_existing`] with a `step` that runs as well if the entry was dropped.
     pub fn update_charged<R>(
         &self,
         key: &CounterKey,
-        shared: bool,
+        overflow: bool,
         step: impl FnOnce(Option<&mut E>, &mut E::Extra, &N) -> R,
     ) -> R {
-        if shared {
-            let (overflow, index) = self.find_overflow(key);
-            let mut guard = overflow.lock();
+        if overflow {
+            let (shard, index) = self.find_overflow(key);
+            let mut guard = shard.lock();
             let (entry, extra, params) = guard.entry_at(index);
             return step(Some(entry), extra, params);
         }
@@ -68,7 +70,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         let (overflow, index) = self.find_overflow(key);
         let mut guard = overflow.lock();
         let (entry, _, params) = guard.entry_at(index);
-        if params.is_idle(entry, now) { OwnEntry::Absent } else { OwnEntry::Shared }
+        if params.is_idle(entry, now) { OwnEntry::Absent } else { OwnEntry::Overflow }
     }
 
     /// Calls `visit` for every entry with a slot, one shard locked at a time.

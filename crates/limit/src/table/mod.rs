@@ -172,13 +172,13 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         self.keys_stored.load(Relaxed)
     }
 
-    /// The number of times that [`Table::update_entry`] updated a shared overflow counter.
+    /// The number of times that [`Table::update_entry`] updated an overflow counter.
     pub fn overflow_updates(&self) -> u64 {
         self.overflow_updates.load(Relaxed)
     }
 
     /// Runs `step` on the entry of `key` under its lock, making one if there is none. The flag says whether the entry
-    /// is a shared overflow counter.
+    /// is an overflow counter.
     #[inline]
     pub fn update_entry<R>(
         &self,
@@ -228,20 +228,20 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         {
             return self.store_newcomer(shard, hash, slot, now, E::default(), step);
         }
-        // The shard stays locked, so that the key gets no slot while it is charged to the shared counter.
+        // The shard stays locked, so that the key gets no slot while it is charged to the overflow counter.
         if !self.overflowed.swap(true, Relaxed) {
             let (limit, keys_max) = (&*self.owner, self.capacity.keys_max());
             tracing::warn!(limit, keys_max, "the table is full; new keys get no counter of their own");
         }
         let (overflow, index) = self.find_overflow(key);
         let mut guard = overflow.lock();
-        let (shared, shared_extra, shared_params) = guard.entry_at(index);
-        match (slot, shared.inherit_overflow()) {
+        let (counter, extra, params) = guard.entry_at(index);
+        match (slot, counter.inherit_overflow()) {
             (Some(slot), Some(mut entry)) => {
-                if !Arc::ptr_eq(shared_params, &shard.params) {
+                if !Arc::ptr_eq(params, &shard.params) {
                     // One of the two is already converted. An inherited entry has no waiters to wake.
                     let counter = (&mut entry, &mut shard.extra);
-                    shard.params.convert_entry(counter, shared_params, now, &mut Vec::new());
+                    shard.params.convert_entry(counter, params, now, &mut Vec::new());
                 }
                 drop(guard);
                 self.store_newcomer(shard, hash, slot, now, entry, step)
@@ -249,7 +249,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
             (slot, _) => {
                 self.keys_stored.fetch_sub(usize::from(slot.is_some()), Relaxed);
                 self.overflow_updates.fetch_add(1, Relaxed);
-                step(shared, shared_extra, shared_params, true)
+                step(counter, extra, params, true)
             }
         }
     }

@@ -27,9 +27,9 @@ fn key(id: u128) -> CounterKey {
 
 /// Counts up for `id`, not idle before `until`; returns the count and whether it is shared.
 fn count_up(table: &Table<ExpiringEntry>, id: u128, now: u64, until: u64) -> (u32, bool) {
-    table.update_entry(&key(id), Now(now), |entry, _, (), shared| {
+    table.update_entry(&key(id), Now(now), |entry, _, (), overflow| {
         *entry = ExpiringEntry { count: entry.count + 1, until };
-        (entry.count, shared)
+        (entry.count, overflow)
     })
 }
 
@@ -74,9 +74,9 @@ fn idle_slots_are_used_again() {
     let table = Table::new(1000);
     for round in 0..20u64 {
         for id in 0..500 {
-            let (count, shared) =
+            let (count, overflow) =
                 count_up(&table, u128::from(round) * 1000 + id, round * 10, round * 10 + 10);
-            assert_eq!((count, shared), (1, false));
+            assert_eq!((count, overflow), (1, false));
         }
     }
     assert!(table.key_count() <= 1000);
@@ -110,7 +110,7 @@ fn newcomers_share_by_prefix_and_inherit() {
         "the slot is idle now, and the counter is inherited"
     );
     assert_eq!(table.key_count(), 1);
-    assert_eq!(table.overflow_updates(), 3, "each request on a shared counter is counted");
+    assert_eq!(table.overflow_updates(), 3, "each request on an overflow counter is counted");
 }
 
 #[test]

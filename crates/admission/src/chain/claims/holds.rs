@@ -64,7 +64,7 @@ impl StoreHolds {
 
     /// The hold behind a claim, if it is a charge in the store that its response settles.
     pub(crate) fn charged_hold(&self, claim: &Claim) -> Option<&RateHold> {
-        let ClaimKind::Shared(index) = claim.kind else { return None };
+        let ClaimKind::InStore(index) = claim.kind else { return None };
         self.holds.get(index as usize).filter(|hold| matches!(hold.state, HoldState::Charged(Some(_))))
     }
 
@@ -80,7 +80,7 @@ impl StoreHolds {
     /// count against this gateway's own share.
     pub(crate) fn keep_charges(&mut self, claims: &[Claim], now: Now) {
         for claim in claims {
-            let ClaimKind::Shared(index) = claim.kind else { continue };
+            let ClaimKind::InStore(index) = claim.kind else { continue };
             let hold = self.holds.get(index as usize);
             if let Some(RateHold { state: HoldState::Charged(_), limit, rate, .. }) = hold {
                 limit.count_in_share(*rate, &claim.to_units(), now);

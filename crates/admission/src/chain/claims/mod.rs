@@ -54,7 +54,7 @@ pub(crate) enum ClaimKind {
     /// Concurrency slots that a dry run lacks.
     LackedSlots,
     /// Held in the store: the index in [`StoreHolds::holds`].
-    Shared(u32),
+    InStore(u32),
 }
 
 // === impl ClaimSet ===
@@ -82,7 +82,7 @@ impl ClaimSet {
         for claim in claims.drain(from..) {
             let (limit_index, rate) = (claim.limit_index, usize::from(claim.rate));
             let limit = &limits[usize::from(limit_index)];
-            if let (ClaimKind::Shared(index), Some(store)) = (claim.kind, &*store_holds) {
+            if let (ClaimKind::InStore(index), Some(store)) = (claim.kind, &*store_holds) {
                 store.restore_numbers(index, decisions);
             }
             claim.give_back(limit, store_holds, false, *judged_at, || *judged_at);
@@ -218,12 +218,12 @@ impl Claim {
         let (rate, key) = (self.rate.into(), self.table_key());
         match self.kind {
             ClaimKind::WantedSlots { .. } | ClaimKind::LackedSlots => {}
-            ClaimKind::Shared(index) => {
+            ClaimKind::InStore(index) => {
                 if let Some(store) = store_holds {
                     store.release_hold(index, keeps_charges);
                 }
             }
-            ClaimKind::Slots { grant, .. } => limit.release_slots(rate, &key, self.cost, grant.shared, now),
+            ClaimKind::Slots { grant, .. } => limit.release_slots(rate, &key, self.cost, grant.overflow, now),
             ClaimKind::Charge(_) if keeps_charges => {}
             ClaimKind::Charge(charge) => {
                 limit.refund_charge(rate, &key, self.cost, &charge, || now().max(judged_at));

@@ -96,7 +96,7 @@ fn extend_limit(
     let own = ExtendedClaims { limit, claims, extension, used, held, now };
     match (first.kind, store) {
         (ClaimKind::Charge(_), store) => own.extend_here(store),
-        (ClaimKind::Shared(_), Some(store)) if !limit.is_dry_run(first.unenforced) => {
+        (ClaimKind::InStore(_), Some(store)) if !limit.is_dry_run(first.unenforced) => {
             own.extend_in_store(store, extender)
         }
         _ => Overrun::None,

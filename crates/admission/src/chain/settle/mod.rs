@@ -133,7 +133,7 @@ impl ChainPermit {
                     }
                 }
                 // The store tells later how many units it forgave.
-                (ClaimKind::Shared(index), Some(store)) => {
+                (ClaimKind::InStore(index), Some(store)) => {
                     store.settle_hold(claim, index, (own, clears), &mut in_store);
                 }
                 _ => {}

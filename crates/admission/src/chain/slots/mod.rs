@@ -29,7 +29,7 @@ pub(crate) struct SlotPlace {
     rate: usize,
     key: CounterKey,
     cost: u64,
-    shared: bool,
+    overflow: bool,
     /// `None` once it has left.
     waiter: Option<SlotWaiter>,
 }
@@ -171,7 +171,7 @@ impl ClaimSet {
                 rate,
                 key: units.key,
                 cost: claim.cost,
-                shared: waiter.shared,
+                overflow: waiter.overflow,
                 waiter: Some(waiter),
             })),
             SlotStep::Full(wait_ns) => Err(self.reject_for_slots((limit_index, rate), Some(wait_ns))),
@@ -194,7 +194,7 @@ impl ClaimSet {
                     if order.is_none_or(|order| limit.slot_order(rate) >= order) =>
                 {
                     let key = claim.table_key();
-                    limit.release_slots(rate, &key, claim.cost, grant.shared, Now::read_clock);
+                    limit.release_slots(rate, &key, claim.cost, grant.overflow, Now::read_clock);
                     claim.kind = ClaimKind::WantedSlots { fair };
                 }
                 ClaimKind::LackedSlots => claim.kind = ClaimKind::WantedSlots { fair: 0 },
@@ -226,7 +226,7 @@ impl ClaimSet {
     fn take_handed(&mut self, place: &SlotPlace) {
         let claim = &mut self.claims[place.claim_index];
         if let ClaimKind::WantedSlots { fair } = claim.kind {
-            let grant = SlotGrant { shared: place.shared, waits: true };
+            let grant = SlotGrant { overflow: place.overflow, waits: true };
             claim.kind = ClaimKind::Slots { grant, fair };
         }
     }

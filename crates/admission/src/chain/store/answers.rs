@@ -160,7 +160,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         pending: &PendingSlots<'_>,
     ) {
         let holds = &mut self.held.store_holds_mut(pending.outbox).holds;
-        let kind = ClaimKind::Shared(holds.len() as u32);
+        let kind = ClaimKind::InStore(holds.len() as u32);
         holds.push(RateHold::new(demand, rate, state));
         self.held.claims.push(Claim::new(&demand.units, demand.limit_index.into(), rate, kind));
     }

@@ -66,8 +66,8 @@ pub(crate) struct SlotNumbers {
 /// Slots that a request has taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotGrant {
-    /// Counted on a shared overflow counter; [`crate::Limit::release_slots`] needs it.
-    pub shared: bool,
+    /// Counted on an overflow counter; [`crate::Limit::release_slots`] needs it.
+    pub overflow: bool,
     /// A dry run would have waited for them.
     pub waits: bool,
 }
@@ -119,7 +119,7 @@ impl ConcurrencyParams {
         entry: &mut ConcurrencyEntry,
         slots: u64,
         dry_queue: u64,
-        shared: bool,
+        overflow: bool,
     ) -> Option<SlotGrant> {
         // With waiters it reads as more than any limit allows.
         let used = u64::from(entry.0).saturating_add(slots);
@@ -132,7 +132,7 @@ impl ConcurrencyParams {
         if let SlotLimit::Adaptive(adaptive) = &self.max {
             adaptive.record_peak(used);
         }
-        Some(SlotGrant { shared, waits: used > allowed })
+        Some(SlotGrant { overflow, waits: used > allowed })
     }
 }
 
@@ -185,9 +185,9 @@ impl Meter<ConcurrencyParams> {
         unenforced: bool,
         now: Now,
     ) -> Option<SlotGrant> {
-        self.table.update_entry(key, now, |entry, _, params, shared| {
+        self.table.update_entry(key, now, |entry, _, params, overflow| {
             let params = self.params_here(params);
-            params.take_slots(entry, slots, params.dry_queue(unenforced), shared)
+            params.take_slots(entry, slots, params.dry_queue(unenforced), overflow)
         })
     }
 
@@ -200,11 +200,11 @@ impl Meter<ConcurrencyParams> {
         &self,
         key: &CounterKey,
         slots: u64,
-        shared: bool,
+        overflow: bool,
         now: impl FnOnce() -> Now,
     ) {
         waking(|wakers| {
-            self.table.update_existing(key, shared, |entry, queues, params| {
+            self.table.update_existing(key, overflow, |entry, queues, params| {
                 if entry.has_waiters() {
                     params.free_slots(entry, queues, slots, now(), wakers);
                 } else {
@@ -274,7 +274,7 @@ impl TableEntry for ConcurrencyEntry {
         self.0 == 0
     }
 
-    /// Slots counted on the shared counter are released there, so no key moves away before it is empty.
+    /// Slots counted on the overflow counter are released there, so no key moves away before it is empty.
     fn inherit_overflow(&self) -> Option<ConcurrencyEntry> {
         (self.0 == 0).then_some(*self)
     }

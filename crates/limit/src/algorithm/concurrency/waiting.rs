@@ -33,8 +33,8 @@ pub(super) struct WaitedSlots {
 #[derive(Debug, Clone, Copy)]
 pub struct SlotWaiter {
     node: u32,
-    /// The request waits for a shared overflow counter.
-    pub shared: bool,
+    /// The request waits for an overflow counter.
+    pub overflow: bool,
     joined: Now,
 }
 
@@ -87,11 +87,11 @@ impl Meter<ConcurrencyParams> {
     /// Takes slots, or joins the queue for them.
     pub(crate) fn take_or_wait(&self, units: &Units, now: Now) -> SlotStep {
         waking(|wakers| {
-            self.table.update_entry(&units.key, now, |entry, queues, params, shared| {
+            self.table.update_entry(&units.key, now, |entry, queues, params, overflow| {
                 params.hand_over(entry, queues, now, wakers);
-                match params.take_slots(entry, units.cost, params.dry_queue(units.unenforced), shared) {
+                match params.take_slots(entry, units.cost, params.dry_queue(units.unenforced), overflow) {
                     Some(grant) => SlotStep::Taken(grant),
-                    None => params.join_queue((entry, queues), units, shared, now, wakers),
+                    None => params.join_queue((entry, queues), units, overflow, now, wakers),
                 }
             })
         })
@@ -106,7 +106,7 @@ impl Meter<ConcurrencyParams> {
         waker: &Waker,
     ) -> SlotTurn {
         waking(|wakers| {
-            let turn = self.table.update_existing(key, waiter.shared, |entry, queues, params| {
+            let turn = self.table.update_existing(key, waiter.overflow, |entry, queues, params| {
                 params.hand_over(entry, queues, now, wakers);
                 let mut slots = queues.read_entry(*entry);
                 let until = params.max_wait_ns.map(|ns| Now(waiter.joined.0.saturating_add(ns)));
@@ -142,7 +142,7 @@ impl Meter<ConcurrencyParams> {
         now: impl FnOnce() -> Now,
     ) {
         waking(|wakers| {
-            let left = self.table.update_existing(key, waiter.shared, |entry, queues, params| {
+            let left = self.table.update_existing(key, waiter.overflow, |entry, queues, params| {
                 let mut slots = queues.read_entry(*entry);
                 match queues.waiters.remove_waiter(&mut slots.queue, waiter.node, wakers) {
                     Some((WaiterState::Waiting, _)) => {
@@ -162,7 +162,7 @@ impl Meter<ConcurrencyParams> {
     }
 
     fn remove_displaced(&self, key: &CounterKey, waiter: &SlotWaiter, wakers: &mut Wakers) {
-        self.table.update_charged(key, waiter.shared, |_, queues, _| {
+        self.table.update_charged(key, waiter.overflow, |_, queues, _| {
             queues.waiters.remove_waiter(&mut { NO_NODE }, waiter.node, wakers);
         });
     }
@@ -263,7 +263,7 @@ impl ConcurrencyParams {
         &self,
         (entry, queues): Locked<'_, Self>,
         units: &Units,
-        shared: bool,
+        overflow: bool,
         now: Now,
         wakers: &mut Wakers,
     ) -> SlotStep {
@@ -285,7 +285,7 @@ impl ConcurrencyParams {
         let node = queues.waiters.push_waiter(&mut slots.queue, waiter);
         self.waiting.fetch_add(1, Relaxed);
         queues.write_entry(entry, slots);
-        SlotStep::Waits(SlotWaiter { node, shared, joined: now })
+        SlotStep::Waits(SlotWaiter { node, overflow, joined: now })
     }
 
     /// The position of one more waiter; `None` = the queue is full.

@@ -101,7 +101,7 @@ impl<S: Schedule> Meter<LeakyBucketParams<S>> {
     /// room for it, unless a waiter has left meanwhile.
     pub(crate) fn displace_waiter(&self, key: &CounterKey, charge: &ChargeRecord, now: Now) {
         waking(|wakers| {
-            self.table.update_existing(key, charge.shared, |entry, queues, params| {
+            self.table.update_existing(key, charge.overflow, |entry, queues, params| {
                 params.depart_due_waiters(entry, queues, now, wakers);
                 let state = params.look_at(entry, queues, now, params.numbers.dry_run);
                 let Some(newest) = state.waiter_to_displace(charge.node) else { return };
@@ -122,7 +122,7 @@ impl<S: Schedule> Meter<LeakyBucketParams<S>> {
         now: impl FnOnce() -> Now,
     ) {
         waking(|wakers| {
-            self.table.update_existing(key, charge.shared, |entry, queues, params| {
+            self.table.update_existing(key, charge.overflow, |entry, queues, params| {
                 let (mut since, mut epoch) = (charge.since, charge.epoch);
                 if charge.is_waiting() {
                     match queues.remove_waiter(&mut entry.queue, charge.node, wakers) {
@@ -155,7 +155,7 @@ impl<S: Schedule> Meter<LeakyBucketParams<S>> {
         }
         let node = charge.node;
         let turn = waking(|wakers| {
-            self.table.update_existing(key, charge.shared, |entry, queues, params| {
+            self.table.update_existing(key, charge.overflow, |entry, queues, params| {
                 params.depart_due_waiters(entry, queues, now, wakers);
                 let until = queues.wait_deadline(node);
                 let is_in_time = until.is_none_or(|until| now < until);
@@ -204,7 +204,7 @@ impl<U: BucketUsage> TableEntry for LeakyBucketEntry<U> {
         self.queue == NO_NODE && self.used.is_idle(now)
     }
 
-    /// The newcomer comes after all waiters of the shared counter, but has its own queue.
+    /// The newcomer comes after all waiters of the overflow counter, but has its own queue.
     fn inherit_overflow(&self) -> Option<LeakyBucketEntry<U>> {
         Some(LeakyBucketEntry { used: self.used, queue: NO_NODE })
     }

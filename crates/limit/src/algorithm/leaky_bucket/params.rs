@@ -209,7 +209,7 @@ impl<S: Schedule> RateParams for LeakyBucketParams<S> {
         (entry, queues): Locked<'_, Self>,
         units: &Units,
         now: Now,
-        shared: bool,
+        overflow: bool,
     ) -> Charged {
         let dry_run = self.numbers.dry_run || units.unenforced;
         let state = self.look_at(entry, queues, now, dry_run);
@@ -221,7 +221,7 @@ impl<S: Schedule> RateParams for LeakyBucketParams<S> {
         let (since, span) = self.schedule.charge_usage(&mut entry.used, present, units.cost);
         let epoch = queues.charges.charge_epoch(self.epoch);
         let displaces = position.undisturbed > 0;
-        let mut charge = ChargeRecord { since, node: NO_NODE, shared, displaces, epoch };
+        let mut charge = ChargeRecord { since, node: NO_NODE, overflow, displaces, epoch };
         if position.wait > 0 && !dry_run {
             let until = self.give_up_ns.map(|ns| Now(present.0.saturating_add(ns)));
             let fair = if self.numbers.is_fair { units.fair_hash } else { 0 };

@@ -99,9 +99,9 @@ impl SlidingLogParams {
         expired
     }
 
-    /// Adds a run at the newest end. The rings of shared counters never grow.
+    /// Adds a run at the newest end. The rings of overflow counters never grow.
     #[inline]
-    fn append_run(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, run: ChargeRun, shared: bool) {
+    fn append_run(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, run: ChargeRun, overflow: bool) {
         let before = *log;
         log.used += run.units;
         log.until = run.at + self.quota.period;
@@ -122,7 +122,7 @@ impl SlidingLogParams {
             let capacity = ring.capacity();
             // No ring needs more runs than the units it may hold.
             let useful = (self.units_max() as usize).saturating_sub(capacity).min(capacity);
-            let growth_max = if shared { 0 } else { self.growth_max };
+            let growth_max = if overflow { 0 } else { self.growth_max };
             let step = useful.min(growth_max.saturating_sub(rings.growth));
             if step == useful || step >= capacity / 4 {
                 ring.reserve_exact(step);
@@ -176,15 +176,21 @@ impl RateParams for SlidingLogParams {
     }
 
     #[inline]
-    fn charge_entry(&self, (log, rings): Locked<'_, Self>, units: &Units, now: Now, shared: bool) -> Charged {
+    fn charge_entry(
+        &self,
+        (log, rings): Locked<'_, Self>,
+        units: &Units,
+        now: Now,
+        overflow: bool,
+    ) -> Charged {
         let at = self.clamp_now(log, now);
         let (runs, left) = self.expired_runs(log, rings, at);
         if u64::from(log.used - left).saturating_add(units.cost) > self.quota.max {
             return (self.build_decision(log, rings, units.cost, now), None);
         }
         rings.remove_oldest(log, runs, left);
-        self.append_run(log, rings, ChargeRun { at, units: units.cost as u32 }, shared);
-        let charge = self.quota.record_charge(&mut rings.charges, units, at, shared);
+        self.append_run(log, rings, ChargeRun { at, units: units.cost as u32 }, overflow);
+        let charge = self.quota.record_charge(&mut rings.charges, units, at, overflow);
         (self.build_decision(log, rings, 0, now), Some(charge))
     }
 
@@ -295,7 +301,7 @@ impl TableEntry for SlidingLogEntry {
         self.until <= now.0
     }
 
-    /// The newcomer inherits all units of the shared counter, as if they had been charged at its newest moment.
+    /// The newcomer inherits all units of the overflow counter, as if they had been charged at its newest moment.
     fn inherit_overflow(&self) -> Option<SlidingLogEntry> {
         Some(SlidingLogEntry { ring: NO_NODE, ..*self })
     }

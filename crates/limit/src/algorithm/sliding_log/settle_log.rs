@@ -83,7 +83,7 @@ impl SettleParams for SlidingLogParams {
         let run = ChargeRun { at: present, units: taken as u32 };
         let counts_in_own = own.is_some_and(|at| rings.add_to_run(log, at, newest, run.units));
         if taken > 0 && !counts_in_own {
-            self.append_run(log, rings, run, forced.shared);
+            self.append_run(log, rings, run, forced.overflow);
         }
         forced.units - taken
     }

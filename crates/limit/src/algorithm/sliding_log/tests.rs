@@ -75,7 +75,7 @@ fn one_key_alone_is_exact_up_to_its_number() {
 #[test]
 fn a_log_that_may_not_grow_is_late_by_a_sub_window_at_most_and_never_early() {
     let (log, other) = (log(300, 1), 2);
-    // A shared counter's ring stays at four runs: sub-windows of half a period.
+    // An overflow counter's ring stays at four runs: sub-windows of half a period.
     charge(&log, 0, SECOND);
     let admitted: Vec<u64> = (SECOND..600 * SECOND)
         .step_by(SECOND as usize / 5)

@@ -107,7 +107,7 @@ impl<const SLOTS: usize> RateParams for SlidingWindowParams<SLOTS> {
         (entry, charges): Locked<'_, Self>,
         units: &Units,
         now: Now,
-        shared: bool,
+        overflow: bool,
     ) -> Charged {
         let used = entry.sum_units(self.live_windows(entry, now));
         if used.saturating_add(units.cost) > self.quota.max {
@@ -116,7 +116,7 @@ impl<const SLOTS: usize> RateParams for SlidingWindowParams<SLOTS> {
         self.advance_window(entry, now);
         // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
         entry.units[0] += units.cost as u32;
-        let charge = self.quota.record_charge(charges, units, entry.until_ns(), shared);
+        let charge = self.quota.record_charge(charges, units, entry.until_ns(), overflow);
         (self.build_decision(entry, 0, now), Some(charge))
     }
 

@@ -193,7 +193,7 @@ impl<S: Schedule> RateParams for TokenBucketParams<S> {
         (used, charges): Locked<'_, Self>,
         units: &Units,
         now: Now,
-        shared: bool,
+        overflow: bool,
     ) -> Charged {
         let present = used.level().clamp_now(now);
         let backlog = self.schedule.tick_rate().backlog_ticks(used.level(), present);
@@ -202,8 +202,8 @@ impl<S: Schedule> RateParams for TokenBucketParams<S> {
                 let (since, span) = self.schedule.charge_usage(used, present, units.cost);
                 let decision = self.build_decision(Ok(()), used, present, backlog + span, 0);
                 let epoch = charges.charge_epoch(self.epoch);
-                let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
-                if self.settle_terms.settles && !shared {
+                let charge = ChargeRecord { since, node: NO_NODE, overflow, displaces: false, epoch };
+                if self.settle_terms.settles && !overflow {
                     self.open_charge(charges, units, present, span, &charge);
                 }
                 (decision, Some(charge))

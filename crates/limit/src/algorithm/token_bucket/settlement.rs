@@ -13,12 +13,12 @@ use sluicegate_base::clock::Now;
 impl<S: Schedule> SettleParams for TokenBucketParams<S> {
     fn give_back(&self, (used, charges): Locked<'_, Self>, given: &GivenBack<'_>, _: Now) {
         let GivenBack { key, charge, units } = *given;
-        match charges.charged_since(key, charge).filter(|_| !charge.shared) {
+        match charges.charged_since(key, charge).filter(|_| !charge.overflow) {
             Some(later) => {
                 self.schedule.give_back_usage(used, units, later.tat);
                 charges.shorten_charge(key, charge, self.schedule.tick_rate().units_to_ticks(units));
             }
-            // A shared counter, with open charges that are not known.
+            // An overflow counter, with open charges that are not known.
             None => self.schedule.refund_usage(used, units, charge.since),
         }
     }
@@ -40,7 +40,7 @@ impl<S: Schedule> SettleParams for TokenBucketParams<S> {
         let taken = if fits(forced.units) { forced.units } else { greatest_where(forced.units, fits) };
         if taken > 0 {
             let (_, span) = self.schedule.charge_usage(used, present, taken);
-            if self.settle_terms.settles && !forced.shared {
+            if self.settle_terms.settles && !forced.overflow {
                 charges.add_to_span(forced.key, present.0, self.charged_span(present, span));
             }
         }

@@ -112,7 +112,7 @@ fn a_shared_counter_is_settled_and_never_cleared() {
         assert!(reserve(&limit, 0, 1).is_ok());
         let units = |cost| Units { key: key(2), cost, variant: 0, fair_hash: 0, unenforced: false };
         let charge = limit.charge_units(0, &units(8), Now(START)).1.unwrap();
-        assert!(charge.shared);
+        assert!(charge.overflow);
         limit.clear_key(0, &key(2), Now(START));
         assert_eq!(limit.peek_units(0, &units(1), Now(START)).remaining, 2, "{algorithm:?}");
         limit.settle_charge(0, &key(2), (8, 3), &charge, Now(START));
@@ -151,7 +151,7 @@ fn a_counter_with_debt_keeps_its_slot() {
         settle(&limit, 0, (10, 20), &charge);
         let newcomer = Units { key: key(2), cost: 1, variant: 0, fair_hash: 0, unenforced: false };
         let charge = limit.charge_units(0, &newcomer, Now(START + 15 * SECOND)).1.unwrap();
-        assert!(charge.shared, "{algorithm:?}: the slot of a key with debt was reused");
+        assert!(charge.overflow, "{algorithm:?}: the slot of a key with debt was reused");
         assert!(peek(&limit, 15 * SECOND, 6).retry_after_ns > 0, "{algorithm:?}");
     }
 }

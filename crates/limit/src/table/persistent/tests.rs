@@ -115,9 +115,9 @@ fn overflow_counters_are_restored() {
     let new = Table::new(100);
     assert_eq!(restore(&new, &blocks(&old, 0)), Some(0));
     assert_eq!((new.key_count(), extra_total(&new)), (1, 100));
-    let shared =
-        new.update_entry(&key(30), Now(1010), |entry, _, (), shared| (entry.units >= 2).then_some(shared));
-    assert_eq!(shared, Some(true), "a newcomer still shares the usage of its network");
+    let overflow = new
+        .update_entry(&key(30), Now(1010), |entry, _, (), overflow| (entry.units >= 2).then_some(overflow));
+    assert_eq!(overflow, Some(true), "a newcomer still shares the usage of its network");
 }
 
 #[test]
