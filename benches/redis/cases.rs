@@ -87,7 +87,7 @@ pub fn of_memory() -> Vec<Case> {
 impl Case {
     pub fn code(&self) -> &'static str {
         match self.script {
-            Code::Own { .. } => LuaScript::take_script().code,
+            Code::Own { .. } => LuaScript::counter_script().code,
             Code::Gcra { .. } => GCRA,
             Code::Empty => EMPTY,
         }

@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::operator_entries::{EntryFault, OperatorEntries, OperatorEntry};
-use super::script::call::CounterClass;
+use super::script::call::KeyClass;
 use super::script::operator::VALUE_MAX;
 use super::script::rule::RuleShape;
 use super::{Debts, Link, LuaScript, PackedCall, RateRule, SharedKey, SharedLimit, StoreFault};
@@ -88,7 +88,7 @@ impl StoreReset {
         key: &SharedKey,
     ) -> PackedCall {
         let mut packed = PackedCall {
-            keys: [CounterClass::Entry.name_key(prefix, key, 0)].into_iter().collect(),
+            keys: [KeyClass::Entry.name_key(prefix, key, 0)].into_iter().collect(),
             body: Vec::new(),
         };
         let mut seen: Vec<u32> = Vec::new();
@@ -99,8 +99,8 @@ impl StoreReset {
             }
             seen.push(rule.id);
             match rule.class() {
-                CounterClass::Entry => {}
-                CounterClass::Slots => continue,
+                KeyClass::Entry => {}
+                KeyClass::Slots => continue,
                 _ => {
                     packed.keys.push(rule.counters_name(prefix, key));
                     continue;

@@ -207,7 +207,7 @@ impl Session {
         late: &LateReplies,
     ) -> Result<ScriptReply, StoreFault> {
         let packed = PackedCall::new(op, self.store.prefix(), self.node, items);
-        let result = self.link.call_detached(group, LuaScript::take_script(), &packed).await;
+        let result = self.link.call_detached(group, LuaScript::counter_script(), &packed).await;
         let bytes = result.map_err(|CallFailure { fault, late: reply }| {
             late.0.borrow_mut().extend(reply.map(|reply| (group, reply)));
             fault
@@ -287,7 +287,7 @@ impl Session {
             for run in due.chunk_by(|one, next| group(one) == group(next)) {
                 let keys: Vec<SettledKey<'_>> = run.iter().map(SettlingKey::to_call).collect();
                 let packed = PackedCall::settle(self.store.prefix(), self.node, &keys);
-                let reply = self.link.call_script(group(&run[0]), LuaScript::take_script(), &packed).await;
+                let reply = self.link.call_script(group(&run[0]), LuaScript::counter_script(), &packed).await;
                 answers &= reply.is_ok();
                 let forgiven = reply
                     .as_ref()
@@ -320,8 +320,8 @@ impl Session {
             let mut in_flight = debts.hold_charges(&charges);
             for run in charges.chunk_by(|one, next| group(one) == group(next)) {
                 let items: Vec<CallItem<'_>> = run.iter().map(DebtCharge::to_item).collect();
-                let packed = PackedCall::new(ScriptOp::Charge, self.store.prefix(), debts.node(), &items);
-                let reply = self.link.call_script(group(&run[0]), LuaScript::take_script(), &packed).await;
+                let packed = PackedCall::new(ScriptOp::ChargeDebt, self.store.prefix(), debts.node(), &items);
+                let reply = self.link.call_script(group(&run[0]), LuaScript::counter_script(), &packed).await;
                 failed += usize::from(reply.is_err());
                 run.iter().for_each(|charge| match reply {
                     Err(StoreFault::Down | StoreFault::Busy) => in_flight.cancel_key(&charge.key),

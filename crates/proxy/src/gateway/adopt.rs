@@ -120,7 +120,7 @@ pub(super) fn build_store(config: &Config, previous: Option<&Gateway>) -> Option
         return Some(adopted);
     }
     let store = Store::new(redis, previous.and_then(|previous| previous.store.as_deref()));
-    store.load_script(store::LuaScript::take_script());
+    store.load_script(store::LuaScript::counter_script());
     Some((store, Arc::default()))
 }
 

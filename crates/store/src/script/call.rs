@@ -22,8 +22,8 @@ pub enum ScriptOp {
     ReportSlots,
     /// Charge units that were admitted without the store, even beyond the limit. It may be sent again: the store
     /// charges each sequence number once.
-    Charge,
-    /// Correct charges by the use of responses. It may be sent again, as [`ScriptOp::Charge`].
+    ChargeDebt,
+    /// Correct charges by the use of responses. It may be sent again, as [`ScriptOp::ChargeDebt`].
     Settle,
 }
 
@@ -40,7 +40,7 @@ pub struct CallItem<'a> {
     pub dry_run: bool,
     /// The slots of a concurrency limit.
     pub slot_count: SlotCount,
-    /// The mark of the charge for [`ScriptOp::Refund`]; the sequence number for [`ScriptOp::Charge`], the same for all
+    /// The mark of the charge for [`ScriptOp::Refund`]; the sequence number for [`ScriptOp::ChargeDebt`], the same for all
     /// items of a key.
     pub mark: u64,
     /// Units admitted without the store that it does not count yet: judged as if it did.
@@ -105,19 +105,19 @@ pub struct RateAnswer {
     pub has_reserved: bool,
 }
 
-/// The class of the key that holds a rule's counters, in the order in which the script receives them.
+/// The class of a key in the store, in the order in which the script receives them. The first four hold counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum CounterClass {
+pub(crate) enum KeyClass {
     Entry,
     Log,
     Settled,
     Slots,
-    /// No counters, but the turns of gateways at the slots that follow.
+    /// The turns of gateways at the slots that follow.
     Turns,
-    /// No counters, but the last charge of this gateway.
-    Charge,
-    /// No counters, but the last settlement of this worker.
-    Settlement,
+    /// The last charge of debts by this gateway.
+    DebtSequence,
+    /// The last settlement by this worker.
+    SettleSequence,
 }
 
 const DRY_RUN: u8 = 1;
@@ -142,29 +142,29 @@ impl PackedCall {
         let mut packed = PackedCall { keys: SmallVec::new(), body: Vec::with_capacity(8 + 40 * items.len()) };
         packed.body.push(op as u8);
         let mut order = script_order(items);
-        if op == ScriptOp::Charge {
+        if op == ScriptOp::ChargeDebt {
             let first = |index: &usize| items.iter().position(|other| other.key == items[*index].key);
             order.sort_by_key(first);
         }
         let mut charged = None;
         let groups = order.chunk_by(|one, next| {
             let (one, next) = (&items[*one], &items[*next]);
-            let are_entries = [one, next].iter().all(|item| item.rule.class() == CounterClass::Entry);
+            let are_entries = [one, next].iter().all(|item| item.rule.class() == KeyClass::Entry);
             are_entries && one.key == next.key
         });
         for group in groups {
             let Some(item) = group.first().map(|first| &items[*first]) else { continue };
             let class = item.rule.class();
-            if op == ScriptOp::ReportSlots && class != CounterClass::Slots
-                || op == ScriptOp::Charge && class == CounterClass::Slots
+            if op == ScriptOp::ReportSlots && class != KeyClass::Slots
+                || op == ScriptOp::ChargeDebt && class == KeyClass::Slots
             {
                 continue;
             }
-            if op == ScriptOp::Charge && charged.replace(item.key) != Some(item.key) {
+            if op == ScriptOp::ChargeDebt && charged.replace(item.key) != Some(item.key) {
                 packed.push_charge(prefix, node, items, item);
             }
-            if let Some(turn) = item.slot_count.turn.filter(|_| class == CounterClass::Slots) {
-                let name = CounterClass::Turns.name_key(prefix, &item.key, item.rule.id.into());
+            if let Some(turn) = item.slot_count.turn.filter(|_| class == KeyClass::Slots) {
+                let name = KeyClass::Turns.name_key(prefix, &item.key, item.rule.id.into());
                 packed.push_turn(name, turn);
             }
             packed.push_group(item.rule.counters_name(prefix, &item.key), class, group.len());
@@ -175,7 +175,7 @@ impl PackedCall {
         packed
     }
 
-    pub(super) fn push_group(&mut self, key: Vec<u8>, class: CounterClass, items: usize) {
+    pub(super) fn push_group(&mut self, key: Vec<u8>, class: KeyClass, items: usize) {
         self.keys.push(key);
         self.body.push(class.encoding().0);
         self.body.extend((self.keys.len() as u16).to_le_bytes());
@@ -186,12 +186,12 @@ impl PackedCall {
     fn push_charge(&mut self, prefix: &str, node: u64, items: &[CallItem<'_>], item: &CallItem<'_>) {
         let own = items.iter().filter(|other| other.key == item.key);
         let recovery_us = own.map(|item| item.rule.shape.recovery_us()).max().unwrap_or(0);
-        self.push_sequence(prefix, CounterClass::Charge, node, &item.key, (item.mark, recovery_us));
+        self.push_sequence(prefix, KeyClass::DebtSequence, node, &item.key, (item.mark, recovery_us));
     }
 
     /// Announces the turn of a gateway at the slots that follow.
     fn push_turn(&mut self, key: Vec<u8>, turn: GatewayTurn) {
-        self.push_group(key, CounterClass::Turns, 0);
+        self.push_group(key, KeyClass::Turns, 0);
         self.body.extend(turn.gateway.to_le_bytes());
         self.push_number(turn.waited_us.map_or(-1.0, |us| us as f64));
         self.push_number(turn.poll_us as f64);
@@ -201,7 +201,7 @@ impl PackedCall {
     pub(super) fn push_sequence(
         &mut self,
         prefix: &str,
-        class: CounterClass,
+        class: KeyClass,
         node: u64,
         key: &SharedKey,
         (sequence, recovery_us): (u64, u64),
@@ -224,7 +224,9 @@ impl PackedCall {
         let taken = cost.saturating_add(owed);
         let (x, most, taken) = match shape {
             RuleShape::TokenBucket { num, burst, .. } => (num, shape.scale_units(burst), taken),
-            RuleShape::LeakyBucket { num, queue, .. } if op == ScriptOp::Charge => (num, queue.depth, owed),
+            RuleShape::LeakyBucket { num, queue, .. } if op == ScriptOp::ChargeDebt => {
+                (num, queue.depth, owed)
+            }
             RuleShape::LeakyBucket { num, queue, .. } => {
                 (num, queue.ahead.saturating_add(queue.wait_max), owed)
             }
@@ -233,7 +235,7 @@ impl PackedCall {
             RuleShape::SlidingLog { max, period } => (period, max, taken),
             RuleShape::Concurrency { max } => return self.push_slots(flags, node, item.slot_count, max),
         };
-        if item.rule.class() == CounterClass::Entry {
+        if item.rule.class() == KeyClass::Entry {
             self.body.extend(item.rule.id.to_le_bytes());
             self.body.push(shape.algorithm_code());
         }
@@ -242,7 +244,7 @@ impl PackedCall {
         let z = match op {
             ScriptOp::Refund => item.mark as f64,
             // A charge may exceed the limit, but by no more than the limit itself.
-            ScriptOp::Charge => most.saturating_mul(2) as f64,
+            ScriptOp::ChargeDebt => most.saturating_mul(2) as f64,
             _ => (i128::from(most) - i128::from(taken)) as f64,
         };
         self.push_numbers([x as f64, cost as f64, z]);
@@ -290,12 +292,12 @@ pub(crate) fn script_order(items: &[CallItem<'_>]) -> SmallVec<[usize; 8]> {
 
 impl RateRule {
     /// The class of the key that holds its counters.
-    pub(crate) fn class(&self) -> CounterClass {
+    pub(crate) fn class(&self) -> KeyClass {
         match self.shape {
-            _ if self.settles => CounterClass::Settled,
-            RuleShape::SlidingLog { .. } => CounterClass::Log,
-            RuleShape::Concurrency { .. } => CounterClass::Slots,
-            _ => CounterClass::Entry,
+            _ if self.settles => KeyClass::Settled,
+            RuleShape::SlidingLog { .. } => KeyClass::Log,
+            RuleShape::Concurrency { .. } => KeyClass::Slots,
+            _ => KeyClass::Entry,
         }
     }
 
@@ -305,19 +307,19 @@ impl RateRule {
     }
 }
 
-// === impl CounterClass ===
+// === impl KeyClass ===
 
-impl CounterClass {
+impl KeyClass {
     /// The number of the class in a call, and its mark in the names of keys.
     fn encoding(self) -> (u8, &'static str) {
         match self {
-            CounterClass::Entry => (0, ""),
-            CounterClass::Log => (1, ":L:"),
-            CounterClass::Slots => (2, ":C:"),
-            CounterClass::Charge => (3, ":N:"),
-            CounterClass::Settlement => (3, ":M:"),
-            CounterClass::Settled => (4, ":S:"),
-            CounterClass::Turns => (5, ":Q:"),
+            KeyClass::Entry => (0, ""),
+            KeyClass::Log => (1, ":L:"),
+            KeyClass::Slots => (2, ":C:"),
+            KeyClass::DebtSequence => (3, ":N:"),
+            KeyClass::SettleSequence => (3, ":M:"),
+            KeyClass::Settled => (4, ":S:"),
+            KeyClass::Turns => (5, ":Q:"),
         }
     }
 
@@ -329,8 +331,8 @@ impl CounterClass {
             name.extend_from_slice(part);
         }
         let digits = match self {
-            CounterClass::Entry => return name,
-            CounterClass::Charge | CounterClass::Settlement => 16,
+            KeyClass::Entry => return name,
+            KeyClass::DebtSequence | KeyClass::SettleSequence => 16,
             _ => 8,
         };
         // Cannot fail: a vector has room for all that is written.

@@ -17,7 +17,7 @@ pub struct LuaScript {
     pub sha: String,
 }
 
-static TAKE_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| {
+static COUNTER_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| {
     let settled = include_str!("settled.lua");
     let code = include_str!("take.lua").replacen("-- settled.lua stands here.", settled, 1);
     LuaScript::new(code.leak())
@@ -87,7 +87,7 @@ impl LuaScript {
     }
 
     /// The script that judges requests: see [`super::PackedCall`] and [`super::ScriptReply`].
-    pub fn take_script() -> &'static LuaScript {
-        &TAKE_SCRIPT
+    pub fn counter_script() -> &'static LuaScript {
+        &COUNTER_SCRIPT
     }
 }

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::call::{CounterClass, PackedCall};
+use super::call::{KeyClass, PackedCall};
 use super::rule::RuleShape;
 use super::{RateRemainder, bucket_remainder, read_double, read_number, ticks_to_us};
 use crate::{CallItem, RateRule, ScriptOp, SharedKey};
@@ -51,14 +51,10 @@ impl PackedCall {
                 settled.items.iter().map(|item| item.rule.shape.recovery_us()).max().unwrap_or(0);
             // A debt lasts twice as long.
             let keep = (settled.sequence, recovery_us.saturating_mul(2));
-            packed.push_sequence(prefix, CounterClass::Settlement, node, &settled.key, keep);
+            packed.push_sequence(prefix, KeyClass::SettleSequence, node, &settled.key, keep);
             for order in settled.rule_order() {
                 let rule = settled.items[order[0]].rule;
-                packed.push_group(
-                    rule.counters_name(prefix, &settled.key),
-                    CounterClass::Settled,
-                    order.len(),
-                );
+                packed.push_group(rule.counters_name(prefix, &settled.key), KeyClass::Settled, order.len());
                 packed.push_shape(rule, 0);
                 for index in order {
                     let SettleItem { mark, reserved, used, forgets, .. } = settled.items[index];
@@ -84,7 +80,7 @@ impl PackedCall {
                 self.push_number((free * i128::from(shape.unit())) as f64);
             }
             ScriptOp::Refund => self.push_number(item.mark as f64),
-            ScriptOp::ReportSlots | ScriptOp::Charge | ScriptOp::Settle => {}
+            ScriptOp::ReportSlots | ScriptOp::ChargeDebt | ScriptOp::Settle => {}
         }
     }
 

@@ -37,7 +37,7 @@ fn each_is_handed_out_once_and_never_closer_than_the_rate() {
     let one = LeakyBucketRate { rate: rate(50, 1_000_000_000), burst: 1, queue: 10_000 };
     let shared = Shared::one(Algorithm::LeakyBucket { rates: vec![one], max_wait: None });
     let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
-    redis::cmd("SCRIPT").arg("LOAD").arg(LuaScript::take_script().code).exec(&mut connection).unwrap();
+    redis::cmd("SCRIPT").arg("LOAD").arg(LuaScript::counter_script().code).exec(&mut connection).unwrap();
     let url = redis.url();
     let mut departures: Vec<u64> = thread::scope(|scope| {
         let clients: Vec<_> =

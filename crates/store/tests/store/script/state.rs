@@ -158,7 +158,7 @@ fn foreign_state_is_never_an_error() {
         for (name, foreign) in names.iter().zip(&planted) {
             plant(&mut counters, name, foreign);
         }
-        let op = [ScriptOp::Take, ScriptOp::Peek, ScriptOp::Refund, ScriptOp::ReportSlots, ScriptOp::Charge][op];
+        let op = [ScriptOp::Take, ScriptOp::Peek, ScriptOp::Refund, ScriptOp::ReportSlots, ScriptOp::ChargeDebt][op];
         counters.call(op, &items, START_US + 1);
         counters.call(ScriptOp::Take, &items, START_US + 2 * SECOND_US);
         // Whatever it was, it is gone after the longest recovery.
@@ -320,7 +320,7 @@ fn a_charge_counts_once_and_may_go_below_zero() {
         let charge = |counters: &mut Counters, cost, sequence| {
             let mut items = shared.items(&[key(1)], cost);
             items.iter_mut().for_each(|item| item.mark = sequence);
-            assert!(counters.call(ScriptOp::Charge, &items, START_US).answers.is_empty());
+            assert!(counters.call(ScriptOp::ChargeDebt, &items, START_US).answers.is_empty());
         };
         let remaining = |counters: &mut Counters, owed| {
             let mut items = shared.items(&[key(1)], 1);

@@ -68,7 +68,7 @@ pub fn ask(
 ) -> Vec<u8> {
     let packed = PackedCall::new(op, "sg", 1, items);
     let mut command = redis::cmd("EVALSHA");
-    command.arg(&LuaScript::take_script().sha).arg(packed.keys.len());
+    command.arg(&LuaScript::counter_script().sha).arg(packed.keys.len());
     packed.keys.iter().for_each(|key| {
         command.arg(key);
     });
@@ -87,10 +87,10 @@ impl Counters {
         let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
         let sha: String = redis::cmd("SCRIPT")
             .arg("LOAD")
-            .arg(LuaScript::take_script().code)
+            .arg(LuaScript::counter_script().code)
             .query(&mut connection)
             .unwrap();
-        assert_eq!(sha, LuaScript::take_script().sha);
+        assert_eq!(sha, LuaScript::counter_script().sha);
         Counters { _redis: redis, connection, node: 1, mortal: false }
     }
 
@@ -103,7 +103,7 @@ impl Counters {
     #[track_caller]
     fn send(&mut self, packed: &PackedCall, now_us: Option<u64>) -> Vec<u8> {
         let mut pipe = redis::pipe();
-        pipe.cmd("EVALSHA").arg(&LuaScript::take_script().sha).arg(packed.keys.len());
+        pipe.cmd("EVALSHA").arg(&LuaScript::counter_script().sha).arg(packed.keys.len());
         packed.keys.iter().for_each(|key| {
             pipe.arg(key);
         });
