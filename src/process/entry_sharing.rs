@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use sluicegate_base::clock::Now;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_store::operator_entries::{OperatorEntries, share_entries};
-use sluicegate_store::{KnownResets, SharedStops, Store, share_stops};
+use sluicegate_store::{KnownResets, SharedPauses, Store, share_pauses};
 
 /// The changes that all gateways of a store know, and the task that shares them, until dropped.
 pub struct EntrySharing {
@@ -76,7 +76,7 @@ impl EntrySharing {
 
 /// The task that shares the pauses of upstreams, until dropped.
 pub struct PauseSharing {
-    stops: Arc<SharedStops>,
+    pauses: Arc<SharedPauses>,
     store: Arc<Store>,
     _task: JoinSet<()>,
 }
@@ -85,18 +85,18 @@ impl PauseSharing {
     /// Shares the pauses of the gateway in force if it has any to share; continues `before` with the same store.
     pub fn start(before: Option<PauseSharing>, current: &Arc<ArcSwap<Gateway>>) -> Option<PauseSharing> {
         let gateway = current.load_full();
-        let (stops, store) = gateway.sharing.pauses.clone().zip(gateway.store.clone())?;
+        let (pauses, store) = gateway.sharing.pauses.clone().zip(gateway.store.clone())?;
         // Its upstreams may push back only now.
-        gateway.use_pauses(&stops.list_stops());
+        gateway.use_pauses(&pauses.list_pauses());
         let is_same =
-            |before: &PauseSharing| Arc::ptr_eq(&before.stops, &stops) && Arc::ptr_eq(&before.store, &store);
+            |before: &PauseSharing| Arc::ptr_eq(&before.pauses, &pauses) && Arc::ptr_eq(&before.store, &store);
         before.filter(is_same).or_else(|| {
             let current = current.clone();
             let sharing =
-                share_stops(stops.clone(), store.clone(), move |told| current.load().use_pauses(told));
+                share_pauses(pauses.clone(), store.clone(), move |told| current.load().use_pauses(told));
             let mut task = JoinSet::new();
             task.spawn_local(sharing);
-            Some(PauseSharing { stops, store, _task: task })
+            Some(PauseSharing { pauses, store, _task: task })
         })
     }
 }

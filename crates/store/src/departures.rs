@@ -63,7 +63,7 @@ impl Departures {
         &self,
         key: SharedKey,
         departure: Departure,
-        fair: u64,
+        fair_hash: u64,
         until: Option<Now>,
     ) -> DepartureTicket {
         let cost = departure.cost;
@@ -77,7 +77,7 @@ impl Departures {
                 // The head's timer is set for a later departure.
                 queues.wake_head(entry.queue, wakers);
             }
-            let waiter = NewWaiter { fair, cost, span: cost.into(), until, since: Now::read_clock() };
+            let waiter = NewWaiter { fair_hash, cost, span: cost.into(), until, since: Now::read_clock() };
             self.waiting.fetch_add(1, Relaxed);
             queues.push_waiter(&mut entry.queue, waiter)
         });
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn waiters_take_turns_by_their_value_and_give_up_in_time() {
         let departures = Departures::default();
-        let join = |due, fair| departures.join_queue(KEY, departure(due, 1), fair, Some(Now(350)));
+        let join = |due, fair_hash| departures.join_queue(KEY, departure(due, 1), fair_hash, Some(Now(350)));
         let (first, second, other) = (join(100, 1), join(200, 1), join(300, 2));
         assert_eq!(turn(&departures, first, 100), Turn::Go);
         assert_eq!(turn(&departures, other, 200), Turn::Go, "its turn comes before the second of the other");

@@ -24,7 +24,7 @@
 //! script's arithmetic.
 //!
 //! Besides counters, gateways share [`operator_entries`], of which a reset of a key ([`ResetEntry`]) is one, reports
-//! about themselves ([`node_reports`]), the stops that upstreams ask for ([`SharedStops`]), and a secret
+//! about themselves ([`node_reports`]), the pauses that upstreams ask for ([`SharedPauses`]), and a secret
 //! ([`share_secret`]). All of these have one tag, and so one hash slot in a Cluster.
 
 #![forbid(unsafe_code)]
@@ -55,7 +55,7 @@ mod shared_limit;
 mod slot_polls;
 mod slot_queue;
 mod slots;
-mod upstream_stops;
+mod upstream_pauses;
 
 pub use background_take::{BackgroundTake, TakeOutcome, WantedUnits};
 pub use debts::Debts;
@@ -74,7 +74,7 @@ pub use session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefund}
 pub use settlements::{Settlements, StoreSettlement};
 pub use shared_limit::SharedLimit;
 pub use slot_queue::{AskTurn, SharedSlotQueue, SlotNewcomer, SlotTerms, SlotTicket};
-pub use upstream_stops::{SharedStop, SharedStops, share_stops};
+pub use upstream_pauses::{SharedPause, SharedPauses, share_pauses};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

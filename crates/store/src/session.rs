@@ -207,7 +207,7 @@ impl Session {
         late: &LateReplies,
     ) -> Result<ScriptReply, StoreFault> {
         let packed = PackedCall::new(op, self.store.prefix(), self.node, items);
-        let result = self.link.call_detached(group, LuaScript::counter_script(), &packed).await;
+        let result = self.link.call_with_late_reply(group, LuaScript::counter_script(), &packed).await;
         let bytes = result.map_err(|CallFailure { fault, late: reply }| {
             late.0.borrow_mut().extend(reply.map(|reply| (group, reply)));
             fault

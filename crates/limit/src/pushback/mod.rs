@@ -169,7 +169,7 @@ impl Pauses {
                 };
                 // The queue of a limit knows the span of each waiter; here it is the interval of its limit.
                 let span = u128::from(front);
-                let own = NewWaiter { fair: 0, cost: 1, span, until: Some(terms.latest), since: now };
+                let own = NewWaiter { fair_hash: 0, cost: 1, span, until: Some(terms.latest), since: now };
                 let node = queues.push_waiter(&mut entry.queue, own);
                 PauseDecision::Wait(PauseWaiter { pauses: self.clone(), key, overflow, node })
             })

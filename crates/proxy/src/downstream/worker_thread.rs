@@ -311,7 +311,7 @@ impl StoreFlusher {
         }
         let has_to_end = async { while drain.changed().await.is_ok() {} };
         tokio::select! {
-            () = outbox.wait_settled() => {}
+            () = outbox.wait_all_settled() => {}
             () = has_to_end => {}
         }
     }

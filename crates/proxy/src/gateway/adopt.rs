@@ -22,7 +22,7 @@ use sluicegate_observe::access_log::AccessLog;
 use sluicegate_observe::metrics::cells::Counters;
 use sluicegate_observe::traces::Tracer;
 use sluicegate_store as store;
-use sluicegate_store::{SharedLimit, SharedStop, SharedStops, Store};
+use sluicegate_store::{SharedLimit, SharedPause, SharedPauses, Store};
 
 // === impl Gateway ===
 
@@ -215,7 +215,7 @@ pub(super) fn build_tracer(
 }
 
 /// `None` = there is no store, or no upstream may push back.
-pub(super) fn build_pauses(config: &Config, previous: Option<&Gateway>) -> Option<Arc<SharedStops>> {
+pub(super) fn build_pauses(config: &Config, previous: Option<&Gateway>) -> Option<Arc<SharedPauses>> {
     config.state.redis.as_ref()?;
     config.upstreams.iter().find(|upstream| upstream.obey.is_some())?;
     Some(previous.and_then(|previous| previous.sharing.pauses.clone()).unwrap_or_default())
@@ -226,16 +226,16 @@ impl Gateway {
     #[cold]
     pub(super) fn tell_pause(&self, upstream: &Upstream, pause: UpstreamPause) {
         if let Some(pauses) = &self.sharing.pauses {
-            pauses.tell_stop(SharedStop { upstream: upstream.name.clone(), stop: pause });
+            pauses.tell_pause(SharedPause { upstream: upstream.name.clone(), pause });
         }
     }
 
     /// Heeds the pauses that any gateway told, as far as they are new.
-    pub fn use_pauses(&self, pauses: &[SharedStop]) {
+    pub fn use_pauses(&self, pauses: &[SharedPause]) {
         let now = Now::read_clock();
         for told in pauses {
             if let Some(upstream) = self.upstreams.iter().find(|upstream| upstream.name == told.upstream) {
-                upstream.adopt_pause(&told.stop, now);
+                upstream.adopt_pause(&told.pause, now);
             }
         }
     }

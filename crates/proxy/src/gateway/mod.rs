@@ -66,7 +66,7 @@ use sluicegate_observe::access_log::AccessLog;
 use sluicegate_observe::metrics::Metrics;
 use sluicegate_observe::metrics::cells::Counters;
 use sluicegate_observe::traces::Tracer;
-use sluicegate_store::{SharedLimit, SharedStops, Store};
+use sluicegate_store::{SharedLimit, SharedPauses, Store};
 
 /// Slots of [`Gateway::request_counts`].
 pub const REQUESTS_OPENED: usize = 0;
@@ -143,7 +143,7 @@ pub struct StoreSharing {
     /// A token of use: while a gateway keeps it, [`Store::supervise_for`] supervises the store.
     pub store_usage: Option<Arc<()>>,
     /// The pauses of upstreams that all gateways of the store know; `None` = none are shared.
-    pub pauses: Option<Arc<SharedStops>>,
+    pub pauses: Option<Arc<SharedPauses>>,
 }
 
 /// The requests that wait or are in flight, which continue after a reload.

@@ -107,7 +107,7 @@ impl<'a> Caller<'a> {
         }
         match keys.hash_key(&limit_keys.count_key, &self.subject) {
             KeyOutcome::Key(key) => {
-                let fair = limit_keys.turn_key.as_ref().map_or(Ok(0), |key| self.fair_queue_id(keys, key));
+                let fair = limit_keys.fair_key.as_ref().map_or(Ok(0), |key| self.hash_fair_key(keys, key));
                 let fair = if is_dry_run { fair.unwrap_or(0) } else { fair? };
                 let cost = self.read_units(limit, variant, unenforced)?;
                 let units = Units { key, cost, variant, fair_hash: fair, unenforced };
@@ -147,8 +147,8 @@ impl<'a> Caller<'a> {
         Units { variant: limit.granted_variant(id, self.now).unwrap_or(units.variant), ..units }
     }
 
-    fn fair_queue_id(&self, keys: &KeyHasher, turn_key: &KeySpec) -> Result<u64, ChargeFault> {
-        let key = keys.hash_key(turn_key, &self.subject).key_or_repeated();
+    fn hash_fair_key(&self, keys: &KeyHasher, fair_key: &KeySpec) -> Result<u64, ChargeFault> {
+        let key = keys.hash_key(fair_key, &self.subject).key_or_repeated();
         key.map(|key| key.id as u64).ok_or(ChargeFault::RepeatedKey)
     }
 

@@ -28,7 +28,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 const QUEUE_MAX: usize = 4096;
 const WRITE_MAX: usize = 64 * 1024;
 /// Bytes that may arrive between two complete answers; those of our scripts have a few hundred.
-const UNANSWERED_MAX: u64 = 2 * 1024 * 1024;
+const UNANSWERED_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
 /// The settings for a connect: TLS, user and database.
 #[derive(Clone)]
@@ -99,7 +99,7 @@ impl StoreConnector {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let allowance = Arc::new(AtomicU64::new(UNANSWERED_MAX));
+        let allowance = Arc::new(AtomicU64::new(UNANSWERED_BYTES_MAX));
         let stream = RationedStream { stream, allowance: allowance.clone() };
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
@@ -152,7 +152,7 @@ impl StoreConnection {
     /// Sends one command.
     pub(super) async fn send_command(&self, command: &Cmd) -> RedisResult<Value> {
         let answer = self.multiplexed.clone().send_packed_command(command).await;
-        self.driver.allowance.store(UNANSWERED_MAX, Relaxed);
+        self.driver.allowance.store(UNANSWERED_BYTES_MAX, Relaxed);
         check_answer(answer?)
     }
 
@@ -160,7 +160,7 @@ impl StoreConnection {
     /// see [`check_answer`].
     pub(super) async fn send_pipeline(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
         let answers = self.multiplexed.clone().send_packed_commands(commands, 0, commands.len()).await;
-        self.driver.allowance.store(UNANSWERED_MAX, Relaxed);
+        self.driver.allowance.store(UNANSWERED_BYTES_MAX, Relaxed);
         answers
     }
 

@@ -69,14 +69,14 @@ impl Link {
         script: &LuaScript,
         packed: &PackedCall,
     ) -> Result<Vec<u8>, StoreFault> {
-        self.call_detached(group, script, packed).await.map_err(|failure| failure.fault)
+        self.call_with_late_reply(group, script, packed).await.map_err(|failure| failure.fault)
     }
 
     /// Calls a script like [`Link::call_script`], but the reply can still be read after the deadline.
     ///
     /// # Errors
     /// Any fault of the store, within the configured timeout.
-    pub(crate) async fn call_detached(
+    pub(crate) async fn call_with_late_reply(
         &self,
         group: KeyGroup,
         script: &LuaScript,

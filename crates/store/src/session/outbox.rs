@@ -29,7 +29,7 @@ impl StoreOutbox {
     }
 
     /// Waits until no settlement is pending.
-    pub async fn wait_settled(&self) {
+    pub async fn wait_all_settled(&self) {
         while !self.settlements.is_empty() {
             let idle = self.idle.notified();
             if self.settlements.is_empty() {

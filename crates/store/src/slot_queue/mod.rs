@@ -76,7 +76,7 @@ pub struct SlotNewcomer<'a> {
     pub rule: &'a RateRule,
     pub cost: u64,
     /// Hash of its `fair_by` value.
-    pub fair: u64,
+    pub fair_hash: u64,
     /// The moment at which the request began to wait for slots of any limit.
     pub since: Now,
 }
@@ -140,12 +140,12 @@ impl SharedSlotQueue {
         &self,
         slot_key: &SlotKey,
         terms: &SlotTerms,
-        fair: u64,
+        fair_hash: u64,
         now: Now,
     ) -> Result<u64, u64> {
         let lines = self.lines.lock();
         let Some(line) = lines.by_key.get(slot_key) else { return Ok(1) };
-        let found = lines.queues.find_position(line.queue, terms.queue, terms.is_fair.then_some(fair));
+        let found = lines.queues.find_position(line.queue, terms.queue, terms.is_fair.then_some(fair_hash));
         found.map(|found| found.before + 1).ok_or_else(|| line.estimate_wait(&lines.queues, now))
     }
 
@@ -159,8 +159,8 @@ impl SharedSlotQueue {
         terms: &SlotTerms,
         now: Now,
     ) -> Result<(SlotTicket, bool), u64> {
-        let SlotNewcomer { slot_key, rule, cost, fair, since } = newcomer;
-        let fair = if terms.is_fair { fair } else { 0 };
+        let SlotNewcomer { slot_key, rule, cost, fair_hash, since } = newcomer;
+        let fair_hash = if terms.is_fair { fair_hash } else { 0 };
         let mut wakers = Wakers::new();
         let mut lines = self.lines.lock();
         let SlotLines { by_key, by_due, polls, queues, is_polled, .. } = &mut *lines;
@@ -170,7 +170,8 @@ impl SharedSlotQueue {
             by_due.insert(due, slot_key);
             SlotLine::new(rule, due, now)
         });
-        let Some(found) = queues.find_position(line.queue, terms.queue, terms.is_fair.then_some(fair)) else {
+        let Some(found) = queues.find_position(line.queue, terms.queue, terms.is_fair.then_some(fair_hash))
+        else {
             return Err(line.estimate_wait(queues, now));
         };
         if found.displaced != NO_NODE {
@@ -179,7 +180,7 @@ impl SharedSlotQueue {
         }
         line.rule = *rule;
         let until = terms.max_wait_ns.map(|ns| Now(now.0.saturating_add(ns)));
-        let waiter = NewWaiter { fair, cost, span: cost.into(), until: None, since };
+        let waiter = NewWaiter { fair_hash, cost, span: cost.into(), until: None, since };
         let node = queues.push_waiter(&mut line.queue, waiter);
         self.waiting.fetch_add(1, Relaxed);
         let starts_polls = !std::mem::replace(is_polled, true);

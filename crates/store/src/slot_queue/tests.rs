@@ -23,8 +23,8 @@ fn rule() -> RateRule {
     RateRule::rules_of(&config::parse(text, "test").unwrap().config.limits[0])[0]
 }
 
-fn join(queue: &SharedSlotQueue, fair: u64, terms: &SlotTerms) -> Result<SlotTicket, u64> {
-    let newcomer = SlotNewcomer { slot_key: KEY, rule: &rule(), cost: 1, fair, since: NOW };
+fn join(queue: &SharedSlotQueue, fair_hash: u64, terms: &SlotTerms) -> Result<SlotTicket, u64> {
+    let newcomer = SlotNewcomer { slot_key: KEY, rule: &rule(), cost: 1, fair_hash, since: NOW };
     queue.join_queue(newcomer, terms, NOW).map(|(ticket, _)| ticket)
 }
 
@@ -39,7 +39,7 @@ fn asks(queue: &SharedSlotQueue, ticket: &SlotTicket) -> bool {
 #[test]
 fn one_waiter_at_a_time_asks_in_the_order_of_arrival() {
     let queue = SharedSlotQueue::default();
-    let [first, second, third] = [0; 3].map(|fair| join(&queue, fair, &TERMS).unwrap());
+    let [first, second, third] = [0; 3].map(|fair_hash| join(&queue, fair_hash, &TERMS).unwrap());
     assert!(join(&queue, 0, &TERMS).is_err() && queue.waiting_count() == 3);
     assert!(!asks(&queue, &first), "nothing may be free");
     queue.note_freed(&KEY);
@@ -62,7 +62,7 @@ fn one_waiter_at_a_time_asks_in_the_order_of_arrival() {
 #[test]
 fn a_waiter_that_leaves_while_it_asks_lets_the_next_one_ask() {
     let queue = SharedSlotQueue::default();
-    let [first, second] = [0; 2].map(|fair| join(&queue, fair, &TERMS).unwrap());
+    let [first, second] = [0; 2].map(|fair_hash| join(&queue, fair_hash, &TERMS).unwrap());
     queue.note_freed(&KEY);
     assert!(asks(&queue, &first));
     queue.leave_queue(&KEY, &first, NOW);
@@ -77,9 +77,9 @@ fn a_wait_ends_and_a_displaced_waiter_is_rejected() {
     let late = join(&queue, 0, &TERMS).unwrap();
     assert_eq!(poll_at(&queue, &late, NOW), AskTurn::Wait(Some(Now(NOW.0 + 5_000))));
     assert!(matches!(poll_at(&queue, &late, Now(NOW.0 + 5_000)), AskTurn::Reject(_)));
-    let fair = SlotTerms { is_fair: true, ..TERMS };
-    let greedy = [7; 3].map(|fair_hash| join(&queue, fair_hash, &fair).unwrap());
-    let modest = join(&queue, 8, &fair).unwrap();
+    let terms = SlotTerms { is_fair: true, ..TERMS };
+    let greedy = [7; 3].map(|fair_hash| join(&queue, fair_hash, &terms).unwrap());
+    let modest = join(&queue, 8, &terms).unwrap();
     assert!(matches!(poll_at(&queue, &greedy[2], NOW), AskTurn::Reject(_)));
     queue.note_freed(&KEY);
     assert!(asks(&queue, &greedy[0]));
@@ -90,7 +90,13 @@ fn a_wait_ends_and_a_displaced_waiter_is_rejected() {
 const MS: u64 = 1_000_000;
 
 fn newcomer(rule: &RateRule, key: u8, since: Now) -> SlotNewcomer<'_> {
-    SlotNewcomer { slot_key: SlotKey { rule: 1, key: SharedKey([key; 16]) }, rule, cost: 1, fair: 0, since }
+    SlotNewcomer {
+        slot_key: SlotKey { rule: 1, key: SharedKey([key; 16]) },
+        rule,
+        cost: 1,
+        fair_hash: 0,
+        since,
+    }
 }
 
 /// The keys to poll so many milliseconds later.

@@ -31,7 +31,7 @@ pub(crate) struct RateHold {
     pub rate: usize,
     pub key: SharedKey,
     pub cost: u64,
-    pub fair: u64,
+    pub fair_hash: u64,
     pub limit_index: u16,
     pub dry_run: bool,
     pub state: HoldState,
@@ -161,7 +161,7 @@ impl StoreHolds {
             });
             let departure = Departure { due, cost: hold.cost, mark };
             let departures = &hold.limit.departures[hold.rate];
-            hold.state = HoldState::Queued(departures.join_queue(hold.key, departure, hold.fair, until));
+            hold.state = HoldState::Queued(departures.join_queue(hold.key, departure, hold.fair_hash, until));
         }
     }
 
@@ -246,7 +246,7 @@ impl RateHold {
             rate,
             key: demand.key,
             cost: demand.units.cost,
-            fair: demand.units.fair_hash,
+            fair_hash: demand.units.fair_hash,
             limit_index: demand.limit_index,
             dry_run: demand.limit.is_dry_run() || demand.units.unenforced,
             state,

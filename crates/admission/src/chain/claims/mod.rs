@@ -42,14 +42,14 @@ pub(crate) struct Claim {
 #[derive(Clone, Copy)]
 pub(crate) enum ClaimKind {
     Charge(ChargeRecord),
-    /// Concurrency slots that are still to be taken, after the wait. `fair`: the hash of the request's `fair_by` value.
+    /// Concurrency slots that are still to be taken, after the wait. `fair_hash`: the hash of the request's `fair_by` value.
     WantedSlots {
-        fair: u64,
+        fair_hash: u64,
     },
     /// Concurrency slots.
     Slots {
         grant: SlotGrant,
-        fair: u64,
+        fair_hash: u64,
     },
     /// Concurrency slots that a dry run lacks.
     LackedSlots,
@@ -137,12 +137,12 @@ impl ClaimSet {
     #[inline]
     pub(crate) fn take_slots_of(&mut self, index: usize, now: Now) -> Result<(), usize> {
         let claim = &mut self.claims[index];
-        let ClaimKind::WantedSlots { fair } = claim.kind else { return Ok(()) };
+        let ClaimKind::WantedSlots { fair_hash } = claim.kind else { return Ok(()) };
         let limit: &Arc<Limit> = &self.limits[usize::from(claim.limit_index)];
         let unenforced = claim.unenforced;
         let grant = limit.acquire_slots(claim.rate.into(), &claim.table_key(), claim.cost, unenforced, now);
         claim.kind = match grant {
-            Some(grant) => ClaimKind::Slots { grant, fair },
+            Some(grant) => ClaimKind::Slots { grant, fair_hash },
             None if limit.is_dry_run(unenforced) => ClaimKind::LackedSlots,
             None => return Err(index),
         };

@@ -187,7 +187,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             self.reject_outright(limit_index, rate, dry_run, ChainCause::TooCostly);
         } else if M::CHARGES && self.findings.takes_slots {
             self.findings.wants_slots = true;
-            let kind = ClaimKind::WantedSlots { fair: units.fair_hash };
+            let kind = ClaimKind::WantedSlots { fair_hash: units.fair_hash };
             self.held.claims.push(Claim::new(units, limit_index, rate, kind));
         }
         if !M::CHARGES && self.findings.takes_slots {

@@ -221,7 +221,7 @@ impl ClaimSet {
         };
         let (limit, rate, slot_key) = (hold.limit.clone(), hold.rate, hold.slot_key());
         let rule = &limit.rules[rate];
-        let newcomer = SlotNewcomer { slot_key, rule, cost: hold.cost, fair: hold.fair, since };
+        let newcomer = SlotNewcomer { slot_key, rule, cost: hold.cost, fair_hash: hold.fair_hash, since };
         match limit.slot_queue.join_queue(newcomer, &terms, Now::read_clock()) {
             Ok((ticket, starts_polls)) => {
                 if starts_polls {

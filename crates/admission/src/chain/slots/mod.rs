@@ -152,16 +152,16 @@ impl ClaimSet {
         now: Now,
     ) -> Result<Option<SlotPlace>, ChainRejection> {
         let claim = &mut self.claims[index];
-        let ClaimKind::WantedSlots { fair } = claim.kind else { return Ok(None) };
+        let ClaimKind::WantedSlots { fair_hash } = claim.kind else { return Ok(None) };
         let (limit_index, rate) = (claim.limit_index, usize::from(claim.rate));
         let limit = &self.limits[usize::from(limit_index)];
         if !limit.has_slot_queue(rate) {
             return Err(self.reject_for_slots((limit_index, rate), None));
         }
-        let units = Units { fair_hash: fair, ..claim.to_units() };
+        let units = Units { fair_hash, ..claim.to_units() };
         match limit.take_or_wait(rate, &units, now) {
             SlotStep::Taken(grant) => {
-                claim.kind = ClaimKind::Slots { grant, fair };
+                claim.kind = ClaimKind::Slots { grant, fair_hash };
                 Ok(None)
             }
             SlotStep::Waits(waiter) => Ok(Some(SlotPlace {
@@ -190,14 +190,14 @@ impl ClaimSet {
         for claim in &mut self.claims {
             let (limit, rate) = (&self.limits[usize::from(claim.limit_index)], usize::from(claim.rate));
             match claim.kind {
-                ClaimKind::Slots { grant, fair }
+                ClaimKind::Slots { grant, fair_hash }
                     if order.is_none_or(|order| limit.slot_order(rate) >= order) =>
                 {
                     let key = claim.table_key();
                     limit.release_slots(rate, &key, claim.cost, grant.overflow, Now::read_clock);
-                    claim.kind = ClaimKind::WantedSlots { fair };
+                    claim.kind = ClaimKind::WantedSlots { fair_hash };
                 }
-                ClaimKind::LackedSlots => claim.kind = ClaimKind::WantedSlots { fair: 0 },
+                ClaimKind::LackedSlots => claim.kind = ClaimKind::WantedSlots { fair_hash: 0 },
                 _ => {}
             }
         }
@@ -225,9 +225,9 @@ impl ClaimSet {
     /// The request holds the slots that it was handed.
     fn take_handed(&mut self, place: &SlotPlace) {
         let claim = &mut self.claims[place.claim_index];
-        if let ClaimKind::WantedSlots { fair } = claim.kind {
+        if let ClaimKind::WantedSlots { fair_hash } = claim.kind {
             let grant = SlotGrant { overflow: place.overflow, waits: true };
-            claim.kind = ClaimKind::Slots { grant, fair };
+            claim.kind = ClaimKind::Slots { grant, fair_hash };
         }
     }
 

@@ -312,8 +312,8 @@ impl StoreQuery {
             return None;
         }
         queued_rates(demand, held).find_map(|(rate, terms)| {
-            let (slot_key, fair) = (demand.limit.slot_key(rate, demand.key), demand.units.fair_hash);
-            let found = demand.limit.slot_queue.find_position(&slot_key, &terms, fair, held.judged_at);
+            let (slot_key, fair_hash) = (demand.limit.slot_key(rate, demand.key), demand.units.fair_hash);
+            let found = demand.limit.slot_queue.find_position(&slot_key, &terms, fair_hash, held.judged_at);
             let limit = &held.limits[usize::from(lacking.limit_index)];
             let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, rate);
             found.err().map(|wait_ns| rejection.with_retry(Some(wait_ns)))

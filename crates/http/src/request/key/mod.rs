@@ -48,7 +48,7 @@ pub struct LimitKeys {
     /// The key it counts by.
     pub count_key: KeySpec,
     /// The key by which waiting requests take turns, where a missing part falls back to the ip; `None` = arrival order.
-    pub turn_key: Option<KeySpec>,
+    pub fair_key: Option<KeySpec>,
     /// The share of the keys on which the limit acts; `None` = all.
     pub enforced: Option<EnforcedShare>,
 }
@@ -242,9 +242,9 @@ impl KeyOutcome {
 
 impl LimitKeys {
     pub fn from_limit(limit: &LimitConfig) -> LimitKeys {
-        let turn_key = (!limit.fair_by.is_empty()).then(|| KeySpec::new(&limit.fair_by, MissingKey::Ip));
+        let fair_key = (!limit.fair_by.is_empty()).then(|| KeySpec::new(&limit.fair_by, MissingKey::Ip));
         let count_key = KeySpec::new(&limit.key, limit.missing_key);
-        LimitKeys { count_key, turn_key, enforced: limit.enforce }
+        LimitKeys { count_key, fair_key, enforced: limit.enforce }
     }
 }
 

@@ -309,12 +309,12 @@ fn turns_fall_back_to_the_ip_under_any_missing_key() {
 locations: [{ path: /, upstream: demo, limits: sms }]";
     let limit = &sluicegate_config::parse(text, "gateway.yaml").expect("valid").config.limits[0];
     assert_eq!(
-        LimitKeys::from_limit(limit).turn_key,
+        LimitKeys::from_limit(limit).fair_key,
         Some(KeySpec::new(&[KeyPart::Account], MissingKey::Ip))
     );
     assert!(
         LimitKeys::from_limit(&sluicegate_model::LimitConfig { fair_by: vec![], ..limit.clone() })
-            .turn_key
+            .fair_key
             .is_none()
     );
 }

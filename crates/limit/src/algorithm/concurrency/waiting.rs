@@ -279,9 +279,9 @@ impl ConcurrencyParams {
             queues.waiters.displace_waiter(&mut slots.queue, displaced, wakers);
             self.waiting.fetch_sub(1, Relaxed);
         }
-        let fair = if self.is_fair { units.fair_hash } else { 0 };
+        let fair_hash = if self.is_fair { units.fair_hash } else { 0 };
         let (cost, span) = (units.cost, units.cost.into());
-        let waiter = NewWaiter { fair, cost, span, until: None, since: now };
+        let waiter = NewWaiter { fair_hash, cost, span, until: None, since: now };
         let node = queues.waiters.push_waiter(&mut slots.queue, waiter);
         self.waiting.fetch_add(1, Relaxed);
         queues.write_entry(entry, slots);
@@ -289,8 +289,13 @@ impl ConcurrencyParams {
     }
 
     /// The position of one more waiter; `None` = the queue is full.
-    fn find_position(&self, slots: &WaitedSlots, queues: &SlotQueues, fair: u64) -> Option<FoundPosition> {
-        queues.waiters.find_position(slots.queue, self.queue, self.is_fair.then_some(fair))
+    fn find_position(
+        &self,
+        slots: &WaitedSlots,
+        queues: &SlotQueues,
+        fair_hash: u64,
+    ) -> Option<FoundPosition> {
+        queues.waiters.find_position(slots.queue, self.queue, self.is_fair.then_some(fair_hash))
     }
 }
 

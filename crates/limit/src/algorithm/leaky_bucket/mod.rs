@@ -181,7 +181,7 @@ impl<S: Schedule> Meter<LeakyBucketParams<S>> {
                     }
                 }
                 let state = params.look_at(entry, queues, now, params.numbers.dry_run);
-                Turn::Reject(state.accepted_after_ns(own.fair, now))
+                Turn::Reject(state.accepted_after_ns(own.fair_hash, now))
             })
         });
         turn.unwrap_or(Turn::Go)

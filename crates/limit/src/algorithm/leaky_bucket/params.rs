@@ -224,8 +224,8 @@ impl<S: Schedule> RateParams for LeakyBucketParams<S> {
         let mut charge = ChargeRecord { since, node: NO_NODE, overflow, displaces, epoch };
         if position.wait > 0 && !dry_run {
             let until = self.give_up_ns.map(|ns| Now(present.0.saturating_add(ns)));
-            let fair = if self.numbers.is_fair { units.fair_hash } else { 0 };
-            let waiter = NewWaiter { fair, cost: units.cost, span, until, since: present };
+            let fair_hash = if self.numbers.is_fair { units.fair_hash } else { 0 };
+            let waiter = NewWaiter { fair_hash, cost: units.cost, span, until, since: present };
             charge.node = queues.push_waiter(&mut entry.queue, waiter);
             self.waiting.fetch_add(1, Relaxed);
         }

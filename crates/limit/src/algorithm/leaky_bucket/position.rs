@@ -34,29 +34,29 @@ pub(super) struct QueuePosition {
 impl<S: Schedule> BucketState<'_, S> {
     /// The pure step, in ticks: the position of a request that comes now, or how long until one is accepted.
     #[inline]
-    pub(super) fn find_position(&self, fair: u64) -> Result<QueuePosition, u128> {
+    pub(super) fn find_position(&self, fair_hash: u64) -> Result<QueuePosition, u128> {
         match self.wait_behind_all() {
             step if !self.params.numbers.is_fair => step.map(|wait| QueuePosition { wait, undisturbed: 0 }),
             Ok(0) => Ok(QueuePosition { wait: 0, undisturbed: 0 }),
-            step => self.find_fair_position(fair, step.err().unwrap_or_default()),
+            step => self.find_fair_position(fair_hash, step.err().unwrap_or_default()),
         }
     }
 
     /// Nanoseconds after `now` until one more request is accepted without displacing a waiter; at least 1.
-    pub(super) fn accepted_after_ns(&self, fair: u64, now: Now) -> u64 {
-        let position = self.find_position(fair);
+    pub(super) fn accepted_after_ns(&self, fair_hash: u64, now: Now) -> u64 {
+        let position = self.find_position(fair_hash);
         let ticks = position.map_or_else(|ticks| ticks, |position| position.undisturbed);
         let wait_ns = self.params.schedule.tick_rate().ticks_to_ns(ticks);
         wait_ns.saturating_add(self.present.ns_since(now)).max(1)
     }
 
     /// `full` is the time until the queue has room, in ticks.
-    fn find_fair_position(&self, fair: u64, full: u128) -> Result<QueuePosition, u128> {
+    fn find_fair_position(&self, fair_hash: u64, full: u128) -> Result<QueuePosition, u128> {
         let BucketState { params, entry, queues, .. } = self;
         let behind_all = self.backlog.saturating_sub(params.ahead);
         // Behind all waiters it is in time for certain, whichever turns come in between.
         let excess = full.max(behind_all.saturating_sub(params.fair_wait_max));
-        let forecast = queues.forecast_waiter(entry.queue, queues.find_fair_queue(entry.queue, fair));
+        let forecast = queues.forecast_waiter(entry.queue, queues.find_fair_queue(entry.queue, fair_hash));
         let mut wait =
             behind_all.saturating_sub(queues.queued_ticks(entry.queue)).saturating_add(forecast.before);
         if full > 0 {

@@ -36,15 +36,15 @@ pub struct FoundPosition {
 
 impl ShardQueues {
     /// The position of one more waiter where `units_max` may wait, and spans are costs; `None` = the queue is full.
-    /// With a `fair` value, a newcomer of a value with fewer waiters than another takes the place of the newest
+    /// With a `fair_hash` value, a newcomer of a value with fewer waiters than another takes the place of the newest
     /// waiter of the value with most.
-    pub fn find_position(&self, queue: u32, units_max: u64, fair: Option<u64>) -> Option<FoundPosition> {
+    pub fn find_position(&self, queue: u32, units_max: u64, fair_hash: Option<u64>) -> Option<FoundPosition> {
         let waiting = self.queued_units(queue);
         let is_full = waiting >= units_max;
-        let Some(fair) = fair else {
+        let Some(fair_hash) = fair_hash else {
             return (!is_full).then_some(FoundPosition { before: waiting, displaced: NO_NODE });
         };
-        let forecast = self.forecast_waiter(queue, self.find_fair_queue(queue, fair));
+        let forecast = self.forecast_waiter(queue, self.find_fair_queue(queue, fair_hash));
         let before = u64::try_from(forecast.before).unwrap_or(u64::MAX);
         if !is_full {
             return Some(FoundPosition { before, displaced: NO_NODE });

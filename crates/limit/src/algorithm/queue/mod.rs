@@ -44,7 +44,7 @@ struct WaitQueue {
 
 /// The waiters of one `fair_by` value; removed with the last of them.
 struct FairQueue {
-    fair: u64,
+    fair_hash: u64,
     /// The neighbours in the ring.
     prev: u32,
     next: u32,
@@ -57,7 +57,7 @@ struct FairQueue {
 /// A request that joins a queue.
 pub struct NewWaiter {
     /// Hash of its `fair_by` value.
-    pub fair: u64,
+    pub fair_hash: u64,
     pub cost: u64,
     /// Ticks that its cost takes.
     pub span: u128,
@@ -127,8 +127,8 @@ impl ShardQueues {
         if *queue == NO_NODE {
             *queue = self.queues.insert(WaitQueue { front: NO_NODE, fair_queues: 0, units: 0, span: 0 });
         }
-        let fair_queue = match self.find_fair_queue(*queue, own.fair) {
-            NO_NODE => self.open_fair_queue(*queue, own.fair),
+        let fair_queue = match self.find_fair_queue(*queue, own.fair_hash) {
+            NO_NODE => self.open_fair_queue(*queue, own.fair_hash),
             existing => existing,
         };
         let (cost, span) = (own.cost, own.span);
@@ -299,18 +299,19 @@ impl ShardQueues {
     }
 
     /// The fair queue of a value, or at the maximum the one of the nearest value; `NO_NODE` if it needs a new one.
-    pub(crate) fn find_fair_queue(&self, queue: u32, fair: u64) -> u32 {
-        let distance = |index| Some((self.fair_queues.get(index)?.fair ^ fair, index));
+    pub(crate) fn find_fair_queue(&self, queue: u32, fair_hash: u64) -> u32 {
+        let distance = |index| Some((self.fair_queues.get(index)?.fair_hash ^ fair_hash, index));
         let nearest = self.fair_queues(queue).filter_map(distance).min();
         let full = self.queues.get(queue).is_some_and(|queue| queue.fair_queues >= FAIR_QUEUES_MAX);
         nearest.filter(|(distance, _)| *distance == 0 || full).map_or(NO_NODE, |(_, index)| index)
     }
 
     /// Opens a fair queue, the last in the ring.
-    fn open_fair_queue(&mut self, queue: u32, fair: u64) -> u32 {
+    fn open_fair_queue(&mut self, queue: u32, fair_hash: u64) -> u32 {
         let front = self.queues.get(queue).map_or(NO_NODE, |queue| queue.front);
         let prev = self.fair_queues.get(front).map_or(NO_NODE, |fair_queue| fair_queue.prev);
-        let new = FairQueue { fair, prev, next: front, head: NO_NODE, tail: NO_NODE, waiters: 0, span: 0 };
+        let new =
+            FairQueue { fair_hash, prev, next: front, head: NO_NODE, tail: NO_NODE, waiters: 0, span: 0 };
         let index = self.fair_queues.insert(new);
         if let Some(queue) = self.queues.get_mut(queue) {
             queue.fair_queues += 1;
