@@ -17,7 +17,7 @@ use sluicegate_base::value_hash::ValueHasher;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::heavy_keys::fleet::{FleetKeys, REPORTED_MAX, ReportedKeys, merge_fleet};
 use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
-use sluicegate_store::node_reports::{NodeReport, REPORT_MAX, node_name, publish_node_reports};
+use sluicegate_store::node_reports::{NodeReport, REPORT_MAX, publish_node_reports};
 use sluicegate_store::{Store, share_secret};
 
 /// Limits in a report, those with most refusals first: reading their keys takes time of the workers.
@@ -137,7 +137,7 @@ impl ControlThread {
     async fn other_reports(&self, gateway: &Gateway) -> Vec<NodeReport> {
         let Some(store) = &gateway.store else { return Vec::new() };
         let all = self.fleet.read_reports(store).await.unwrap_or_default();
-        let own = node_name(store);
+        let own = store.node_name();
         all.iter().filter(|report| report.node != own).cloned().collect()
     }
 

@@ -9,7 +9,7 @@ use crate::operate::admin::status::{
 use crate::operate::traffic::read_sizes;
 use sluicegate_base::clock::Now;
 use sluicegate_proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
-use sluicegate_store::node_reports::{NodeReport, node_name};
+use sluicegate_store::node_reports::NodeReport;
 use sluicegate_store::{BreakerState, StoreServerState};
 
 impl ControlThread {
@@ -59,7 +59,7 @@ impl ControlThread {
     async fn read_redis(&self, gateway: &Gateway) -> Option<RedisStatus> {
         let store = gateway.store.as_ref()?;
         let reports = self.fleet.read_reports(store).await;
-        let (own, now, outages) = (node_name(store), Now::read_clock(), store.outages());
+        let (own, now, outages) = (store.node_name(), Now::read_clock(), store.outages());
         let node = |report: &NodeReport| describe_node(report, &own, &self.file_hash.borrow());
         Some(RedisStatus {
             reachable: outages.since.is_none(),

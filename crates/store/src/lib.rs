@@ -71,7 +71,7 @@ pub use script::rule::RateRule;
 pub use script::settle::{SettleItem, SettledKey};
 pub use secret::share_secret;
 pub use session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefund};
-pub use settlements::{Settlements, StoreSettlement};
+pub use settlements::{SettlementQueue, StoreSettlement};
 pub use shared_limit::SharedLimit;
 pub use slot_queue::{AskTurn, SharedSlotQueue, SlotNewcomer, SlotTerms, SlotTicket};
 pub use upstream_pauses::{SharedPause, SharedPauses, share_pauses};

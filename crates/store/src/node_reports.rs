@@ -45,7 +45,7 @@ pub async fn publish_node_reports(store: Arc<Store>, make_report: impl AsyncFn()
     store.load_script(&script);
     let mut is_refused = false;
     loop {
-        let report = NodeReport { node: node_name(&store), ..make_report().await };
+        let report = NodeReport { node: store.node_name(), ..make_report().await };
         let answer = publish_report(&link, &script, report).await;
         let refused = answer == Ok(false);
         if refused && !is_refused {
@@ -83,11 +83,6 @@ pub async fn read_node_reports(link: &Link) -> Result<Vec<NodeReport>, StoreFaul
 
 fn report_script() -> LuaScript {
     LuaScript::new(concat!(include_str!("script/log.lua"), include_str!("script/nodes.lua")))
-}
-
-/// The name of this process in its reports.
-pub fn node_name(store: &Store) -> String {
-    format!("{:016x}", store.node())
 }
 
 /// False if there are too many gateways.

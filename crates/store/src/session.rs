@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::debts::DebtCharge;
 use super::link::{CallFailure, LateReply};
-use super::settlements::{Settlements, SettlingKey};
+use super::settlements::{SettlementQueue, SettlingKey};
 use super::shared_limit::SharedLimit;
 use super::slots::{SlotReport, WorkerSlots};
 use super::{
@@ -46,7 +46,7 @@ pub struct Session {
     /// Taken by the flusher.
     refunds: Cell<Option<mpsc::Receiver<StoreRefund>>>,
     /// The number that names the worker in the store.
-    node: u64,
+    worker_node: u64,
     /// One more reference for each late reply that is waited for.
     pub(super) late_waits: Rc<()>,
 }
@@ -55,7 +55,7 @@ pub struct Session {
 pub struct StoreOutbox {
     pub slots: WorkerSlots,
     pub debts: Arc<Debts>,
-    pub settlements: Settlements,
+    pub settlements: SettlementQueue,
     refunds: mpsc::Sender<StoreRefund>,
     /// The flusher has refunds that are not sent or not answered yet.
     is_sending: AtomicBool,
@@ -113,12 +113,12 @@ impl Session {
         let (refund_sender, refund_receiver) = mpsc::channel(REFUNDS_MAX);
         let (is_sending, idle) = (AtomicBool::new(false), Notify::new());
         let (slots, debts) = (WorkerSlots::default(), store.debts().clone());
-        let settlements = Settlements::default();
+        let settlements = SettlementQueue::default();
         let outbox =
             Arc::new(StoreOutbox { slots, debts, settlements, refunds: refund_sender, is_sending, idle });
         Rc::new(Session {
             link: store.open_link(),
-            node: store.node().wrapping_add(id as u64),
+            worker_node: store.process_node().wrapping_add(id as u64),
             store: store.clone(),
             outbox,
             refunds: Cell::new(Some(refund_receiver)),
@@ -181,18 +181,18 @@ impl Session {
         let mut distinct: SmallVec<[KeyGroup; 4]> = groups.iter().copied().collect();
         distinct.sort_unstable();
         distinct.dedup();
-        let of = |group: &KeyGroup| -> Vec<usize> {
+        let indices_of = |group: &KeyGroup| -> Vec<usize> {
             (0..items.len()).filter(|index| groups[*index] == *group).collect()
         };
         let calls = distinct.iter().map(|group| async move {
-            let own: Vec<CallItem<'_>> = of(group).into_iter().map(|index| items[index]).collect();
+            let own: Vec<CallItem<'_>> = indices_of(group).into_iter().map(|index| items[index]).collect();
             answers_of(self.call_items(op, *group, &own, late).await, own.len())
         });
         let answers = join_all(calls).await;
         let mut answered: SmallVec<[StoreAnswer; 4]> =
             items.iter().map(|_| StoreAnswer::Failed(StoreFault::Garbled)).collect();
         for (group, answers) in distinct.iter().zip(answers) {
-            for (index, answer) in of(group).into_iter().zip(answers) {
+            for (index, answer) in indices_of(group).into_iter().zip(answers) {
                 answered[index] = answer;
             }
         }
@@ -206,7 +206,7 @@ impl Session {
         items: &[CallItem<'_>],
         late: &LateReplies,
     ) -> Result<ScriptReply, StoreFault> {
-        let packed = PackedCall::new(op, self.store.prefix(), self.node, items);
+        let packed = PackedCall::new(op, self.store.prefix(), self.worker_node, items);
         let result = self.link.call_with_late_reply(group, LuaScript::counter_script(), &packed).await;
         let bytes = result.map_err(|CallFailure { fault, late: reply }| {
             late.0.borrow_mut().extend(reply.map(|reply| (group, reply)));
@@ -286,7 +286,7 @@ impl Session {
             let mut in_flight = settlements.hold_keys(&due);
             for run in due.chunk_by(|one, next| group(one) == group(next)) {
                 let keys: Vec<SettledKey<'_>> = run.iter().map(SettlingKey::to_call).collect();
-                let packed = PackedCall::settle(self.store.prefix(), self.node, &keys);
+                let packed = PackedCall::settle(self.store.prefix(), self.worker_node, &keys);
                 let reply = self.link.call_script(group(&run[0]), LuaScript::counter_script(), &packed).await;
                 answers &= reply.is_ok();
                 let forgiven = reply

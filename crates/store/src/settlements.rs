@@ -19,7 +19,7 @@ const SETTLEMENTS_MAX: usize = 65_536;
 
 /// The settlements of one worker.
 #[derive(Default)]
-pub struct Settlements {
+pub struct SettlementQueue {
     inner: Mutex<SettlementsInner>,
     /// All that are not acknowledged.
     count: AtomicUsize,
@@ -79,9 +79,9 @@ pub(super) struct KeysInFlight<'a, C: KeyCalls> {
     keys: Vec<SharedKey>,
 }
 
-// === impl Settlements ===
+// === impl SettlementQueue ===
 
-impl Settlements {
+impl SettlementQueue {
     /// Queues a settlement; if too many wait, it is lost.
     pub fn queue_settlement(&self, settlement: StoreSettlement) {
         if self.count.load(Relaxed) >= SETTLEMENTS_MAX {
@@ -122,7 +122,7 @@ impl Settlements {
     }
 
     /// About `most` settlements, less than twice as many. Their keys return to the queue only through
-    /// [`Settlements::hold_keys`], which must follow.
+    /// [`SettlementQueue::hold_keys`], which must follow.
     pub(super) fn take_due(&self, most: usize) -> Vec<SettlingKey> {
         let inner = &mut *self.inner.lock();
         let (mut taken, mut count) = (Vec::new(), 0);
@@ -143,7 +143,7 @@ impl Settlements {
     }
 
     /// Holds the keys of a call until it has ended.
-    pub(super) fn hold_keys(&self, taken: &[SettlingKey]) -> KeysInFlight<'_, Settlements> {
+    pub(super) fn hold_keys(&self, taken: &[SettlingKey]) -> KeysInFlight<'_, SettlementQueue> {
         KeysInFlight::new(self, taken.iter().map(|settling| settling.key))
     }
 
@@ -156,7 +156,7 @@ impl Settlements {
     }
 }
 
-impl KeyCalls for Settlements {
+impl KeyCalls for SettlementQueue {
     fn end_call(&self, key: &SharedKey, acknowledged: bool) {
         let inner = &mut *self.inner.lock();
         let Some(own) = inner.by_key.get_mut(key) else { return };
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_call_is_repeated_unchanged_until_it_is_acknowledged() {
-        let (settlements, limit) = (Settlements::default(), limit());
+        let (settlements, limit) = (SettlementQueue::default(), limit());
         settlements.queue_settlement(settlement(&limit, 1, 3));
         let first = settlements.take_due(9);
         assert_eq!(used(&first), [(1, 1, vec![3])]);
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn too_many_are_lost_and_counted() {
-        let (settlements, limit) = (Settlements::default(), limit());
+        let (settlements, limit) = (SettlementQueue::default(), limit());
         for _ in 0..SETTLEMENTS_MAX + 3 {
             settlements.queue_settlement(settlement(&limit, 1, 1));
         }

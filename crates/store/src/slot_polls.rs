@@ -36,7 +36,7 @@ impl Session {
             let mut pause = *LOOK_INTERVALS.start();
             loop {
                 tokio::time::sleep(pause).await;
-                let (node, now) = (session.store.node(), Now::read_clock());
+                let (node, now) = (session.store.process_node(), Now::read_clock());
                 let Some((lines, next)) = guard.queue.take_polled(KEYS_MAX, (node, fleet.nodes()), now)
                 else {
                     // Another task may poll already.

@@ -10,30 +10,27 @@
 //! ```text
 //!  Chain::judge_into                 the chain judges the head
 //!        │
-//!  ChainPass         local           judged locally: charges the limits that are counted here
+//!  ChainPass         pass            judged locally: charges the limits that are counted here
 //!        │ ╰───────────────────────▶ ChainRejection (rejection): everything is refunded
 //!        ▼
 //!  PendingStore      store           asks the store about the shared limits, in one StoreRound or several;
 //!        │                           store/answers applies the answers, or judges in place of missing ones
 //!        ▼
-//!  Queued            queued          waits for its turn in the queues of rates …
-//!        │
-//!  SlotWait          slots           … then for slots that are counted here …
-//!  StoreSlotWait     slots/in_store  … and for those in the store
+//!  Queued            queued          waits for its turn in the queues of rates, then for slots: in a SlotWait (slots)
+//!        │                           for those counted here, in a StoreSlotWait (slots/in_store) for the others
 //!        ▼
 //!  ChainPermit       permit          may pass; once it is forwarded, its charges stay
-//!        │
-//!  Extender          settle/extend   extended: the response takes more units while it streams
-//!        ▼
-//!  Settlement        settle          settled: the charges are corrected to the units that the response used
 //! ```
 //!
+//! `settle/extend` and `settle` change the charges of a permit, which stays the state of the request: a response takes
+//! more units while it streams, and at its end the charges are corrected to the units that it used.
+//!
 //! A request skips the states that its limits do not need. In each of them, `claims` has all that it holds, and
-//! `claims/holds` the part in the store. `local/conclusion` ends a pass, and `waiting` has the terms on which a request
+//! `claims/holds` the part in the store. `pass/conclusion` ends a pass, and `waiting` has the terms on which a request
 //! may wait.
 
 mod claims;
-mod local;
+mod pass;
 mod permit;
 mod queued;
 mod rejection;
@@ -52,11 +49,11 @@ use sluicegate_limit::{Decision, Limit, Units};
 use sluicegate_model::OnFailure;
 use sluicegate_store::{ScriptOp, SharedKey, SharedLimit};
 
-use local::ChainPass;
+use pass::ChainPass;
 pub use permit::ChainPermit;
 pub use queued::{QueueStay, Queued};
 pub use rejection::{ChainCause, ChainRejection};
-pub use settle::Settlements;
+pub use settle::FinalCharges;
 pub use settle::extend::{Extender, Overrun};
 pub use store::PendingStore;
 pub use waiting::{QueueTerms, WaitingCap, WaitingPlace, WaitingRequest, longest_wait_ns};
@@ -284,8 +281,8 @@ impl Chain {
         verdict: &mut Option<ChainVerdict<PendingStore<M>>>,
     ) {
         let mut pass = ChainPass::<M>::new(self, now, takes_slots, decisions);
-        for turn in 0..selection.map_or(self.limits.len(), <[u16]>::len) {
-            let limit_index = selection.map_or(turn, |selected| usize::from(selected[turn]));
+        for position in 0..selection.map_or(self.limits.len(), <[u16]>::len) {
+            let limit_index = selection.map_or(position, |selected| usize::from(selected[position]));
             let ChainedLimit { limit, counters } = &self.limits[limit_index];
             let at_least_one = |units: Units| Units { cost: units.cost.max(1), ..units };
             match (demand_of(limit_index, limit), counters) {

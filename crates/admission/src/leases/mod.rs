@@ -15,7 +15,7 @@ use std::time::Duration;
 use aws_lc_rs::rand;
 use parking_lot::Mutex;
 
-use crate::chain::{ChainPermit, Settlements};
+use crate::chain::{ChainPermit, FinalCharges};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
 use sluicegate_observe::metrics::Metrics;
@@ -207,7 +207,7 @@ impl Leases {
         units: &UsedUnits,
         worker: usize,
         now: Now,
-    ) -> Result<(Settlements, bool), SettleFault> {
+    ) -> Result<(FinalCharges, bool), SettleFault> {
         let settled = self.change(|held| {
             let found = held.by_id.get_mut(&id).filter(|lease| lease.ends > now);
             let lease = found.ok_or(SettleFault::Unknown)?;
@@ -265,7 +265,7 @@ impl LeaseEntry {
         }
     }
 
-    fn count_settlements(&self, settlements: &Settlements, worker: usize) {
+    fn count_settlements(&self, settlements: &FinalCharges, worker: usize) {
         for settled in settlements {
             let source = settled.source as usize;
             self.metrics.count_charge(worker, settled.limit, source, settled.charged, settled.overrun);

@@ -15,7 +15,7 @@ pub use reading::{ReadingPlan, ResponseReading};
 
 /// The charge of one limit for a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settlement {
+pub struct FinalCharge {
     pub limit: LimitId,
     /// The place in the chain.
     pub limit_index: u16,

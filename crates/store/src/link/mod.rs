@@ -61,8 +61,8 @@ pub struct Store {
     prefix: String,
     /// The deadline of a whole call.
     timeout: Duration,
-    /// The name of this process in the store.
-    node: String,
+    /// The number that names this process in the store.
+    process_node: u64,
     beat_script: LuaScript,
     /// The code of the scripts that are loaded on every connection.
     scripts: Mutex<Arc<[&'static str]>>,
@@ -103,7 +103,7 @@ impl Store {
             connector: StoreConnector::new(config),
             prefix: config.prefix.clone(),
             timeout: config.timeout,
-            node: format!("{:016x}", prober::random_number()),
+            process_node: prober::random_number(),
             scripts: Mutex::new([beat.code].into()),
             beat_script: beat,
             topology: ArcSwap::from_pointee(Topology::with_server(None)),
@@ -226,11 +226,11 @@ impl Store {
         for server in servers.servers.iter().filter(|server| !server.breaker.is_open()) {
             let (connector, address) = (self.connector.clone(), server.address.clone());
             let mut pipeline = redis::pipe();
-            pipeline.cmd("ZREM").arg(server.nodes_key(&self.prefix)).arg(&self.node);
+            pipeline.cmd("ZREM").arg(server.nodes_key(&self.prefix)).arg(self.node_name());
             // This includes the fields of a store that was replaced: they would count as another gateway's.
             let fleets = self.fleets.lock().clone();
             if !fleets.is_empty() {
-                let fields = fleets.iter().map(|fleet| fleet.announcement.field_name(&self.node));
+                let fields = fleets.iter().map(|fleet| fleet.announcement.field_name(&self.node_name()));
                 pipeline.cmd("HDEL").arg(server.limits_key(&self.prefix)).arg(fields.collect::<Vec<_>>());
             }
             requests.spawn(async move {

@@ -182,7 +182,7 @@ impl Prober {
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(&self.store.beat_script.sha).arg(2);
         command.arg(server.nodes_key(prefix)).arg(server.limits_key(prefix));
-        command.arg(&self.store.node).arg(GATEWAY_LIFE_MS).arg(packed);
+        command.arg(self.store.node_name()).arg(GATEWAY_LIFE_MS).arg(packed);
         let answer = connection.send_command(&command).await;
         if !answer.as_ref().is_err_and(is_script_missing) {
             return answer;

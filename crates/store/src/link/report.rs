@@ -56,9 +56,13 @@ impl Store {
     }
 
     /// The number that names this process in the store.
-    pub fn node(&self) -> u64 {
-        // Cannot fail: `node` was formatted from such a number, and any other number would do as well.
-        u64::from_str_radix(&self.node, 16).unwrap_or_default()
+    pub fn process_node(&self) -> u64 {
+        self.process_node
+    }
+
+    /// The name of this process in the store.
+    pub fn node_name(&self) -> String {
+        format!("{:016x}", self.process_node)
     }
 
     /// The servers that the store has now, with their breakers and calls.

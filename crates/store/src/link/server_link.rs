@@ -176,7 +176,7 @@ impl ServerLink {
         let mut receiver = {
             let mut state = self.refresh_state();
             match &*state {
-                LinkState::Connected(connection, of) if *of == epoch => return Ok(connection.clone()),
+                LinkState::Connected(connection, known) if *known == epoch => return Ok(connection.clone()),
                 LinkState::Connecting(receiver, _) => receiver.clone(),
                 _ => {
                     let receiver = spawn_connect(store.clone(), self.server.clone());

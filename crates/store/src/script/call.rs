@@ -62,7 +62,7 @@ pub struct SlotCount {
 /// or has to ask next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GatewayTurn {
-    /// [`crate::Store::node`].
+    /// [`crate::Store::process_node`].
     pub gateway: u64,
     /// Microseconds that the request has waited; `None`: nobody waits here any more.
     pub waited_us: Option<u64>,

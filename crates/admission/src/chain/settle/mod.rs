@@ -8,14 +8,14 @@ use smallvec::SmallVec;
 use super::claims::holds::StoreHolds;
 use super::claims::{Claim, ClaimKind, ClaimSet};
 use super::permit::ChainPermit;
-use crate::settlement::{ChargeSource, Extensions, ResponseReading, Settlement, compute_charge};
+use crate::settlement::{ChargeSource, Extensions, FinalCharge, ResponseReading, compute_charge};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
 use sluicegate_model::ChargeConfig;
 use sluicegate_store::StoreSettlement;
 
 /// One for each limit of the chain that charges by the response, in chain order.
-pub type Settlements = SmallVec<[Settlement; 1]>;
+pub type FinalCharges = SmallVec<[FinalCharge; 1]>;
 
 /// The final units of a charge.
 struct FinalUnits {
@@ -51,24 +51,24 @@ impl ChainPermit {
 
     /// Settles the charges that the head of the response decides, before the client can know it: its next request
     /// must find the room.
-    pub fn settle_by_head(&mut self, reading: &ResponseReading, now: Now) -> Settlements {
+    pub fn settle_by_head(&mut self, reading: &ResponseReading, now: Now) -> FinalCharges {
         self.settle_by_reading(|charge| reading.head_decides(charge), reading, 0, now)
     }
 
     /// Settles all other charges that depend on the response, of which `bytes` of the body were delivered.
-    pub fn settle_charges(&mut self, reading: &ResponseReading, bytes: u64, now: Now) -> Settlements {
+    pub fn settle_charges(&mut self, reading: &ResponseReading, bytes: u64, now: Now) -> FinalCharges {
         self.settle_by_reading(|_| true, reading, bytes, now)
     }
 
     /// Settles charges that a caller reserved, by the units that it says of each limit; those of which it says none are
     /// still held.
-    pub fn settle_units(&mut self, units: impl Fn(&Limit) -> Option<u64>, now: Now) -> Settlements {
+    pub fn settle_units(&mut self, units: impl Fn(&Limit) -> Option<u64>, now: Now) -> FinalCharges {
         let said = |charged| FinalUnits { charged, source: ChargeSource::Usage, clears: false };
         self.settle_by(|limit, _, _| units(limit).map(said), &mut Extensions::default(), now)
     }
 
     /// Settles the charges that are still reserved as their reservations.
-    pub fn settle_reserved(&mut self, now: Now) -> Settlements {
+    pub fn settle_reserved(&mut self, now: Now) -> FinalCharges {
         let reserved = |charged| FinalUnits { charged, source: ChargeSource::Reserve, clears: false };
         self.settle_by(|_, _, units| Some(reserved(units)), &mut Extensions::default(), now)
     }
@@ -79,7 +79,7 @@ impl ChainPermit {
         reading: &ResponseReading,
         bytes: u64,
         now: Now,
-    ) -> Settlements {
+    ) -> FinalCharges {
         let find_units = |limit: &Limit, charge: &ChargeConfig, reserved| {
             is_decided(charge).then(|| {
                 let (charged, source) = compute_charge(&limit.config, charge, reserved, reading, bytes);
@@ -99,8 +99,8 @@ impl ChainPermit {
         find_units: impl Fn(&Limit, &ChargeConfig, u64) -> Option<FinalUnits>,
         extensions: &mut Extensions,
         now: Now,
-    ) -> Settlements {
-        let mut settlements = Settlements::new();
+    ) -> FinalCharges {
+        let mut settlements = FinalCharges::new();
         let mut in_store: SmallVec<[StoreSettlement; 1]> = SmallVec::new();
         let ClaimSet { limits, claims, store_holds, .. } = &mut self.held;
         claims.retain(|claim| {
@@ -144,7 +144,7 @@ impl ChainPermit {
                 Some(last) => last.overrun = last.overrun.max(overrun),
                 None => {
                     let (limit, limit_index) = (limit.id, claim.limit_index);
-                    settlements.push(Settlement { limit, limit_index, reserved, charged, source, overrun });
+                    settlements.push(FinalCharge { limit, limit_index, reserved, charged, source, overrun });
                 }
             }
             false

@@ -126,7 +126,7 @@ impl StoreSlotWait {
     /// The index of the limit with the queue that it stands in, and its turn there.
     fn describe_turn(&self, session: &Session) -> Option<(u16, GatewayTurn)> {
         let place = self.place.as_ref()?;
-        let (queue, gateway) = (&place.limit.slot_queue, session.store.node());
+        let (queue, gateway) = (&place.limit.slot_queue, session.store.process_node());
         Some((place.limit_index, queue.describe_turn(gateway, &place.slot_key, Now::read_clock())?))
     }
 }
@@ -278,7 +278,7 @@ impl StoreHolds {
         turn: Option<(u16, GatewayTurn)>,
     ) -> SmallVec<[SlotAnswer; 2]> {
         let turn_of = |hold: &RateHold| {
-            let newcomer = hold.limit.newcomer_turn(hold.rate, session.store.node())?;
+            let newcomer = hold.limit.newcomer_turn(hold.rate, session.store.process_node())?;
             Some(match turn {
                 Some((own, turn)) if own == hold.limit_index => turn,
                 Some((_, turn)) => GatewayTurn { poll_us: 0, ..turn },

@@ -2,15 +2,12 @@
 //!
 //! While the store does not decide about a limit, its `on_failure` does, or this gateway's own share.
 
-use std::marker::PhantomData;
-
 use super::round::{StoreRound, refused_slots, to_refund};
-use super::{PendingStore, StoreQuery};
 use crate::chain::claims::holds::{HoldState, RateHold, uncharge_decision};
 use crate::chain::claims::{Claim, ClaimKind};
-use crate::chain::local::{ChainPass, rejection_cause};
+use crate::chain::pass::{ChainPass, rejection_cause};
 use crate::chain::slots::pending::PendingSlots;
-use crate::chain::{ChainCause, ChainMode, ChainVerdict, ChainedLimit, SharedDemand, WaitingRequest};
+use crate::chain::{ChainCause, ChainMode, ChainedLimit, SharedDemand};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{LimitOutcome, SlotOutlook};
 use sluicegate_model::OnFailure;
@@ -19,30 +16,6 @@ use sluicegate_store::{RateAnswer, StoreAnswer, StoreQuestion};
 // === impl ChainPass ===
 
 impl<'a, M: ChainMode> ChainPass<'a, M> {
-    /// Ends the pass over the limits: their verdict, or the questions to the store. A look asks about a request that
-    /// is rejected here, too, but only to show the answers.
-    pub fn finish_limits(
-        mut self,
-        waiter: WaitingRequest<'_>,
-        verdict: &mut Option<ChainVerdict<PendingStore<M>>>,
-    ) {
-        if !self.shared_demands.is_empty() {
-            if self.findings.rejection.is_none() || !M::CHARGES {
-                *verdict = Some(ChainVerdict::AskStore(self.suspend()));
-                return;
-            }
-            self.cancel_questions();
-        }
-        *verdict = Some(self.conclude(waiter));
-    }
-
-    /// Holds the charges of the local limits until the store has answered.
-    #[cold]
-    fn suspend(self) -> PendingStore<M> {
-        let ChainPass { held, shared_demands, findings, .. } = self;
-        PendingStore { held, query: Box::new(StoreQuery { shared_demands, findings }), mode: PhantomData }
-    }
-
     fn limit_of(&self, demand: &SharedDemand) -> &'a ChainedLimit {
         &self.limits[usize::from(demand.limit_index)]
     }

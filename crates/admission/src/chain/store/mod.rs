@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::claims::ClaimSet;
 use super::claims::holds::{HoldState, RateHold};
-use super::local::{ChainPass, PassFindings, wait_for_store_slots};
+use super::pass::{ChainPass, PassFindings, wait_for_store_slots};
 use super::slots::LackingSlots;
 use super::slots::in_store::StoreTake;
 use super::slots::pending::PendingSlots;
@@ -41,6 +41,30 @@ struct StoreQuery {
     shared_demands: Vec<SharedDemand>,
     /// The findings of the local limits.
     findings: PassFindings,
+}
+
+// === impl ChainPass ===
+
+impl<M: ChainMode> ChainPass<'_, M> {
+    /// Ends the pass over the limits: their verdict, or the questions to the store, until whose answers the charges of
+    /// the local limits are held. A look asks about a request that is rejected here, too, but only to show the answers.
+    pub fn finish_limits(
+        mut self,
+        waiter: WaitingRequest<'_>,
+        verdict: &mut Option<ChainVerdict<PendingStore<M>>>,
+    ) {
+        let rejects = M::CHARGES && self.findings.rejection.is_some();
+        if !self.shared_demands.is_empty() && !rejects {
+            let ChainPass { held, shared_demands, findings, .. } = self;
+            let query = Box::new(StoreQuery { shared_demands, findings });
+            *verdict = Some(ChainVerdict::AskStore(PendingStore { held, query, mode: PhantomData }));
+            return;
+        }
+        if !self.shared_demands.is_empty() {
+            self.cancel_questions();
+        }
+        *verdict = Some(self.conclude(waiter));
+    }
 }
 
 // === impl PendingStore ===
@@ -222,7 +246,7 @@ impl StoreQuery {
                         (slot_count, held.saturating_add(units.cost))
                     }
                 };
-                let turn = shared_limit.newcomer_turn(rate, store.node());
+                let turn = shared_limit.newcomer_turn(rate, store.process_node());
                 round.question_demands.push(demand);
                 round.questions.push(StoreQuestion {
                     limit: shared_limit,

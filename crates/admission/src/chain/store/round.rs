@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::chain::claims::ClaimSet;
 use crate::chain::claims::holds::none_rejects;
-use crate::chain::local::counts_rejected;
+use crate::chain::pass::counts_rejected;
 use crate::chain::slots::LackingSlots;
 use crate::chain::slots::pending::PendingSlots;
 use crate::chain::{ChainedLimit, SharedDemand};

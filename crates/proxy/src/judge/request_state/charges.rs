@@ -8,8 +8,8 @@ use http_body::Frame;
 
 use crate::judge::request_state::RequestState;
 use crate::reject::CLIENT_GONE;
-use sluicegate_admission::chain::{ChainPermit, Extender, Overrun, Settlements};
-use sluicegate_admission::settlement::{ResponseReading, Settlement};
+use sluicegate_admission::chain::{ChainPermit, Extender, FinalCharges, Overrun};
+use sluicegate_admission::settlement::{FinalCharge, ResponseReading};
 use sluicegate_base::clock::Now;
 
 impl RequestState {
@@ -111,11 +111,11 @@ impl RequestState {
         }
     }
 
-    fn count_settlements(&mut self, settlements: &Settlements) {
+    fn count_settlements(&mut self, settlements: &FinalCharges) {
         if !settlements.is_empty() {
             let metrics = &self.worker.gateway.metrics;
             for settled in settlements {
-                let Settlement { limit, charged, source, overrun, .. } = *settled;
+                let FinalCharge { limit, charged, source, overrun, .. } = *settled;
                 metrics.count_charge(self.worker.id, limit, source as usize, charged, overrun);
             }
             // The head may decide for a later limit of the chain first.

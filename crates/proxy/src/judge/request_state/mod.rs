@@ -22,7 +22,7 @@ use crate::judge::inbound::InboundRequest;
 use crate::reject::{CLIENT_GONE, Fault, LimitRejection, PANICKED};
 use sluicegate_admission::ban::StrikeTarget;
 use sluicegate_admission::chain::{ChainPermit, Decisions};
-use sluicegate_admission::settlement::{ResponseReading, Settlement};
+use sluicegate_admission::settlement::{FinalCharge, ResponseReading};
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::RequestWatch;
 use sluicegate_http::request::account::Tier;
@@ -114,7 +114,7 @@ pub struct ResponseProgress {
     /// The parts of the response that the limits of the chain need; `None`: none of them charges by it.
     pub reading: Option<Box<ResponseReading>>,
     /// The charge of the first limit that charges by the response, once that is over.
-    pub settlement: Option<Box<Settlement>>,
+    pub settlement: Option<Box<FinalCharge>>,
     /// Fields for the head of the response; `None` in a location without `cors`.
     pub cors: Option<CorsAnswer>,
     /// Bytes of the response body that were passed to the connection.

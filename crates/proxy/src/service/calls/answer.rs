@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use sluicegate_admission::settlement::Settlement;
+use sluicegate_admission::settlement::FinalCharge;
 use sluicegate_limit::Limit;
 
 /// The answer to `/check`; numbers that are not known are null.
@@ -52,11 +52,11 @@ pub(super) fn render_done(word: &str) -> Response<Bytes> {
 
 /// The answer to `/settle`.
 pub(super) fn render_settled<'a>(
-    settlements: impl Iterator<Item = (&'a Settlement, Option<&'a Arc<Limit>>)>,
+    settlements: impl Iterator<Item = (&'a FinalCharge, Option<&'a Arc<Limit>>)>,
     goes_on: bool,
 ) -> Response<Bytes> {
-    let one = |(settled, limit): (&Settlement, Option<&Arc<Limit>>)| {
-        let Settlement { reserved, charged, overrun, .. } = *settled;
+    let one = |(settled, limit): (&FinalCharge, Option<&Arc<Limit>>)| {
+        let FinalCharge { reserved, charged, overrun, .. } = *settled;
         let limit = limit.map(|limit| limit.name.to_string());
         json!({ "limit": limit, "reserved": reserved, "charged": charged, "overrun": overrun })
     };
