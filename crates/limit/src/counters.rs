@@ -18,8 +18,8 @@ pub(super) enum Meters {
     TokenBucket(Vec<Meter<TokenBucketParams<TickRate>>>),
     LeakyBucket(Vec<Meter<LeakyBucketParams<TickRate>>>),
     FixedWindow(Vec<Meter<FixedWindowParams>>),
-    SlidingWindow(Vec<Meter<SlidingWindowParams<SLOTS>>>),
-    SlidingWindowFine(Vec<Meter<SlidingWindowParams<SLOTS_FINE>>>),
+    SlidingWindow(Vec<Meter<SlidingWindowParams<COUNTS>>>),
+    SlidingWindowFine(Vec<Meter<SlidingWindowParams<COUNTS_FINE>>>),
     SlidingLog(Vec<Meter<SlidingLogParams>>),
     WarmTokenBucket(Vec<Meter<TokenBucketParams<WarmUpRate>>>),
     WarmLeakyBucket(Vec<Meter<LeakyBucketParams<WarmUpRate>>>),
@@ -27,8 +27,8 @@ pub(super) enum Meters {
 }
 
 /// Counts per key of a sliding window: one more than its sub-windows, by default and at most.
-const SLOTS: usize = 11;
-const SLOTS_FINE: usize = BUCKETS_MAX as usize + 1;
+const COUNTS: usize = 11;
+const COUNTS_FINE: usize = BUCKETS_MAX as usize + 1;
 
 /// Runs the same expression for the meters of each algorithm named.
 macro_rules! meters_of {
@@ -166,7 +166,7 @@ impl Meters {
                     FixedWindowParams::new(rate, *align, spec)
                 })
             }
-            Algorithm::SlidingWindow { buckets, .. } if usize::from(*buckets) < SLOTS => {
+            Algorithm::SlidingWindow { buckets, .. } if usize::from(*buckets) < COUNTS => {
                 meters!(SlidingWindow, before, spec, windows, |rate, spec| {
                     SlidingWindowParams::new(rate, *buckets, spec)
                 })

@@ -5,8 +5,8 @@
 use std::task::Waker;
 
 use super::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams};
+use super::open_charges::{OpenUnits, ShardCharges};
 use super::settle::{ForcedUnits, GivenBack, SettleParams};
-use super::shard_data::{OpenUnits, ShardCharges};
 use super::window_quota::WindowQuota;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{CounterKey, TableEntry, TableParams};
@@ -20,7 +20,7 @@ pub(crate) struct FixedWindowParams {
     align: WindowAlign,
 }
 
-/// The newest window of one key: 16 bytes, packed so that a slot of the table is 28.
+/// The newest window of one key: 16 bytes, packed so that a cell of the table is 28.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C, packed(4))]
 pub(crate) struct FixedWindowEntry {

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::open_charges::ShardCharges;
 use super::queue::waking;
-use super::shard_data::ShardCharges;
 use crate::table::{CounterKey, OwnEntry, Table, TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, Units};
 use sluicegate_base::clock::Now;

@@ -4,7 +4,7 @@
 //! schedule is the virtual scheduling algorithm of GCRA (ITU-T I.371, annex A.1): the theoretical arrival time (TAT)
 //! runs ahead of the clock by the time of the units used.
 
-use super::shard_data::ShardCharges;
+use super::open_charges::ShardCharges;
 use crate::table::TableEntry;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use sluicegate_base::clock::{ClockShift, Now};
@@ -29,7 +29,7 @@ pub(crate) struct TickRate {
     unit_frac: u32,
 }
 
-/// The usage of one key: 24 bytes, packed so that a slot of the table is 36.
+/// The usage of one key: 24 bytes, packed so that a cell of the table is 36.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C, packed(4))]
 pub(crate) struct Level {

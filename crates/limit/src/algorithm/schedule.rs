@@ -1,7 +1,7 @@
 //! The interface between a bucket and its rate: how long units take, and how charges and refunds change the usage.
 
+use super::open_charges::ShardCharges;
 use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
-use super::shard_data::ShardCharges;
 use crate::table::TableEntry;
 use sluicegate_base::clock::Now;
 
@@ -26,8 +26,8 @@ pub(crate) trait Schedule: PartialEq + Clone {
     /// Gives back `cost` units that may have departed.
     fn refund_usage(&self, used: &mut Self::Used, cost: u64, since: ChargeMark);
 
-    /// Gives back `cost` units that may have departed; the TAT stays at `tat_min` ticks at least.
-    fn give_back_usage(&self, used: &mut Self::Used, cost: u64, tat_min: u128);
+    /// [`Schedule::refund_usage`] of units before which the TAT was at `tat_min` ticks, and stays there at least.
+    fn refund_to_tat(&self, used: &mut Self::Used, cost: u64, tat_min: u128);
 
     /// Gives back `cost` units that took `span` and have not departed.
     fn withdraw_usage(&self, used: &mut Self::Used, cost: u64, span: u128);
@@ -81,7 +81,7 @@ impl Schedule for TickRate {
         self.retreat_tat(level, cost, self.units_to_ticks(cost), regained);
     }
 
-    fn give_back_usage(&self, level: &mut Level, cost: u64, tat_min: u128) {
+    fn refund_to_tat(&self, level: &mut Level, cost: u64, tat_min: u128) {
         let span = self.units_to_ticks(cost);
         let regained = (tat_min + span).saturating_sub(self.tat_ticks(level));
         self.retreat_tat(level, cost, span, regained);

@@ -5,7 +5,7 @@
 //! back by waiting, within two periods, and never more than N units per period pass on average.
 
 use super::meter::{Locked, Meter, RateParams};
-use super::shard_data::{OpenUnits, ShardCharges};
+use super::open_charges::{OpenUnits, ShardCharges};
 use crate::ChargeRecord;
 use crate::table::CounterKey;
 use sluicegate_base::clock::Now;

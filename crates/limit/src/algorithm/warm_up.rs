@@ -9,9 +9,9 @@
 //! heat they added. The interval is the difference of one function of heat, so the same units take the same time
 //! however they are divided; no unit takes less than T, so a warm limit is never faster.
 
+use super::open_charges::ShardCharges;
 use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
 use super::schedule::{BucketUsage, Schedule};
-use super::shard_data::ShardCharges;
 use crate::table::TableEntry;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use sluicegate_base::clock::{ClockShift, Now};
@@ -123,14 +123,14 @@ impl Schedule for WarmUpRate {
         self.set_heat(used, heat);
     }
 
-    fn give_back_usage(&self, used: &mut WarmLevel, cost: u64, tat_min: u128) {
+    fn refund_to_tat(&self, used: &mut WarmLevel, cost: u64, tat_min: u128) {
         let (span, tat) = (self.last_ticks(used, cost), self.tick_rate.tat_ticks(&used.level));
         if tat >= tat_min + span {
             self.tick_rate.retreat_tat(&mut used.level, cost, span, 0);
             return self.set_heat(used, { used.heat }.saturating_sub(self.units_heat(cost)));
         }
         // As for a late refund, the heat stays: it may have cooled away.
-        self.tick_rate.give_back_usage(&mut used.level, cost, tat_min);
+        self.tick_rate.refund_to_tat(&mut used.level, cost, tat_min);
     }
 
     fn withdraw_usage(&self, used: &mut WarmLevel, cost: u64, span: u128) {

@@ -1,9 +1,9 @@
 //! The numbers of all window algorithms, and what follows from them: decisions, debts, and conversions.
 
 use super::meter::{MeterSpec, RateParams, SettleTerms};
+use super::open_charges::ShardCharges;
 use super::queue::NO_NODE;
 use super::rate::ChargeMark;
-use super::shard_data::ShardCharges;
 use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
 use sluicegate_model::Rate;
 

@@ -47,7 +47,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         }
         let hash = self.hash_key(key);
         let shard = &mut *self.shards[hash.shard].0.lock();
-        let entry = shard.find_slot(&hash).map(|index| &mut shard.slots[index].entry);
+        let entry = shard.find_cell(&hash).map(|index| &mut shard.cells[index].entry);
         step(entry, &mut shard.extra, &shard.params)
     }
 
@@ -60,25 +60,25 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
     ) -> OwnEntry<R> {
         let hash = self.hash_key(key);
         let shard = &mut *self.shards[hash.shard].0.lock();
-        if let Some(index) = shard.find_slot(&hash) {
-            return OwnEntry::Updated(step(&mut shard.slots[index].entry, &mut shard.extra, &shard.params));
+        if let Some(index) = shard.find_cell(&hash) {
+            return OwnEntry::Updated(step(&mut shard.cells[index].entry, &mut shard.extra, &shard.params));
         }
         if !self.overflowed.load(Relaxed) {
             return OwnEntry::Absent;
         }
-        // The shard stays locked, so that the key gets no slot meanwhile.
+        // The shard stays locked, so that the key gets no cell meanwhile.
         let (overflow, index) = self.find_overflow(key);
         let mut guard = overflow.lock();
         let (entry, _, params) = guard.entry_at(index);
         if params.is_idle(entry, now) { OwnEntry::Absent } else { OwnEntry::Overflow }
     }
 
-    /// Calls `visit` for every entry with a slot, one shard locked at a time.
+    /// Calls `visit` for every entry with a cell, one shard locked at a time.
     pub fn for_each_entry(&self, mut visit: impl FnMut(&E)) {
         for shard in &self.shards {
             let shard = shard.0.lock();
             let is_used = |index: &usize| shard.tag_at(*index) != 0;
-            (0..shard.slots.len()).filter(is_used).for_each(|index| visit(&shard.slots[index].entry));
+            (0..shard.cells.len()).filter(is_used).for_each(|index| visit(&shard.cells[index].entry));
         }
     }
 

@@ -1,7 +1,7 @@
-//! The bounded table under every limit: sharded, two-choice sets of eight slots, a hard cap on keys.
+//! The bounded table under every limit: sharded, two-choice sets of eight cells, a hard cap on keys.
 //!
-//! A slot is reused only when its entry is idle, so no counter that still matters is ever lost. When the table is
-//! full, newcomers share one overflow counter per network, and a newcomer that gets a slot later starts from that
+//! A cell is reused only when its entry is idle, so no counter that still matters is ever lost. When the table is
+//! full, newcomers share one overflow counter per network, and a newcomer that gets a cell later starts from that
 //! counter: a flood of keys neither grows memory nor refills any key's budget.
 //!
 //! The parameters that entries are expressed in stand beside them, under the same lock. A change converts each shard
@@ -40,19 +40,19 @@ pub trait TableEntry: Copy + Default {
     /// True if the entry says no more than a fresh one, unless [`TableParams::is_idle`] knows more.
     fn is_idle(&self, now: Now) -> bool;
 
-    /// The first entry of a newcomer with its own slot, `self` being the overflow counter it would have shared;
+    /// The first entry of a newcomer with its own cell, `self` being the overflow counter it would have shared;
     /// `None`: the newcomer has to go on sharing. By default all of it is inherited.
     fn inherit_overflow(&self) -> Option<Self> {
         Some(*self)
     }
 
-    /// Releases the data this idle entry holds in `extra`, before its slot is reused.
+    /// Releases the data this idle entry holds in `extra`, before its cell is reused.
     fn release_extra(self, _extra: &mut Self::Extra) {}
 }
 
 /// The parameters that entries are expressed in.
 pub trait TableParams<E: TableEntry> {
-    /// True if an entry says no more than a fresh one: its slot may be reused.
+    /// True if an entry says no more than a fresh one: its cell may be reused.
     #[inline]
     fn is_idle(&self, entry: &E, now: Now) -> bool {
         entry.is_idle(now)
@@ -85,7 +85,7 @@ const SWEEP_ALL_SETS: usize = 16;
 pub struct Table<E: TableEntry, N: TableParams<E> = ()> {
     shards: Box<[CacheAligned<Shard<E, N>>]>,
     overflow: Box<[CacheAligned<OverflowShard<E, N>>]>,
-    /// Set by the first newcomer that found no slot; until then the overflow counters need no look-up.
+    /// Set by the first newcomer that found no cell; until then the overflow counters need no look-up.
     overflowed: AtomicBool,
     /// The number of updates of overflow counters.
     overflow_updates: AtomicU64,
@@ -141,9 +141,9 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
             let mut guard = shard.0.lock();
             let shard = &mut *guard;
             let (now, before) = (clock(), std::mem::replace(&mut shard.params, params.clone()));
-            for index in 0..shard.slots.len() {
+            for index in 0..shard.cells.len() {
                 if shard.tag_at(index) != 0 {
-                    let entry = &mut shard.slots[index].entry;
+                    let entry = &mut shard.cells[index].entry;
                     params.convert_entry((entry, &mut shard.extra), &before, now, &mut to_wake);
                 }
             }
@@ -167,7 +167,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         self.shards.len()
     }
 
-    /// The number of keys with their own slot.
+    /// The number of keys with their own cell.
     pub fn key_count(&self) -> usize {
         self.keys_stored.load(Relaxed)
     }
@@ -188,8 +188,8 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
     ) -> R {
         let hash = self.hash_key(key);
         let shard = &mut *self.shards[hash.shard].0.lock();
-        match shard.find_slot(&hash) {
-            Some(index) => step(&mut shard.slots[index].entry, &mut shard.extra, &shard.params, false),
+        match shard.find_cell(&hash) {
+            Some(index) => step(&mut shard.cells[index].entry, &mut shard.extra, &shard.params, false),
             None => self.insert_newcomer(shard, &hash, key, now, step),
         }
     }
@@ -200,8 +200,8 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
     pub fn peek_entry<R>(&self, key: &CounterKey, read: impl FnOnce(&mut E, &mut E::Extra, &N) -> R) -> R {
         let hash = self.hash_key(key);
         let shard = &mut *self.shards[hash.shard].0.lock();
-        if let Some(index) = shard.find_slot(&hash) {
-            return read(&mut shard.slots[index].entry, &mut shard.extra, &shard.params);
+        if let Some(index) = shard.find_cell(&hash) {
+            return read(&mut shard.cells[index].entry, &mut shard.extra, &shard.params);
         }
         if !self.overflowed.load(Relaxed) {
             return read(&mut E::default(), &mut shard.extra, &shard.params);
@@ -222,13 +222,13 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         now: Now,
         step: impl FnOnce(&mut E, &mut E::Extra, &N, bool) -> R,
     ) -> R {
-        let slot = self.claim_slot(shard, hash, now);
-        if let Some(slot) = slot
+        let cell = self.claim_cell(shard, hash, now);
+        if let Some(cell) = cell
             && !self.overflowed.load(Relaxed)
         {
-            return self.store_newcomer(shard, hash, slot, now, E::default(), step);
+            return self.store_newcomer(shard, hash, cell, now, E::default(), step);
         }
-        // The shard stays locked, so that the key gets no slot while it is charged to the overflow counter.
+        // The shard stays locked, so that the key gets no cell while it is charged to the overflow counter.
         if !self.overflowed.swap(true, Relaxed) {
             let (limit, keys_max) = (&*self.owner, self.capacity.keys_max());
             tracing::warn!(limit, keys_max, "the table is full; new keys get no counter of their own");
@@ -236,18 +236,18 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         let (overflow, index) = self.find_overflow(key);
         let mut guard = overflow.lock();
         let (counter, extra, params) = guard.entry_at(index);
-        match (slot, counter.inherit_overflow()) {
-            (Some(slot), Some(mut entry)) => {
+        match (cell, counter.inherit_overflow()) {
+            (Some(cell), Some(mut entry)) => {
                 if !Arc::ptr_eq(params, &shard.params) {
                     // One of the two is already converted. An inherited entry has no waiters to wake.
                     let counter = (&mut entry, &mut shard.extra);
                     shard.params.convert_entry(counter, params, now, &mut Vec::new());
                 }
                 drop(guard);
-                self.store_newcomer(shard, hash, slot, now, entry, step)
+                self.store_newcomer(shard, hash, cell, now, entry, step)
             }
-            (slot, _) => {
-                self.keys_stored.fetch_sub(usize::from(slot.is_some()), Relaxed);
+            (cell, _) => {
+                self.keys_stored.fetch_sub(usize::from(cell.is_some()), Relaxed);
                 self.overflow_updates.fetch_add(1, Relaxed);
                 step(counter, extra, params, true)
             }
@@ -259,7 +259,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         &self,
         shard: &mut Shard<E, N>,
         hash: &KeyHash,
-        slot: usize,
+        cell: usize,
         now: Now,
         mut entry: E,
         step: impl FnOnce(&mut E, &mut E::Extra, &N, bool) -> R,
@@ -269,13 +269,13 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
             entry.release_extra(&mut shard.extra);
             self.keys_stored.fetch_sub(1, Relaxed);
         } else {
-            shard.store_entry(slot, hash, entry);
+            shard.store_entry(cell, hash, entry);
         }
         result
     }
 
-    /// A slot for a newcomer, counted under the cap: a free one while the cap allows it, else an idle entry's.
-    fn claim_slot(&self, shard: &mut Shard<E, N>, hash: &KeyHash, now: Now) -> Option<usize> {
+    /// A cell for a newcomer, counted under the cap: a free one while the cap allows it, else an idle entry's.
+    fn claim_cell(&self, shard: &mut Shard<E, N>, hash: &KeyHash, now: Now) -> Option<usize> {
         self.sweep_sets(shard, now);
         let fits = self.keys_stored.fetch_add(1, Relaxed) < self.capacity.keys_max();
         loop {

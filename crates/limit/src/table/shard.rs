@@ -1,4 +1,4 @@
-//! One shard of a table: two-choice sets of eight slots, found by one-byte tags; and how many sets the shards need.
+//! One shard of a table: two-choice sets of eight cells, found by one-byte tags; and how many sets the shards need.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -6,26 +6,26 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use super::{TableEntry, TableParams};
 use sluicegate_base::clock::Now;
 
-/// Slots per set: one word of tags.
+/// Cells per set: one word of tags.
 pub(super) const WAYS: usize = 8;
 
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
 pub(super) struct Shard<E: TableEntry, N> {
-    /// One word per set, one byte per slot; 0 = free.
+    /// One word per set, one byte per cell; 0 = free.
     pub(super) tags: Vec<u64>,
-    pub(super) slots: Vec<TableSlot<E>>,
+    pub(super) cells: Vec<TableCell<E>>,
     /// The next set to sweep.
     next_sweep: usize,
     pub(super) extra: E::Extra,
     pub(super) params: Arc<N>,
 }
 
-/// One slot. It keeps 96 bits of the key: two of a million keys collide with a probability of 1 in 10^17.
+/// One cell. It keeps 96 bits of the key: two of a million keys collide with a probability of 1 in 10^17.
 #[derive(Clone, Copy, Default)]
-pub(super) struct TableSlot<E> {
-    /// The low bits in halves, so that a slot needs no more alignment than its entry.
+pub(super) struct TableCell<E> {
+    /// The low bits in halves, so that a cell needs no more alignment than its entry.
     low: [u32; 2],
     pub(super) high: u32,
     pub(super) entry: E,
@@ -61,11 +61,11 @@ const SETS_MAX: usize = 1 << 31;
 
 impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
     pub(super) fn new(params: Arc<N>) -> Shard<E, N> {
-        Shard { tags: Vec::new(), slots: Vec::new(), next_sweep: 0, extra: E::Extra::default(), params }
+        Shard { tags: Vec::new(), cells: Vec::new(), next_sweep: 0, extra: E::Extra::default(), params }
     }
 
     #[inline]
-    pub(super) fn find_slot(&self, hash: &KeyHash) -> Option<usize> {
+    pub(super) fn find_cell(&self, hash: &KeyHash) -> Option<usize> {
         let sets = self.tags.len();
         self.find_in_set(scale_bits(hash.first, sets), hash)
             .or_else(|| self.find_in_set(scale_bits(hash.second, sets), hash))
@@ -76,8 +76,8 @@ impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
         let mut hits = bytes_equal(*self.tags.get(set)?, hash.tag);
         while hits != 0 {
             let index = set * WAYS + hits.trailing_zeros() as usize / 8;
-            let slot = &self.slots[index];
-            if slot.id_low() == hash.low && slot.high == hash.high {
+            let cell = &self.cells[index];
+            if cell.id_low() == hash.low && cell.high == hash.high {
                 return Some(index);
             }
             hits &= hits - 1;
@@ -85,7 +85,7 @@ impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
         None
     }
 
-    /// A free slot in the emptier of the two sets.
+    /// A free cell in the emptier of the two sets.
     pub(super) fn find_free(&self, hash: &KeyHash) -> Option<usize> {
         let [first, second] = self.candidate_sets(hash)?;
         let (free_first, free_second) = (bytes_zero(self.tags[first]), bytes_zero(self.tags[second]));
@@ -97,25 +97,25 @@ impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
         (free != 0).then(|| set * WAYS + free.trailing_zeros() as usize / 8)
     }
 
-    /// Frees a slot of the two sets with an idle entry.
+    /// Frees a cell of the two sets with an idle entry.
     pub(super) fn reuse_idle(&mut self, hash: &KeyHash, now: Now) -> Option<usize> {
         let sets = self.candidate_sets(hash)?;
-        let mut slots = sets.into_iter().flat_map(|set| set * WAYS..(set + 1) * WAYS);
-        let index = slots
-            .find(|&index| self.tag_at(index) != 0 && self.params.is_idle(&self.slots[index].entry, now))?;
-        self.slots[index].entry.release_extra(&mut self.extra);
+        let mut cells = sets.into_iter().flat_map(|set| set * WAYS..(set + 1) * WAYS);
+        let index = cells
+            .find(|&index| self.tag_at(index) != 0 && self.params.is_idle(&self.cells[index].entry, now))?;
+        self.cells[index].entry.release_extra(&mut self.extra);
         self.set_tag(index, 0);
         Some(index)
     }
 
-    /// Frees a slot of the two sets by moving its key to the key's other set.
+    /// Frees a cell of the two sets by moving its key to the key's other set.
     pub(super) fn move_resident(&mut self, hash: &KeyHash) -> Option<usize> {
         let sets = self.candidate_sets(hash)?;
         for index in sets.into_iter().flat_map(|set| set * WAYS..(set + 1) * WAYS) {
-            let slot = self.slots[index];
-            let resident = KeyHash::from_halves(slot.id_low(), slot.high);
+            let cell = self.cells[index];
+            let resident = KeyHash::from_halves(cell.id_low(), cell.high);
             if let Some(free) = self.find_free(&resident) {
-                self.store_entry(free, &resident, slot.entry);
+                self.store_entry(free, &resident, cell.entry);
                 self.set_tag(index, 0);
                 return Some(index);
             }
@@ -140,18 +140,18 @@ impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
 
     pub(super) fn store_entry(&mut self, index: usize, hash: &KeyHash, entry: E) {
         self.set_tag(index, hash.tag);
-        self.slots[index] =
-            TableSlot { low: [hash.low as u32, (hash.low >> 32) as u32], high: hash.high, entry };
+        self.cells[index] =
+            TableCell { low: [hash.low as u32, (hash.low >> 32) as u32], high: hash.high, entry };
     }
 
-    /// Frees the idle slots of the next set; returns their number.
+    /// Frees the idle cells of the next set; returns their number.
     pub(super) fn sweep_next_set(&mut self, now: Now) -> usize {
         let set = self.next_sweep % self.tags.len();
         self.next_sweep = set + 1;
         let mut freed = 0;
         for index in set * WAYS..(set + 1) * WAYS {
-            if self.tag_at(index) != 0 && self.params.is_idle(&self.slots[index].entry, now) {
-                self.slots[index].entry.release_extra(&mut self.extra);
+            if self.tag_at(index) != 0 && self.params.is_idle(&self.cells[index].entry, now) {
+                self.cells[index].entry.release_extra(&mut self.extra);
                 self.set_tag(index, 0);
                 freed += 1;
             }
@@ -165,30 +165,30 @@ impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
         let sets = self.tags.len();
         let sets_new = if sets == 0 { sets_first } else { sets * 2 };
         let tags = std::mem::replace(&mut self.tags, vec![0; sets_new]);
-        let slots = std::mem::replace(&mut self.slots, vec![TableSlot::default(); sets_new * WAYS]);
+        let cells = std::mem::replace(&mut self.cells, vec![TableCell::default(); sets_new * WAYS]);
         let mut dropped = 0;
-        for (index, slot) in slots.into_iter().enumerate() {
+        for (index, cell) in cells.into_iter().enumerate() {
             if tags[index / WAYS].to_le_bytes()[index % WAYS] == 0 {
                 continue;
             }
-            let hash = KeyHash::from_halves(slot.id_low(), slot.high);
+            let hash = KeyHash::from_halves(cell.id_low(), cell.high);
             let choice = if scale_bits(hash.first, sets) == index / WAYS { hash.first } else { hash.second };
             let set = scale_bits(choice, sets_new);
             let free = bytes_zero(self.tags[set]);
-            if self.params.is_idle(&slot.entry, now) || free == 0 {
-                slot.entry.release_extra(&mut self.extra);
+            if self.params.is_idle(&cell.entry, now) || free == 0 {
+                cell.entry.release_extra(&mut self.extra);
                 dropped += 1;
             } else {
-                self.store_entry(set * WAYS + free.trailing_zeros() as usize / 8, &hash, slot.entry);
+                self.store_entry(set * WAYS + free.trailing_zeros() as usize / 8, &hash, cell.entry);
             }
         }
         dropped
     }
 }
 
-// === impl TableSlot ===
+// === impl TableCell ===
 
-impl<E> TableSlot<E> {
+impl<E> TableCell<E> {
     #[inline]
     pub(super) fn id_low(&self) -> u64 {
         u64::from(self.low[0]) | u64::from(self.low[1]) << 32
@@ -268,8 +268,8 @@ impl TableCapacity {
     }
 }
 
-/// Sets for a quarter more slots than keys: two-choice sets then hardly ever lack a slot below the cap.
+/// Sets for a quarter more cells than keys: two-choice sets then hardly ever lack a cell below the cap.
 fn sets_per_shard(keys_max: usize, shards: usize) -> usize {
-    let slots = keys_max.max(1).div_ceil(shards).saturating_mul(5) / 4;
-    slots.div_ceil(WAYS).clamp(1, SETS_MAX)
+    let cells = keys_max.max(1).div_ceil(shards).saturating_mul(5) / 4;
+    cells.div_ceil(WAYS).clamp(1, SETS_MAX)
 }

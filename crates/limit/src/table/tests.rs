@@ -70,7 +70,7 @@ fn keys_keep_their_entries_while_the_table_grows() {
 }
 
 #[test]
-fn idle_slots_are_used_again() {
+fn idle_cells_are_used_again() {
     let table = Table::new(1000);
     for round in 0..20u64 {
         for id in 0..500 {
@@ -107,14 +107,14 @@ fn newcomers_share_by_prefix_and_inherit() {
     assert_eq!(
         count_up(&table, 9, 100, 200),
         (3, false),
-        "the slot is idle now, and the counter is inherited"
+        "the cell is idle now, and the counter is inherited"
     );
     assert_eq!(table.key_count(), 1);
     assert_eq!(table.overflow_updates(), 3, "each request on an overflow counter is counted");
 }
 
 #[test]
-fn an_entry_left_idle_takes_no_slot() {
+fn an_entry_left_idle_takes_no_cell() {
     let table = Table::new(10);
     count_up(&table, 1, 100, 100);
     assert_eq!(table.key_count(), 0);

@@ -8,7 +8,7 @@ use super::freed_rate::FreedRate;
 use super::{ConcurrencyEntry, ConcurrencyParams, SlotGrant, SlotLimit, WAITED};
 use crate::algorithm::meter::{Locked, Meter};
 use crate::algorithm::queue::{FoundPosition, NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, waking};
-use crate::algorithm::shard_data::Slab;
+use crate::algorithm::slab::Slab;
 use crate::table::CounterKey;
 use crate::{LimitOutcome, Units};
 use sluicegate_base::clock::Now;

@@ -7,8 +7,9 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 
+use super::open_charges::ShardCharges;
 use super::rate::ChargeMark;
-use super::shard_data::{ShardCharges, Slab};
+use super::slab::Slab;
 use crate::Epoch;
 pub(crate) use forecast::{FoundPosition, NewestWaiter};
 use sluicegate_base::clock::Now;

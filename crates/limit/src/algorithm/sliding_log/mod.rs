@@ -6,17 +6,18 @@
 //! (half a period at worst), and never early. Units beyond N, a debt, are the newest; when older ones leave, the debt
 //! counts in their place.
 
-mod settle_log;
+mod settle;
 
 use std::collections::VecDeque;
 use std::task::Waker;
 
 use super::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams};
+use super::open_charges::ShardCharges;
 use super::queue::NO_NODE;
-use super::shard_data::{ShardCharges, Slab};
+use super::slab::Slab;
 use super::window_quota::WindowQuota;
 use crate::table::persistent::{PersistentEntry, take_bytes};
-use crate::table::{TableCapacity, TableEntry};
+use crate::table::{TableCapacity, TableEntry, TableParams};
 use crate::{Decision, Epoch, Units};
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::Rate;
@@ -27,7 +28,7 @@ pub(crate) struct SlidingLogParams {
     growth_max: usize,
 }
 
-/// The log of one key: 16 bytes, packed so that a slot of the table is 28.
+/// The log of one key: 16 bytes, packed so that a cell of the table is 28.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, packed(4))]
 pub(crate) struct SlidingLogEntry {
@@ -202,6 +203,43 @@ impl RateParams for SlidingLogParams {
         rings.drop_ring(log);
         *log = SlidingLogEntry::default();
         0
+    }
+}
+
+impl TableParams<SlidingLogEntry> for SlidingLogParams {
+    #[inline]
+    fn is_idle(&self, log: &SlidingLogEntry, now: Now) -> bool {
+        let carries_ns = if self.quota.debt(log.used.into()) > 0 { self.quota.period } else { 0 };
+        { log.until }.saturating_add(carries_ns) <= now.0
+    }
+
+    /// Counts the present units as charged now, in a new period. A debt stays, and a lower limit makes none of
+    /// the units used within the earlier one: as before, the newest units have to leave.
+    fn convert_entry(
+        &self,
+        (log, rings): Locked<'_, Self>,
+        before: &SlidingLogParams,
+        now: Now,
+        _: &mut Vec<Waker>,
+    ) {
+        let keeps_times = self.quota.period == before.quota.period;
+        if keeps_times && !self.quota.settle_terms.settles {
+            return;
+        }
+        before.carry_runs(log, rings, now);
+        let present = before.clamp_now(log, now).min(u64::MAX - self.quota.period);
+        let (runs, left) = before.expired_runs(log, rings, present);
+        let used = u64::from(log.used - left);
+        let kept = self.quota.convert_used(used, &before.quota, &mut rings.charges);
+        if keeps_times {
+            rings.remove_oldest(log, runs, left);
+            return rings.keep_newest(log, kept as u32);
+        }
+        rings.drop_ring(log);
+        *log = SlidingLogEntry::default();
+        if kept > 0 {
+            (log.until, log.used) = (present + self.quota.period, kept as u32);
+        }
     }
 }
 

@@ -4,64 +4,65 @@
 //! sub-window. So no unit leaves too early, and none more than w too late. `buckets` + 1 counts are enough: older
 //! ones have left. Units beyond N, a debt, are the newest; when older ones leave, the debt counts in their place.
 
-mod settle_window;
+mod settle;
 
 use std::task::Waker;
 
 use super::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams};
-use super::shard_data::ShardCharges;
+use super::open_charges::ShardCharges;
 use super::window_quota::WindowQuota;
-use crate::table::TableEntry;
 use crate::table::persistent::{PersistentEntry, take_bytes};
+use crate::table::{TableEntry, TableParams};
 use crate::{Decision, Epoch, Units};
+use settle::take_units;
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::Rate;
 
-pub(crate) struct SlidingWindowParams<const SLOTS: usize> {
+pub(crate) struct SlidingWindowParams<const COUNTS: usize> {
     quota: WindowQuota,
     width: u64,
     /// The latest moment; later ones count as this one, so that no sum overflows.
     last: u64,
 }
 
-/// The counts of one key, newest sub-window first. A slot of the table with 11 counts is 64 bytes.
+/// The counts of one key, newest sub-window first. A cell of the table with 11 counts is 64 bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SlidingWindowEntry<const SLOTS: usize> {
+pub(crate) struct SlidingWindowEntry<const COUNTS: usize> {
     /// The moment at which `units[0]` leaves, ns; `units[age]` leaves `age` widths earlier. In halves, for alignment.
     until: [u32; 2],
-    units: [u32; SLOTS],
+    units: [u32; COUNTS],
 }
 
 // === impl SlidingWindowParams ===
 
-impl<const SLOTS: usize> SlidingWindowParams<SLOTS> {
-    /// At most `SLOTS` − 1 sub-windows.
-    pub(crate) fn new(rate: Rate, buckets: u8, spec: &MeterSpec<'_, Self>) -> SlidingWindowParams<SLOTS> {
+impl<const COUNTS: usize> SlidingWindowParams<COUNTS> {
+    /// At most `COUNTS` − 1 sub-windows.
+    pub(crate) fn new(rate: Rate, buckets: u8, spec: &MeterSpec<'_, Self>) -> SlidingWindowParams<COUNTS> {
         let quota = WindowQuota::new(rate, u32::MAX.into(), spec, |before| &before.quota);
-        let width = quota.period.div_ceil(u64::from(buckets).clamp(1, SLOTS as u64 - 1));
+        let width = quota.period.div_ceil(u64::from(buckets).clamp(1, COUNTS as u64 - 1));
         SlidingWindowParams { quota, width, last: u64::MAX - quota.period - 2 * width }
     }
 
     /// The number of sub-windows that have not left.
     #[inline]
-    fn live_windows(&self, entry: &SlidingWindowEntry<SLOTS>, now: Now) -> usize {
+    fn live_windows(&self, entry: &SlidingWindowEntry<COUNTS>, now: Now) -> usize {
         let left = entry.until_ns().saturating_sub(now.0).div_ceil(self.width);
-        usize::try_from(left).unwrap_or(SLOTS).min(SLOTS)
+        usize::try_from(left).unwrap_or(COUNTS).min(COUNTS)
     }
 
     /// Makes the sub-window of `now` the newest, unless there is a newer one, and clears those that have left.
     #[inline]
-    fn advance_window(&self, entry: &mut SlidingWindowEntry<SLOTS>, now: Now) {
+    fn advance_window(&self, entry: &mut SlidingWindowEntry<COUNTS>, now: Now) {
         let live = self.live_windows(entry, now);
         entry.units[live..].fill(0);
         let until = (now.0.min(self.last) / self.width + 1) * self.width + self.quota.period;
         let Some(later) = until.checked_sub(entry.until_ns()).filter(|later| *later > 0) else { return };
-        entry.shift_counts(usize::try_from(later / self.width).unwrap_or(SLOTS).min(SLOTS));
+        entry.shift_counts(usize::try_from(later / self.width).unwrap_or(COUNTS).min(COUNTS));
         entry.set_until(until);
     }
 
     #[inline]
-    fn build_decision(&self, entry: &SlidingWindowEntry<SLOTS>, cost: u64, now: Now) -> Decision {
+    fn build_decision(&self, entry: &SlidingWindowEntry<COUNTS>, cost: u64, now: Now) -> Decision {
         let live = self.live_windows(entry, now);
         let newest = entry.units[..live].iter().position(|units| *units > 0);
         let full_ns = newest
@@ -71,7 +72,7 @@ impl<const SLOTS: usize> SlidingWindowParams<SLOTS> {
     }
 
     /// Nanoseconds until `missing` more units have left.
-    fn leaves_ns(&self, entry: &SlidingWindowEntry<SLOTS>, live: usize, missing: u64, now: Now) -> u64 {
+    fn leaves_ns(&self, entry: &SlidingWindowEntry<COUNTS>, live: usize, missing: u64, now: Now) -> u64 {
         let mut left = 0;
         let age = (1..live).rev().find(|&age| {
             left += u64::from(entry.units[age]);
@@ -81,15 +82,15 @@ impl<const SLOTS: usize> SlidingWindowParams<SLOTS> {
     }
 }
 
-impl<const SLOTS: usize> MeterParams for SlidingWindowParams<SLOTS> {
-    type Entry = SlidingWindowEntry<SLOTS>;
+impl<const COUNTS: usize> MeterParams for SlidingWindowParams<COUNTS> {
+    type Entry = SlidingWindowEntry<COUNTS>;
 
     fn max_units(&self) -> u64 {
         self.quota.max
     }
 }
 
-impl<const SLOTS: usize> RateParams for SlidingWindowParams<SLOTS> {
+impl<const COUNTS: usize> RateParams for SlidingWindowParams<COUNTS> {
     type Wakers = [Waker; 0];
 
     fn epoch(&self) -> Epoch {
@@ -130,9 +131,41 @@ impl<const SLOTS: usize> RateParams for SlidingWindowParams<SLOTS> {
     }
 }
 
+impl<const COUNTS: usize> TableParams<SlidingWindowEntry<COUNTS>> for SlidingWindowParams<COUNTS> {
+    #[inline]
+    fn is_idle(&self, entry: &SlidingWindowEntry<COUNTS>, now: Now) -> bool {
+        let carries_ns = if self.has_debt(entry) { self.carry_ns() } else { 0 };
+        entry.until_ns().saturating_add(carries_ns) <= now.0
+    }
+
+    /// Counts the present units as charged now, with a new period or width. A debt stays, and a lower limit makes
+    /// none of the units used within the earlier one: as before, the newest units have to leave.
+    fn convert_entry(&self, (entry, charges): Locked<'_, Self>, before: &Self, now: Now, _: &mut Vec<Waker>) {
+        let keeps_times = (self.quota.period, self.width) == (before.quota.period, before.width);
+        if keeps_times && !self.quota.settle_terms.settles {
+            return;
+        }
+        before.carry_counts(entry, now);
+        let live = before.live_windows(entry, now);
+        let used = entry.sum_units(live);
+        let kept = self.quota.convert_used(used, &before.quota, charges);
+        if keeps_times {
+            // Those that have left are no debt of a lower limit.
+            entry.units[live..].fill(0);
+            return take_units(entry.units[..live].iter_mut().rev(), used - kept);
+        }
+        *entry = SlidingWindowEntry::default();
+        if kept > 0 {
+            self.advance_window(entry, now);
+            // Never more units were admitted than 32 bits hold.
+            entry.units[0] = kept.min(u32::MAX.into()) as u32;
+        }
+    }
+}
+
 // === impl SlidingWindowEntry ===
 
-impl<const SLOTS: usize> SlidingWindowEntry<SLOTS> {
+impl<const COUNTS: usize> SlidingWindowEntry<COUNTS> {
     #[inline]
     fn until_ns(&self) -> u64 {
         u64::from(self.until[0]) | u64::from(self.until[1]) << 32
@@ -141,7 +174,7 @@ impl<const SLOTS: usize> SlidingWindowEntry<SLOTS> {
     /// The age of the sub-window that leaves at `until`, if it has a count.
     fn age_of(&self, until: u64, width: u64) -> Option<usize> {
         let age = usize::try_from(self.until_ns().checked_sub(until)? / width).ok()?;
-        Some(age).filter(|age| *age < SLOTS)
+        Some(age).filter(|age| *age < COUNTS)
     }
 
     #[inline]
@@ -152,7 +185,7 @@ impl<const SLOTS: usize> SlidingWindowEntry<SLOTS> {
     /// Makes all sub-windows older by `shift`.
     #[inline]
     fn shift_counts(&mut self, shift: usize) {
-        self.units.copy_within(..SLOTS - shift, shift);
+        self.units.copy_within(..COUNTS - shift, shift);
         self.units[..shift].fill(0);
     }
 
@@ -162,13 +195,13 @@ impl<const SLOTS: usize> SlidingWindowEntry<SLOTS> {
     }
 }
 
-impl<const SLOTS: usize> Default for SlidingWindowEntry<SLOTS> {
-    fn default() -> SlidingWindowEntry<SLOTS> {
-        SlidingWindowEntry { until: [0; 2], units: [0; SLOTS] }
+impl<const COUNTS: usize> Default for SlidingWindowEntry<COUNTS> {
+    fn default() -> SlidingWindowEntry<COUNTS> {
+        SlidingWindowEntry { until: [0; 2], units: [0; COUNTS] }
     }
 }
 
-impl<const SLOTS: usize> TableEntry for SlidingWindowEntry<SLOTS> {
+impl<const COUNTS: usize> TableEntry for SlidingWindowEntry<COUNTS> {
     type Extra = ShardCharges;
 
     #[inline]
@@ -178,7 +211,7 @@ impl<const SLOTS: usize> TableEntry for SlidingWindowEntry<SLOTS> {
 }
 
 /// Restored units leave up to one width later, because the sub-windows have other edges on another clock.
-impl<const SLOTS: usize> PersistentEntry for SlidingWindowEntry<SLOTS> {
+impl<const COUNTS: usize> PersistentEntry for SlidingWindowEntry<COUNTS> {
     fn encode_entry(&self, _: &ShardCharges, out: &mut Vec<u8>) {
         out.extend(self.until_ns().to_le_bytes());
         self.units.iter().for_each(|units| out.extend(units.to_le_bytes()));
@@ -188,9 +221,9 @@ impl<const SLOTS: usize> PersistentEntry for SlidingWindowEntry<SLOTS> {
         mut bytes: &[u8],
         shift: ClockShift,
         _: &mut ShardCharges,
-    ) -> Option<SlidingWindowEntry<SLOTS>> {
+    ) -> Option<SlidingWindowEntry<COUNTS>> {
         let until = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
-        let mut units = [0; SLOTS];
+        let mut units = [0; COUNTS];
         for units in &mut units {
             *units = u32::from_le_bytes(take_bytes(&mut bytes)?);
         }

@@ -9,7 +9,7 @@
 //! A view compares the same backlog with a burst of its own. An entry is idle once its TAT has passed, whatever the
 //! burst, so it is kept as long as any place needs it.
 
-mod settlement;
+mod settle;
 
 use std::num::NonZeroU32;
 use std::task::Waker;
@@ -22,10 +22,10 @@ use governor::state::StateStore;
 use governor::{Quota, RateLimiter};
 
 use super::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams, SettleTerms};
+use super::open_charges::{ChargedSpan, ShardCharges};
 use super::queue::NO_NODE;
 use super::rate::RemainingUnits;
 use super::schedule::{BucketUsage, Schedule};
-use super::shard_data::{ChargedSpan, ShardCharges};
 use crate::table::{TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
 use sluicegate_base::clock::Now;

@@ -104,7 +104,7 @@ proptest! {
     }
 }
 
-/// A key without a slot of its own settles on the counter that it shares, and clears nothing there.
+/// A key without a cell of its own settles on the counter that it shares, and clears nothing there.
 #[test]
 fn a_shared_counter_is_settled_and_never_cleared() {
     for algorithm in all_algorithms(10, 10 * SECOND) {
@@ -142,16 +142,16 @@ fn late_give_backs_of_a_busy_key_are_whole() {
     }
 }
 
-/// A debt is not forgotten when the table looks for slots.
+/// A debt is not forgotten when the table looks for cells.
 #[test]
-fn a_counter_with_debt_keeps_its_slot() {
+fn a_counter_with_debt_keeps_its_cell() {
     for algorithm in all_algorithms(10, 10 * SECOND) {
         let limit = Limit::new(LimitId(0), &config_of(algorithm.clone()), 1);
         let charge = reserve(&limit, 0, 10).unwrap();
         settle(&limit, 0, (10, 20), &charge);
         let newcomer = Units { key: key(2), cost: 1, variant: 0, fair_hash: 0, unenforced: false };
         let charge = limit.charge_units(0, &newcomer, Now(START + 15 * SECOND)).1.unwrap();
-        assert!(charge.overflow, "{algorithm:?}: the slot of a key with debt was reused");
+        assert!(charge.overflow, "{algorithm:?}: the cell of a key with debt was reused");
         assert!(peek(&limit, 15 * SECOND, 6).retry_after_ns > 0, "{algorithm:?}");
     }
 }

@@ -46,7 +46,7 @@ pub struct SnapshotTable<'a> {
 }
 
 /// The first byte of a block.
-const SLOTS_MARK: u8 = 1;
+const CELLS_MARK: u8 = 1;
 const OVERFLOW_MARK: u8 = 2;
 
 /// Takes the next `N` bytes.
@@ -66,8 +66,8 @@ impl<E: PersistentEntry, N: TableParams<E>> PersistentTable for Table<E, N> {
     fn encode_block(&self, block: usize, now: Now, out: &mut Vec<u8>) {
         match block.checked_sub(self.shards.len()) {
             None => {
-                out.push(SLOTS_MARK);
-                encode_slots(&self.shards[block].0.lock(), now, out);
+                out.push(CELLS_MARK);
+                encode_cells(&self.shards[block].0.lock(), now, out);
             }
             Some(shard) => {
                 out.push(OVERFLOW_MARK);
@@ -83,7 +83,7 @@ impl<E: PersistentEntry, N: TableParams<E>> PersistentTable for Table<E, N> {
 
     fn restore_block(&self, mut block: &[u8], shift: ClockShift, now: Now) -> Option<usize> {
         match take_bytes(&mut block)? {
-            [SLOTS_MARK] => self.restore_slots(block, shift, now),
+            [CELLS_MARK] => self.restore_cells(block, shift, now),
             [OVERFLOW_MARK] => self.restore_overflow(block, shift, now).map(|()| 0),
             _ => None,
         }
@@ -91,7 +91,7 @@ impl<E: PersistentEntry, N: TableParams<E>> PersistentTable for Table<E, N> {
 }
 
 impl<E: PersistentEntry, N: TableParams<E>> Table<E, N> {
-    fn restore_slots(&self, mut bytes: &[u8], shift: ClockShift, now: Now) -> Option<usize> {
+    fn restore_cells(&self, mut bytes: &[u8], shift: ClockShift, now: Now) -> Option<usize> {
         let mut left_out = 0;
         while !bytes.is_empty() {
             let low = u64::from_le_bytes(take_bytes(&mut bytes)?);
@@ -100,14 +100,14 @@ impl<E: PersistentEntry, N: TableParams<E>> Table<E, N> {
             let hash = self.hash_id(low, high);
             let mut guard = self.shards[hash.shard].0.lock();
             let shard = &mut *guard;
-            if shard.find_slot(&hash).is_some() {
+            if shard.find_cell(&hash).is_some() {
                 return None;
             }
             let entry = E::decode_entry(encoded, shift, &mut shard.extra)?;
             let claim = if shard.params.is_idle(&entry, now) {
                 None
             } else {
-                Some(self.claim_slot(shard, &hash, now))
+                Some(self.claim_cell(shard, &hash, now))
             };
             match claim {
                 Some(Some(index)) => shard.store_entry(index, &hash, entry),
@@ -126,26 +126,26 @@ impl<E: PersistentEntry, N: TableParams<E>> Table<E, N> {
             let encoded = take_record(&mut bytes)?;
             let mut guard = self.overflow.get(index / OVERFLOW_PER_SHARD)?.0.lock();
             let entry = E::decode_entry(encoded, shift, &mut guard.extra)?;
-            let (slot, extra, params) = guard.entry_at(index % OVERFLOW_PER_SHARD);
+            let (cell, extra, params) = guard.entry_at(index % OVERFLOW_PER_SHARD);
             if params.is_idle(&entry, now) {
                 entry.release_extra(extra);
                 continue;
             }
-            std::mem::replace(slot, entry).release_extra(extra);
+            std::mem::replace(cell, entry).release_extra(extra);
             self.overflowed.store(true, std::sync::atomic::Ordering::Relaxed);
         }
         Some(())
     }
 }
 
-fn encode_slots<E: PersistentEntry, N: TableParams<E>>(shard: &Shard<E, N>, now: Now, out: &mut Vec<u8>) {
+fn encode_cells<E: PersistentEntry, N: TableParams<E>>(shard: &Shard<E, N>, now: Now, out: &mut Vec<u8>) {
     for (set, tags) in shard.tags.iter().enumerate() {
         for way in (0..WAYS).filter(|way| tags.to_le_bytes()[*way] != 0) {
-            let slot = &shard.slots[set * WAYS + way];
-            if !shard.params.is_idle(&slot.entry, now) {
-                out.extend(slot.id_low().to_le_bytes());
-                out.extend(slot.high.to_le_bytes());
-                write_record(&slot.entry, &shard.extra, out);
+            let cell = &shard.cells[set * WAYS + way];
+            if !shard.params.is_idle(&cell.entry, now) {
+                out.extend(cell.id_low().to_le_bytes());
+                out.extend(cell.high.to_le_bytes());
+                write_record(&cell.entry, &shard.extra, out);
             }
         }
     }

@@ -153,8 +153,8 @@ proptest! {
         for shard in &new.shards {
             let shard = shard.0.lock();
             let is_used = |at: usize| shard.tags[at / WAYS].to_le_bytes()[at % WAYS] != 0;
-            let used = shard.slots.iter().enumerate().filter(|(at, _)| is_used(*at));
-            units += used.map(|(_, slot)| u64::from(slot.entry.units)).sum::<u64>();
+            let used = shard.cells.iter().enumerate().filter(|(at, _)| is_used(*at));
+            units += used.map(|(_, cell)| u64::from(cell.entry.units)).sum::<u64>();
         }
         for overflow in &new.overflow {
             units += overflow.0.lock().entries.iter().map(|entry| u64::from(entry.units)).sum::<u64>();

@@ -1,48 +1,14 @@
-//! Conversions and settled charges of a sliding window.
-
-use std::task::Waker;
+//! Settles the charges of a sliding window by the used units of responses.
 
 use super::{SlidingWindowEntry, SlidingWindowParams};
 use crate::algorithm::meter::Locked;
+use crate::algorithm::open_charges::OpenUnits;
 use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams};
-use crate::algorithm::shard_data::OpenUnits;
 use crate::algorithm::window_quota::Carried;
-use crate::table::{CounterKey, TableParams};
+use crate::table::CounterKey;
 use sluicegate_base::clock::Now;
 
-impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindowParams<SLOTS> {
-    #[inline]
-    fn is_idle(&self, entry: &SlidingWindowEntry<SLOTS>, now: Now) -> bool {
-        let carries_ns = if self.has_debt(entry) { self.carry_ns() } else { 0 };
-        entry.until_ns().saturating_add(carries_ns) <= now.0
-    }
-
-    /// Counts the present units as charged now, with a new period or width. A debt stays, and a lower limit makes
-    /// none of the units used within the earlier one: as before, the newest units have to leave.
-    fn convert_entry(&self, (entry, charges): Locked<'_, Self>, before: &Self, now: Now, _: &mut Vec<Waker>) {
-        let keeps_times = (self.quota.period, self.width) == (before.quota.period, before.width);
-        if keeps_times && !self.quota.settle_terms.settles {
-            return;
-        }
-        before.carry_counts(entry, now);
-        let live = before.live_windows(entry, now);
-        let used = entry.sum_units(live);
-        let kept = self.quota.convert_used(used, &before.quota, charges);
-        if keeps_times {
-            // Those that have left are no debt of a lower limit.
-            entry.units[live..].fill(0);
-            return take_units(entry.units[..live].iter_mut().rev(), used - kept);
-        }
-        *entry = SlidingWindowEntry::default();
-        if kept > 0 {
-            self.advance_window(entry, now);
-            // Never more units were admitted than 32 bits hold.
-            entry.units[0] = kept.min(u32::MAX.into()) as u32;
-        }
-    }
-}
-
-impl<const SLOTS: usize> SettleParams for SlidingWindowParams<SLOTS> {
+impl<const COUNTS: usize> SettleParams for SlidingWindowParams<COUNTS> {
     /// Nothing, if the units have already left.
     fn give_back(&self, (entry, _): Locked<'_, Self>, given: &GivenBack<'_>, _: Now) {
         let Some(age) = entry.age_of(given.charge.since.at_ns(), self.width) else { return };
@@ -61,7 +27,7 @@ impl<const SLOTS: usize> SettleParams for SlidingWindowParams<SLOTS> {
         let own = forced.own.map(|charge| charge.since.at_ns()).filter(|until| *until > now.0);
         let age = own.and_then(|until| entry.age_of(until, self.width)).unwrap_or(0);
         let units_max = self.quota.units_max().min(u32::MAX.into());
-        let taken = forced.units.min(units_max.saturating_sub(entry.sum_units(SLOTS)));
+        let taken = forced.units.min(units_max.saturating_sub(entry.sum_units(COUNTS)));
         // Cannot overflow: a sum of at most `units_max`, which is 32 bits wide.
         entry.units[age] += taken as u32;
         forced.units - taken
@@ -92,7 +58,7 @@ impl<const SLOTS: usize> SettleParams for SlidingWindowParams<SLOTS> {
 }
 
 /// Takes `units` out of counts, in their order.
-fn take_units<'a>(counts: impl IntoIterator<Item = &'a mut u32>, mut units: u64) {
+pub(super) fn take_units<'a>(counts: impl IntoIterator<Item = &'a mut u32>, mut units: u64) {
     for count in counts {
         let taken = u64::from(*count).min(units);
         *count -= taken as u32;
@@ -102,24 +68,24 @@ fn take_units<'a>(counts: impl IntoIterator<Item = &'a mut u32>, mut units: u64)
 
 // === impl SlidingWindowParams ===
 
-impl<const SLOTS: usize> SlidingWindowParams<SLOTS> {
+impl<const COUNTS: usize> SlidingWindowParams<COUNTS> {
     /// Lets the sub-windows of a key with debt leave one by one, and carries its debt.
     #[inline]
-    pub(super) fn carry_counts(&self, entry: &mut SlidingWindowEntry<SLOTS>, now: Now) {
+    pub(super) fn carry_counts(&self, entry: &mut SlidingWindowEntry<COUNTS>, now: Now) {
         if self.has_debt(entry) {
             self.carry_sub_windows(entry, now);
         }
     }
 
     #[inline]
-    fn has_debt(&self, entry: &SlidingWindowEntry<SLOTS>) -> bool {
-        self.quota.settle_terms.settles && entry.sum_units(SLOTS) > self.quota.max
+    pub(super) fn has_debt(&self, entry: &SlidingWindowEntry<COUNTS>) -> bool {
+        self.quota.settle_terms.settles && entry.sum_units(COUNTS) > self.quota.max
     }
 
     #[cold]
-    fn carry_sub_windows(&self, entry: &mut SlidingWindowEntry<SLOTS>, now: Now) {
-        let (span, mut used) = (self.carry_span(), entry.sum_units(SLOTS));
-        let mut age = SLOTS;
+    fn carry_sub_windows(&self, entry: &mut SlidingWindowEntry<COUNTS>, now: Now) {
+        let (span, mut used) = (self.carry_span(), entry.sum_units(COUNTS));
+        let mut age = COUNTS;
         while age > 0 && used > self.quota.max {
             age -= 1;
             if entry.until_ns().saturating_sub(age as u64 * self.width) > now.0 {
@@ -154,10 +120,10 @@ impl<const SLOTS: usize> SlidingWindowParams<SLOTS> {
 
 // === impl SlidingWindowEntry ===
 
-impl<const SLOTS: usize> SlidingWindowEntry<SLOTS> {
+impl<const COUNTS: usize> SlidingWindowEntry<COUNTS> {
     /// An entry without units is as that of a newcomer.
     fn release_if_empty(&mut self) {
-        if self.sum_units(SLOTS) == 0 {
+        if self.sum_units(COUNTS) == 0 {
             *self = SlidingWindowEntry::default();
         }
     }

@@ -2,9 +2,9 @@
 
 use super::TokenBucketParams;
 use crate::algorithm::meter::Locked;
+use crate::algorithm::open_charges::{ChargedSpan, OpenUnits};
 use crate::algorithm::schedule::{BucketUsage, Schedule};
 use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams};
-use crate::algorithm::shard_data::{ChargedSpan, OpenUnits};
 use crate::table::CounterKey;
 use sluicegate_base::clock::Now;
 
@@ -15,7 +15,7 @@ impl<S: Schedule> SettleParams for TokenBucketParams<S> {
         let GivenBack { key, charge, units } = *given;
         match charges.charged_since(key, charge).filter(|_| !charge.overflow) {
             Some(later) => {
-                self.schedule.give_back_usage(used, units, later.tat);
+                self.schedule.refund_to_tat(used, units, later.tat);
                 charges.shorten_charge(key, charge, self.schedule.tick_rate().units_to_ticks(units));
             }
             // An overflow counter, with open charges that are not known.
@@ -27,7 +27,7 @@ impl<S: Schedule> SettleParams for TokenBucketParams<S> {
         let (rate, level) = (self.schedule.tick_rate(), used.level());
         let present = level.clamp_now(now);
         let full_at = rate.tat_ticks(level).saturating_sub(rate.backlog_ticks(level, present));
-        self.schedule.give_back_usage(used, units, full_at);
+        self.schedule.refund_to_tat(used, units, full_at);
     }
 
     /// The units follow all others, as every charge does.

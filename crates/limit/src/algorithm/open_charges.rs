@@ -1,5 +1,4 @@
-//! The data of a shard beside its entries: slabs with four-byte indices, as entries keep them; the resets of its keys,
-//! and their open reservations.
+//! The charges of a shard, beside its entries: the resets of its keys, and their open reservations.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -43,13 +42,6 @@ pub(crate) struct OpenUnits {
     pub at_ns: Option<u64>,
     pub units: u64,
 }
-
-/// The `slab` crate with four-byte indices, which stay valid until a value is removed; an empty one releases its
-/// memory.
-pub(crate) struct Slab<T>(::slab::Slab<T>);
-
-/// An empty slab with a greater capacity than this is released.
-const CAPACITY_KEPT: usize = 64;
 
 // === impl ShardCharges ===
 
@@ -127,7 +119,7 @@ impl ShardCharges {
         Some(later.fold(ChargedSpan::default(), |span, (_, open)| span.followed_by(open.since)))
     }
 
-    /// Takes `ticks` out of an open charge.
+    /// Takes `ticks` out of the span behind the open charge before this one.
     pub(crate) fn shorten_charge(&mut self, key: &CounterKey, charge: &ChargeRecord, ticks: u128) {
         if let Some((_, before)) = self.open.range_mut(key_range_before(&open_id(key, charge))).next_back() {
             let ChargedSpan { tat, ticks: all } = before.since;
@@ -135,7 +127,8 @@ impl ShardCharges {
         }
     }
 
-    /// A bucket was charged nothing but its open charges, `charged` as of a moment and their units.
+    /// Rebuilds the spans of a bucket as if only the open charges had been made; `charged` gives the span of one, from
+    /// its moment and its units.
     pub(crate) fn forget_closed(&mut self, key: &CounterKey, charged: impl Fn(u64, u64) -> ChargedSpan) {
         let mut next = ChargedSpan::default();
         for ((_, at_ns, _), open) in self.open.range_mut(key_range(key)).rev() {
@@ -162,39 +155,5 @@ fn key_range_before(id: &OpenId) -> std::ops::Range<OpenId> {
 impl ChargedSpan {
     pub(crate) fn followed_by(self, later: ChargedSpan) -> ChargedSpan {
         ChargedSpan { tat: (self.tat + later.ticks).max(later.tat), ticks: self.ticks + later.ticks }
-    }
-}
-
-// === impl Slab ===
-
-impl<T> Default for Slab<T> {
-    fn default() -> Slab<T> {
-        Slab(::slab::Slab::new())
-    }
-}
-
-impl<T> Slab<T> {
-    pub(crate) fn get(&self, index: u32) -> Option<&T> {
-        self.0.get(index as usize)
-    }
-
-    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        self.0.get_mut(index as usize)
-    }
-
-    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().map(|(_, value)| value)
-    }
-
-    pub(crate) fn insert(&mut self, value: T) -> u32 {
-        self.0.insert(value) as u32
-    }
-
-    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
-        let value = self.0.try_remove(index as usize)?;
-        if self.0.is_empty() && self.0.capacity() > CAPACITY_KEPT {
-            *self = Slab::default();
-        }
-        Some(value)
     }
 }

@@ -1,51 +1,12 @@
-//! Conversions and settled charges of a log.
-
-use std::task::Waker;
+//! Settles the charges of a log by the used units of responses.
 
 use super::{ChargeRun, LogRings, SlidingLogEntry, SlidingLogParams};
 use crate::algorithm::meter::Locked;
+use crate::algorithm::open_charges::OpenUnits;
 use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams};
-use crate::algorithm::shard_data::OpenUnits;
 use crate::algorithm::window_quota::Carried;
-use crate::table::{CounterKey, TableParams};
+use crate::table::CounterKey;
 use sluicegate_base::clock::Now;
-
-impl TableParams<SlidingLogEntry> for SlidingLogParams {
-    #[inline]
-    fn is_idle(&self, log: &SlidingLogEntry, now: Now) -> bool {
-        let carries_ns = if self.quota.debt(log.used.into()) > 0 { self.quota.period } else { 0 };
-        { log.until }.saturating_add(carries_ns) <= now.0
-    }
-
-    /// Counts the present units as charged now, in a new period. A debt stays, and a lower limit makes none of
-    /// the units used within the earlier one: as before, the newest units have to leave.
-    fn convert_entry(
-        &self,
-        (log, rings): Locked<'_, Self>,
-        before: &SlidingLogParams,
-        now: Now,
-        _: &mut Vec<Waker>,
-    ) {
-        let keeps_times = self.quota.period == before.quota.period;
-        if keeps_times && !self.quota.settle_terms.settles {
-            return;
-        }
-        before.carry_runs(log, rings, now);
-        let present = before.clamp_now(log, now).min(u64::MAX - self.quota.period);
-        let (runs, left) = before.expired_runs(log, rings, present);
-        let used = u64::from(log.used - left);
-        let kept = self.quota.convert_used(used, &before.quota, &mut rings.charges);
-        if keeps_times {
-            rings.remove_oldest(log, runs, left);
-            return rings.keep_newest(log, kept as u32);
-        }
-        rings.drop_ring(log);
-        *log = SlidingLogEntry::default();
-        if kept > 0 {
-            (log.until, log.used) = (present + self.quota.period, kept as u32);
-        }
-    }
-}
 
 impl SettleParams for SlidingLogParams {
     /// Nothing, if the units no longer count.
@@ -180,7 +141,7 @@ impl LogRings {
     }
 
     /// Forgets the oldest units until `kept` are left.
-    fn keep_newest(&mut self, log: &mut SlidingLogEntry, kept: u32) {
+    pub(super) fn keep_newest(&mut self, log: &mut SlidingLogEntry, kept: u32) {
         let mut excess = log.used.saturating_sub(kept);
         log.used -= excess;
         if let Some(ring) = self.slab.get_mut(log.ring) {
