@@ -30,12 +30,13 @@ pub(super) enum Meters {
 const COUNTS: usize = 11;
 const COUNTS_FINE: usize = BUCKETS_MAX as usize + 1;
 
-/// Runs the same expression for the meters of each algorithm named.
+/// Runs the same expression for the meters of each algorithm named. The others are named as well, so that the compiler
+/// asks about a new one.
 macro_rules! meters_of {
-    ([$($algorithm:ident)*] $meters:expr, $list:ident => $run:expr $(, else $otherwise:expr)?) => {
+    ([$($algorithm:ident)*] $meters:expr, $list:ident => $run:expr $(, [$($other:ident)*] $otherwise:expr)?) => {
         match $meters {
-            $(Meters::$algorithm($list) => $run,)*
-            $(_ => $otherwise,)?
+            $($crate::counters::Meters::$algorithm($list) => $run,)*
+            $($($crate::counters::Meters::$other(_))|* => $otherwise,)?
         }
     };
 }
@@ -43,7 +44,7 @@ macro_rules! meters_of {
 /// Runs it for the meters of every algorithm.
 macro_rules! each {
     ($meters:expr, $list:ident => $run:expr) => {
-        meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
+        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
             FixedWindow SlidingWindow SlidingWindowFine SlidingLog Concurrency] $meters, $list => $run)
     };
 }
@@ -51,15 +52,16 @@ macro_rules! each {
 /// Runs it for those that judge rates, all but concurrency.
 macro_rules! each_rated {
     ($meters:expr, $list:ident => $run:expr, else $otherwise:expr) => {
-        meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
-            FixedWindow SlidingWindow SlidingWindowFine SlidingLog] $meters, $list => $run, else $otherwise)
+        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
+            FixedWindow SlidingWindow SlidingWindowFine SlidingLog] $meters, $list => $run,
+            [Concurrency] $otherwise)
     };
 }
 
 /// Runs it for the meter of one rate; concurrency has none.
 macro_rules! rated {
     ($meters:expr, $rate:expr, $meter:ident => $run:expr) => {
-        each_rated!($meters, rates => {
+        $crate::counters::each_rated!($meters, rates => {
             let $meter = &rates[$rate];
             $run
         }, else unreachable!("concurrency has no rates"))
@@ -69,25 +71,34 @@ macro_rules! rated {
 /// Runs it for the meter of one rate that responses may settle.
 macro_rules! settled {
     ($meters:expr, $rate:expr, $meter:ident => $run:expr, else $otherwise:expr) => {
-        meters_of!([TokenBucket WarmTokenBucket FixedWindow SlidingWindow SlidingWindowFine SlidingLog]
-            $meters, rates => {
+        $crate::counters::meters_of!([TokenBucket WarmTokenBucket
+            FixedWindow SlidingWindow SlidingWindowFine SlidingLog] $meters, rates => {
                 let $meter = &rates[$rate];
                 $run
-            }, else $otherwise)
+            }, [LeakyBucket WarmLeakyBucket Concurrency] $otherwise)
+    };
+}
+
+/// Runs it for those with a queue before a rate.
+macro_rules! each_queued {
+    ($meters:expr, $list:ident => $run:expr, else $otherwise:expr) => {
+        $crate::counters::meters_of!([LeakyBucket WarmLeakyBucket] $meters, $list => $run,
+            [TokenBucket WarmTokenBucket FixedWindow SlidingWindow SlidingWindowFine SlidingLog
+                Concurrency] $otherwise)
     };
 }
 
 /// Runs it for the meter of one rate with a queue.
 macro_rules! queued {
     ($meters:expr, $rate:expr, $meter:ident => $run:expr, else $otherwise:expr) => {
-        meters_of!([LeakyBucket WarmLeakyBucket] $meters, rates => {
+        $crate::counters::each_queued!($meters, rates => {
             let $meter = &rates[$rate];
             $run
         }, else $otherwise)
     };
 }
 
-pub(super) use {each, each_rated, meters_of, queued, rated, settled};
+pub(super) use {each, each_queued, each_rated, meters_of, queued, rated, settled};
 
 /// The meters of one algorithm, which continue those of the same algorithm.
 macro_rules! meters {

@@ -9,7 +9,7 @@
 //! - A wait is computed on arrival, not polled. Only with `fair_by` may others come in between, so such a wait has a
 //!   deadline. A waiter that leaves gives its position back. When a concurrency slot is freed nobody knows, so it is
 //!   handed to the next waiter by the request that frees it ([`algorithm::concurrency`]).
-//! - Everything is bounded: keys, waiters, runs of a log. A full table shares counters by network, and a slot
+//! - Everything is bounded: keys, waiters, runs of a log. A full table shares counters by network, and a cell
 //!   is reused only when its counter says no more than a fresh one. A log that may not grow becomes coarser, which
 //!   can only reject more.
 
@@ -42,7 +42,7 @@ pub use algorithm::leaky_bucket::Turn;
 use algorithm::queue;
 pub(crate) use algorithm::rate::ChargeMark;
 pub use counters::keys_max;
-use counters::{Meters, each, each_rated, meters_of, queued, rated};
+use counters::{Meters, each, each_queued, queued, rated};
 use operator_changes::GrantedKeys;
 pub use operator_changes::{KeyReset, ResetFault};
 use sluicegate_base::clock::Now;
@@ -178,7 +178,7 @@ impl Limit {
     pub fn waiter_count(&self) -> usize {
         match &self.meters {
             Meters::Concurrency(variants) => variants.iter().map(|slots| slots.waiter_count()).sum(),
-            meters => meters_of!([LeakyBucket WarmLeakyBucket] meters, rates => {
+            meters => each_queued!(meters, rates => {
                 rates.iter().map(|rate| rate.waiter_count()).max().unwrap_or(0)
             }, else 0),
         }
@@ -186,9 +186,10 @@ impl Limit {
 
     /// Units of a key that wait in the queue of a rate.
     pub fn waiting_units(&self, rate: usize, key: &CounterKey) -> u64 {
-        meters_of!([LeakyBucket WarmLeakyBucket Concurrency] &self.meters, rates => {
-            rates[rate].waiting_units(key)
-        }, else 0)
+        match &self.meters {
+            Meters::Concurrency(variants) => variants[rate].waiting_units(key),
+            meters => queued!(meters, rate, bucket => bucket.waiting_units(key), else 0),
+        }
     }
 
     /// Units that requests in flight have reserved; each counts once, however many rates judge it.
@@ -222,7 +223,7 @@ impl Limit {
 
     /// True if it has a queue, which its rejected requests found full.
     pub fn has_queue(&self) -> bool {
-        matches!(self.meters, Meters::LeakyBucket(_) | Meters::WarmLeakyBucket(_))
+        each_queued!(&self.meters, _rates => true, else false)
     }
 
     /// True if units can be given back to a key that took them long ago: its counters are here, and nothing departs.

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::Limit;
-use super::counters::{Meters, each_rated, meters_of, rated};
+use super::counters::rated;
 use crate::table::{CounterKey, OwnEntry};
 use sluicegate_base::clock::Now;
 use sluicegate_model as model;

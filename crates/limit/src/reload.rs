@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Limit;
-use super::counters::{LimitSpec, Meters, each, keys_max, meters_of};
+use super::counters::{LimitSpec, Meters, each, keys_max};
 use super::operator_changes::GrantedKeys;
 use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::IpSets;

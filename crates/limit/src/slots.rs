@@ -1,4 +1,5 @@
-//! The slots of a concurrency limit, and the queues for them.
+//! The slots of a concurrency limit, and the queues for them. Such a limit has one rate per variant, so the indices of
+//! both are equal.
 
 use std::task::Waker;
 
@@ -19,11 +20,11 @@ const NOT_LIMITED: SlotGrant = SlotGrant { overflow: false, waits: false };
 // === impl Limit ===
 
 impl Limit {
-    /// The slots of a variant, if it counts requests in flight.
+    /// The slots of a rate, if it counts requests in flight.
     #[inline]
-    fn slots(&self, variant: usize) -> Option<&Meter<ConcurrencyParams>> {
+    fn slots(&self, rate: usize) -> Option<&Meter<ConcurrencyParams>> {
         match &self.meters {
-            Meters::Concurrency(variants) => variants.get(variant),
+            Meters::Concurrency(rates) => rates.get(rate),
             _ => None,
         }
     }
@@ -42,7 +43,7 @@ impl Limit {
         own.acquire_slots(key, slots, unenforced, now)
     }
 
-    /// True if requests may wait for the slots of a variant.
+    /// True if requests may wait for the slots of a rate.
     pub fn has_slot_queue(&self, rate: usize) -> bool {
         self.slots(rate).is_some_and(Meter::has_queue)
     }

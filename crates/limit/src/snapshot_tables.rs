@@ -5,7 +5,7 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher13;
 
 use super::Limit;
-use super::counters::{Meters, each_rated, meters_of};
+use super::counters::each_rated;
 use crate::table::persistent::{PersistentTable, SnapshotTable};
 use sluicegate_model::ChargeConfig;
 

@@ -9,7 +9,7 @@
 //!
 //! [`Store`] belongs to the process: the servers, whether they answer, how many gateways live. [`Link`] belongs to a
 //! worker: its connections. A call has one deadline, and is sent again only if the server said that it did not run, so
-//! nothing is charged twice; a charge with a late reply is refunded ([`late_replies`]). A [`Session`] connects a worker
+//! nothing is charged twice; a charge with a late reply is refunded (`session/late_replies`). A [`Session`] connects a worker
 //! to the store: it asks about the limits of requests; its flusher refunds unused charges ([`StoreRefund`]), settles
 //! those that depend on responses ([`StoreSettlement`]), and reports the slots that the worker holds, in absolute
 //! numbers.
@@ -41,7 +41,6 @@ mod fleet;
 mod handover;
 mod key_reset;
 mod last_answer;
-mod late_replies;
 mod link;
 mod local_share;
 pub mod node_reports;

@@ -1,31 +1,33 @@
 //! The session of one worker with the store: it asks for decisions, refunds unused charges, and reports the slots
 //! that the worker holds.
 
+mod late_replies;
 mod outbox;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use super::debts::DebtCharge;
-use super::link::{CallFailure, LateReply};
-use super::settlements::{SettlementQueue, SettlingKey};
+use super::link::CallFailure;
+use super::settlements::SettlingKey;
 use super::shared_limit::SharedLimit;
-use super::slots::{SlotReport, WorkerSlots};
+use super::slots::SlotReport;
 use super::{
-    CallItem, Debts, KeyGroup, Link, LuaScript, PackedCall, RateAnswer, ScriptOp, ScriptReply, SettledKey,
+    CallItem, KeyGroup, Link, LuaScript, PackedCall, RateAnswer, ScriptOp, ScriptReply, SettledKey,
     SharedKey, SlotCount, Store, StoreFault,
 };
+pub(super) use late_replies::LateReplies;
+use outbox::REFUNDS_MAX;
+pub use outbox::{StoreOutbox, StoreRefund};
 use sluicegate_base::clock::Now;
 
-/// Maximum number of queued refunds; further ones are lost.
-const REFUNDS_MAX: usize = 4096;
 /// Refunds or slot reports per call.
 const BATCH: usize = 64;
 /// The pause between two reports of all slots, which the store keeps for ten seconds: a store that lost its memory may
@@ -48,28 +50,7 @@ pub struct Session {
     /// The number that names the worker in the store.
     worker_node: u64,
     /// One more reference for each late reply that is waited for.
-    pub(super) late_waits: Rc<()>,
-}
-
-/// Slots, debts, refunds and settlements that requests leave behind for the store.
-pub struct StoreOutbox {
-    pub slots: WorkerSlots,
-    pub debts: Arc<Debts>,
-    pub settlements: SettlementQueue,
-    refunds: mpsc::Sender<StoreRefund>,
-    /// The flusher has refunds that are not sent or not answered yet.
-    is_sending: AtomicBool,
-    /// Notified each time the flusher has finished its work in hand.
-    idle: Notify,
-}
-
-/// Units that a request took and did not use.
-pub struct StoreRefund {
-    pub limit: Arc<SharedLimit>,
-    pub rate: usize,
-    pub key: SharedKey,
-    pub cost: u64,
-    pub mark: u64,
+    late_waits: Rc<()>,
 }
 
 /// One rate that the store is asked about.
@@ -101,27 +82,18 @@ pub enum StoreAnswer {
     Full,
 }
 
-/// The replies that had not come when the calls about some questions ended.
-#[derive(Default)]
-pub(super) struct LateReplies(pub RefCell<SmallVec<[(KeyGroup, LateReply); 1]>>);
-
 // === impl Session ===
 
 impl Session {
     /// The session of the worker `id`; create it on that worker's runtime.
     pub fn new(store: &Arc<Store>, id: usize) -> Rc<Session> {
-        let (refund_sender, refund_receiver) = mpsc::channel(REFUNDS_MAX);
-        let (is_sending, idle) = (AtomicBool::new(false), Notify::new());
-        let (slots, debts) = (WorkerSlots::default(), store.debts().clone());
-        let settlements = SettlementQueue::default();
-        let outbox =
-            Arc::new(StoreOutbox { slots, debts, settlements, refunds: refund_sender, is_sending, idle });
+        let (outbox, refunds) = StoreOutbox::new(store.debts().clone());
         Rc::new(Session {
             link: store.open_link(),
             worker_node: store.process_node().wrapping_add(id as u64),
             store: store.clone(),
-            outbox,
-            refunds: Cell::new(Some(refund_receiver)),
+            outbox: Arc::new(outbox),
+            refunds: Cell::new(Some(refunds)),
             late_waits: Rc::new(()),
         })
     }
@@ -376,18 +348,5 @@ impl StoreQuestion<'_> {
             mark: 0,
             owed: self.owed,
         }
-    }
-}
-
-// === impl StoreRefund ===
-
-impl StoreRefund {
-    fn entry_key(&self) -> ([u8; 16], u32) {
-        (self.key.0, self.limit.rules[self.rate].id)
-    }
-
-    pub(super) fn to_item(&self) -> CallItem<'_> {
-        let rule = &self.limit.rules[self.rate];
-        CallItem { mark: self.mark, ..CallItem::new(rule, self.key, self.cost) }
     }
 }

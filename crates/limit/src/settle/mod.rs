@@ -1,6 +1,6 @@
 //! Settles charges by the used units of responses. Leaky buckets and concurrency have no settled charges.
 
-use super::counters::{Meters, meters_of, settled};
+use super::counters::settled;
 use super::{ChargeRecord, Limit};
 use crate::table::CounterKey;
 use sluicegate_base::clock::Now;

@@ -136,6 +136,7 @@ fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> Decision {
         (RuleShape::Concurrency { max }, FoundState::Slots(Some(others))) => {
             (others.saturating_add(item.slot_count.slots) > max).then_some(u64::MAX)
         }
+        // Slots that were not judged; `read_state` makes no other pair.
         _ => None,
     };
     match retry_us.map(|us| us.saturating_mul(1_000)) {

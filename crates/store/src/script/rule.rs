@@ -120,7 +120,9 @@ fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape, sett
     let (period, buckets) = match shape {
         RuleShape::FixedWindow { period, .. } | RuleShape::SlidingLog { period, .. } => (period, 0),
         RuleShape::SlidingWindow { period, buckets, .. } => (period, buckets),
-        _ => (0_u64, 0),
+        RuleShape::TokenBucket { .. } | RuleShape::LeakyBucket { .. } | RuleShape::Concurrency { .. } => {
+            (0, 0)
+        }
     };
     let kind = shape.algorithm_code();
     text.extend((rate as u64).to_le_bytes());
@@ -207,16 +209,28 @@ impl RuleShape {
         match self {
             RuleShape::SlidingWindow { .. } => 2 + self.window_counts() as u32,
             RuleShape::TokenBucket { .. } | RuleShape::LeakyBucket { .. } => WORDS_LEAST + 1,
-            _ => WORDS_LEAST,
+            RuleShape::FixedWindow { .. } => WORDS_LEAST,
+            // These have no entry.
+            RuleShape::SlidingLog { .. } | RuleShape::Concurrency { .. } => WORDS_LEAST,
+        }
+    }
+
+    /// The ticks of a bucket per microsecond and per unit; `None` for algorithms that count units.
+    fn ticks(self) -> Option<(u64, u64)> {
+        match self {
+            RuleShape::TokenBucket { num, unit, .. } | RuleShape::LeakyBucket { num, unit, .. } => {
+                Some((num, unit))
+            }
+            RuleShape::FixedWindow { .. }
+            | RuleShape::SlidingWindow { .. }
+            | RuleShape::SlidingLog { .. }
+            | RuleShape::Concurrency { .. } => None,
         }
     }
 
     /// The part of a counter that a unit takes: ticks of a bucket.
     pub(super) fn unit(self) -> u64 {
-        match self {
-            RuleShape::TokenBucket { unit, .. } | RuleShape::LeakyBucket { unit, .. } => unit,
-            _ => 1,
-        }
+        self.ticks().map_or(1, |(_, unit)| unit)
     }
 
     pub(super) fn scale_units(self, units: u64) -> u64 {
@@ -225,12 +239,7 @@ impl RuleShape {
 
     /// Units that a bucket regains per microsecond, as its entry stores them.
     pub fn refill_pace(self) -> f32 {
-        match self {
-            RuleShape::TokenBucket { num, unit, .. } | RuleShape::LeakyBucket { num, unit, .. } => {
-                (num as f64 / unit as f64) as f32
-            }
-            _ => 0.0,
-        }
+        self.ticks().map_or(0.0, |(num, unit)| (num as f64 / unit as f64) as f32)
     }
 
     /// Microseconds after which no unit that was charged up to the limit counts any more.

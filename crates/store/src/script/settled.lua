@@ -24,7 +24,7 @@
 -- for each, f64 units that were charged beyond the reservation, or -1 if it was settled before.
 
 local kind, flags, x, w, max, unit
-kind, flags, x, w, max, unit, p = unpack('<BBdddd', body, p)
+kind, flags, x, w, max, unit, p = unpack_from('<BBdddd', body, p)
 local HEAD, RUN, RUNS_MAX = kind == 0 and 40 or 16, 24, 512
 local text = pcall('GET', key)
 if type(text) ~= 'string' or #text > 32768 or #text < HEAD or (#text - HEAD) % RUN ~= 0 then
@@ -33,7 +33,7 @@ end
 -- The runs, or reservations, after the first `gone`.
 local gone, length, level, reserved, last, back = 0, (#text - HEAD) / RUN, 0, 0, 0, false
 
-local function run(i) return unpack('<ddd', text, HEAD + 1 + (i - 1) * RUN) end
+local function run(i) return unpack_from('<ddd', text, HEAD + 1 + (i - 1) * RUN) end
 
 local function replace(i, values)
   text = sub(text, 1, HEAD + (i - 1) * RUN) .. values .. sub(text, HEAD + 1 + i * RUN)
@@ -233,7 +233,7 @@ end
 
 if kind == 0 then
   local t, a, x_then, w_then
-  t, a, last, x_then, w_then = unpack('<ddddd', text)
+  t, a, last, x_then, w_then = unpack_from('<ddddd', text)
   if last > now then t, last, back = t - last + now, now, true end
   level = t >= now and (t - now) * x_then + a or 0
   if level > 0 and (x_then ~= x or w_then ~= w) then
@@ -252,7 +252,7 @@ if kind == 0 then
   if not (level > 0 and level < WHOLE) then level, length, text, back = 0, 0, sub(text, 1, HEAD), false end
   reserved = length
 else
-  level, reserved = unpack('<dd', text)
+  level, reserved = unpack_from('<dd', text)
   local newest = length > 0 and run(length) or 0
   if not (level >= 0 and level < WHOLE and reserved >= 0 and newest > 0 and newest < WHOLE) then
     level, reserved, length, text = 0, 0, 0, sub(text, 1, HEAD)
@@ -296,7 +296,7 @@ if back then healed = true end
 local changed = back and op == 1
 if op < 3 then
   local y, z
-  y, z, p = unpack('<dd', body, p)
+  y, z, p = unpack_from('<dd', body, p)
   local dry, mark, fits, one = flags % 2 == 1, now, 0, 0
   if kind > 0 then
     mark = leaving()
@@ -332,7 +332,7 @@ if op < 3 then
 elseif op == 6 then
   for _ = 1, count do
     local mark, was, used, forgets
-    mark, was, used, forgets, p = unpack('<dddB', body, p)
+    mark, was, used, forgets, p = unpack_from('<dddB', body, p)
     local charged = -1
     if not known then
       changed, charged = true, settle(mark, was, used)
@@ -344,11 +344,11 @@ elseif op == 6 then
 else
   local y, z
   if op == 3 then
-    y, z, p = unpack('<dd', body, p)
+    y, z, p = unpack_from('<dd', body, p)
     settle(z, y, 0)
     changed = true
   elseif op == 5 then
-    y, p = unpack('<d', body, p)
+    y, p = unpack_from('<d', body, p)
     if not known then
       changed = true
       force(y)

@@ -40,12 +40,16 @@
 -- it polls, so it is passed over for as long as four polls take; nothing is gained if slots rest for it any earlier. A
 -- gateway with a lower limit cannot use the slots that others ask for, and holds up none of them.
 --
+-- A write has a kind and a key: 0 a string, or '' to delete it, and its milliseconds; 1 a list: whether to delete it, how
+-- many times to drop, those to append, its milliseconds; 2 how many times equal to one to drop from a list; 3 a hash:
+-- whether to delete it, the fields to delete and those to set.
+--
 -- Unsound state counts as absent. Everything is read before the first write, after which nothing can fail. State from
 -- an impossible future shows that this server's clock was set back: no time has passed for it then, its units keep their
 -- distances, and even a rejected request brings it back to now, so that no client is locked out until that future comes.
 
-local call, pcall, spread = redis.call, redis.pcall, unpack
-local pack, unpack, sub = struct.pack, struct.unpack, string.sub
+local call, pcall, unpack = redis.call, redis.pcall, unpack
+local pack, unpack_from, sub = struct.pack, struct.unpack, string.sub
 local body, now = ARGV[1], ARGV[2]
 if now then
   now = tonumber(now)
@@ -55,7 +59,8 @@ else
 end
 local WHOLE, SKEW_US, NODE_US, LOG_MAX = 9007199254740992, 2000000, 10000000, 100000
 
-local size, op = #body, unpack('<B', body)
+local size, op = #body, unpack_from('<B', body)
+-- The call that the last class 3 names was made before.
 local known = false
 local refused, waits, healed = false, false, false
 local out, outs, writes, notes, line, answer
@@ -68,7 +73,7 @@ for pass = 1, 2 do
   out, outs, writes, notes = {}, 0, {}, {}
   while p <= size do
     local class, place, count
-    class, place, count, p = unpack('<BI2I2', body, p)
+    class, place, count, p = unpack_from('<BI2I2', body, p)
     local key = KEYS[place]
     if class == 0 then
       local old, length = pcall('GET', key), 0
@@ -80,12 +85,12 @@ for pass = 1, 2 do
 
       for n = 1, count do
         local id, kind, flags, x, y, z, pace
-        id, kind, flags, x, y, z, p = unpack('<I4BBddd', body, p)
-        if kind < 2 then pace, p = unpack('<f', body, p) end
+        id, kind, flags, x, y, z, p = unpack_from('<I4BBddd', body, p)
+        if kind < 2 then pace, p = unpack_from('<f', body, p) end
         local found, after = at, at + 20 + id % 64 * 4
         local other, t, a, b
         -- Usually the entries stand in the order of the call.
-        if after <= length + 1 then other, t, a, b = unpack('<I4dI4f', old, at) end
+        if after <= length + 1 then other, t, a, b = unpack_from('<I4dI4f', old, at) end
         if other == id then
           at = after
           if taken then taken[found] = true end
@@ -93,11 +98,11 @@ for pass = 1, 2 do
           if not missed then missed, taken = at, {} end
           t = nil
           while found + 19 <= length do
-            other = unpack('<I4', old, found)
+            other = unpack_from('<I4', old, found)
             after = found + 20 + other % 64 * 4
             if other == id then
               if after <= length + 1 then
-                other, t, a, b = unpack('<I4dI4f', old, found)
+                other, t, a, b = unpack_from('<I4dI4f', old, found)
                 taken[found] = true
               end
               break
@@ -111,7 +116,7 @@ for pass = 1, 2 do
         if kind < 2 then
           local ahead = t and t - now
           if ahead and ahead >= 0 then
-            local used_pace = unpack('<f', old, found + 20)
+            local used_pace = unpack_from('<f', old, found + 20)
             if not (ahead <= b * 1.0000003 + 1) then ahead, back = b, true end
             if used_pace == pace then
               -- More ticks than a microsecond has are unsound.
@@ -129,7 +134,7 @@ for pass = 1, 2 do
           out[outs] = pack('<d', level)
         elseif kind == 2 then
           if t then
-            level = unpack('<d', old, found + 12)
+            level = unpack_from('<d', old, found + 12)
             if not (t > now and t < WHOLE and level >= 1 and level < WHOLE) then level = 0 end
           end
           if level == 0 then
@@ -141,10 +146,10 @@ for pass = 1, 2 do
           outs = outs + 1
           out[outs] = pack('<dd', t or 0, level)
         else
-          period, p = unpack('<d', body, p)
+          period, p = unpack_from('<d', body, p)
           slots, counts = id % 64 + 2, {}
           if t and t > now and t < WHOLE then
-            counts = { unpack('<' .. string.rep('I4', slots), old, found + 12) }
+            counts = { unpack_from('<' .. string.rep('I4', slots), old, found + 12) }
             if t > now + x + period then t, back = now - now % x + x + period, true end
             live = (t - now) / x
             if live % 1 > 0 then live = live - live % 1 + 1 end
@@ -155,7 +160,7 @@ for pass = 1, 2 do
           end
           for i = live + 1, slots do counts[i] = 0 end
           outs = outs + 1
-          out[outs] = pack('<d' .. string.rep('I4', slots), t or 0, spread(counts, 1, slots))
+          out[outs] = pack('<d' .. string.rep('I4', slots), t or 0, unpack(counts, 1, slots))
         end
         if back then healed = true end
 
@@ -173,7 +178,7 @@ for pass = 1, 2 do
               refused = true
             end
           elseif not refused and not (dry and dry_refused) then
-            if kind == 1 and level > unpack('<d', body, p) then waits = true end
+            if kind == 1 and level > unpack_from('<d', body, p) then waits = true end
             if taking then add = y end
           end
           if kind == 1 then p = p + 8 end
@@ -241,7 +246,7 @@ for pass = 1, 2 do
             counts[1] = counts[1] + add
             if counts[1] > 4294967295 then counts[1] = 4294967295 end
           end
-          new[n] = pack('<I4d' .. string.rep('I4', slots), id, t, spread(counts, 1, slots))
+          new[n] = pack('<I4d' .. string.rep('I4', slots), id, t, unpack(counts, 1, slots))
         end
         if t and t > last then last = t end
       end
@@ -250,7 +255,7 @@ for pass = 1, 2 do
         local n, from = count, missed or at
         -- Entries that the call does not name are kept until they are idle.
         while from + 19 <= length do
-          local other, t = unpack('<I4d', old, from)
+          local other, t = unpack_from('<I4d', old, from)
           local after = from + 20 + other % 64 * 4
           if after > length + 1 then break end
           if t >= now and t < WHOLE and not (taken and taken[from]) then
@@ -265,7 +270,7 @@ for pass = 1, 2 do
       end
     elseif class == 1 then
       local flags, x, y, z
-      flags, x, y, z, p = unpack('<Bddd', body, p)
+      flags, x, y, z, p = unpack_from('<Bddd', body, p)
       local length, sound = pcall('LLEN', key), true
       if type(length) ~= 'number' or length > LOG_MAX then length, sound = 0, false end
       if op == 3 then
@@ -274,7 +279,7 @@ for pass = 1, 2 do
       elseif op < 3 or op == 5 and not known then
         local function at(index)
           local time = call('LINDEX', key, index)
-          time = time and #time == 8 and unpack('<d', time)
+          time = time and #time == 8 and unpack_from('<d', time)
           if time and time >= 0 and time < WHOLE then return time end
           sound = false
           return 0
@@ -339,7 +344,7 @@ for pass = 1, 2 do
       end
     elseif class == 2 then
       local flags, node, high, low, slots, z
-      flags, node, high, low, slots, z, p = unpack('<Bc8I4I4dd', body, p)
+      flags, node, high, low, slots, z, p = unpack_from('<Bc8I4I4dd', body, p)
       local others = -1
       if healing or not (op == 1 and (waits or refused)) then
         local nodes = pcall('HGETALL', key)
@@ -348,7 +353,7 @@ for pass = 1, 2 do
         for i = 1, #nodes, 2 do
           local field, value = nodes[i], nodes[i + 1]
           local high_known, low_known, held, expiry
-          if #value == 24 then high_known, low_known, held, expiry = unpack('<I4I4dd', value) end
+          if #value == 24 then high_known, low_known, held, expiry = unpack_from('<I4I4dd', value) end
           if not (held and held >= 0 and held <= 4294967295 and expiry > now) then
             drops[#drops + 1] = field
           elseif field == node then
@@ -365,7 +370,7 @@ for pass = 1, 2 do
         local lines, gone = line and pcall('HGETALL', line[1]) or {}, {}
         for i = 1, #lines, 2 do
           local due, most, expiry
-          if #lines[i + 1] == 24 then due, most, expiry = unpack('<ddd', lines[i + 1]) end
+          if #lines[i + 1] == 24 then due, most, expiry = unpack_from('<ddd', lines[i + 1]) end
           if not (expiry and expiry > now and expiry <= now + NODE_US) then
             gone[#gone + 1] = lines[i]
           elseif lines[i] ~= line[2] and due < now - line[3] and most >= z + slots and not full then
@@ -400,13 +405,13 @@ for pass = 1, 2 do
       out[outs] = pack('<d', others)
     elseif class == 3 then
       local sequence, keep
-      sequence, keep, p = unpack('<dd', body, p)
+      sequence, keep, p = unpack_from('<dd', body, p)
       local last = pcall('GET', key)
       last = type(last) == 'string' and tonumber(last)
       known = last and last >= sequence
       if not known then writes[#writes + 1] = { 0, key, string.format('%.0f', sequence), keep } end
     elseif class == 5 then
-      line = { key, unpack('<c8dd', body, p) }
+      line = { key, unpack_from('<c8dd', body, p) }
       p = line[5]
     else
       -- settled.lua stands here.
@@ -421,15 +426,15 @@ if op ~= 2 and not (op == 1 and refused and not healed) then
   for i = 1, #writes do notes[#notes + 1] = writes[i] end
 end
 for i = 1, #notes do
-  local kind, key, a, b, c, d = spread(notes[i])
-  if kind == 0 then
+  local write, key, a, b, c, d = unpack(notes[i])
+  if write == 0 then
     if a == '' then call('DEL', key) else call('SET', key, a, 'PX', b) end
-  elseif kind == 1 then
+  elseif write == 1 then
     if a then call('DEL', key) elseif b > 0 then call('LTRIM', key, b, -1) end
     -- At most as many values at once as the stack of a call holds.
-    for from = 1, #c, 1000 do call('RPUSH', key, spread(c, from, math.min(from + 999, #c))) end
+    for from = 1, #c, 1000 do call('RPUSH', key, unpack(c, from, math.min(from + 999, #c))) end
     call('PEXPIRE', key, d)
-  elseif kind == 2 then
+  elseif write == 2 then
     call('LREM', key, a, b)
   else
     if a then call('DEL', key) end

@@ -1,20 +1,59 @@
 //! The messages that requests leave behind for the store: their queue, and the wait until all are sent.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use smallvec::SmallVec;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
-use super::{StoreOutbox, StoreRefund};
-use crate::SharedKey;
-use crate::settlements::StoreSettlement;
+use crate::debts::Debts;
+use crate::settlements::{SettlementQueue, StoreSettlement};
 use crate::shared_limit::SharedLimit;
+use crate::slots::WorkerSlots;
+use crate::{CallItem, SharedKey};
 use sluicegate_limit::Units;
+
+/// Maximum number of queued refunds; further ones are lost.
+pub(super) const REFUNDS_MAX: usize = 4096;
+
+/// Slots, debts, refunds and settlements that requests leave behind for the store.
+pub struct StoreOutbox {
+    pub slots: WorkerSlots,
+    pub debts: Arc<Debts>,
+    pub settlements: SettlementQueue,
+    refunds: mpsc::Sender<StoreRefund>,
+    /// The flusher has refunds that are not sent or not answered yet.
+    pub(super) is_sending: AtomicBool,
+    /// Notified each time the flusher has finished its work in hand.
+    pub(super) idle: Notify,
+}
+
+/// Units that a request took and did not use.
+pub struct StoreRefund {
+    pub limit: Arc<SharedLimit>,
+    pub rate: usize,
+    pub key: SharedKey,
+    pub cost: u64,
+    pub mark: u64,
+}
 
 // === impl StoreOutbox ===
 
 impl StoreOutbox {
+    /// An empty outbox, and the receiver of its refunds.
+    pub(super) fn new(debts: Arc<Debts>) -> (StoreOutbox, mpsc::Receiver<StoreRefund>) {
+        let (refunds, receiver) = mpsc::channel(REFUNDS_MAX);
+        let outbox = StoreOutbox {
+            slots: WorkerSlots::default(),
+            debts,
+            settlements: SettlementQueue::default(),
+            refunds,
+            is_sending: AtomicBool::new(false),
+            idle: Notify::new(),
+        };
+        (outbox, receiver)
+    }
+
     /// Waits until no refund or settlement is pending and the slots are reported; debts have a flusher of their own.
     pub async fn wait_flushed(&self) {
         loop {
@@ -68,5 +107,18 @@ impl StoreOutbox {
             let (mpsc::error::TrySendError::Full(refund) | mpsc::error::TrySendError::Closed(refund)) = error;
             refund.limit.count_lost();
         }
+    }
+}
+
+// === impl StoreRefund ===
+
+impl StoreRefund {
+    pub(super) fn entry_key(&self) -> ([u8; 16], u32) {
+        (self.key.0, self.limit.rules[self.rate].id)
+    }
+
+    pub(super) fn to_item(&self) -> CallItem<'_> {
+        let rule = &self.limit.rules[self.rate];
+        CallItem { mark: self.mark, ..CallItem::new(rule, self.key, self.cost) }
     }
 }

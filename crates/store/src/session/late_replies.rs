@@ -1,14 +1,17 @@
 //! Charges with a reply after the deadline. The request was decided without the store, by a share that charges its
 //! units as debts, or was rejected: the store gives them back.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use redis::Value;
+use smallvec::SmallVec;
 use tokio::time::{sleep, timeout};
 
-use super::session::{LateReplies, Session, StoreQuestion, StoreRefund};
-use super::{CallItem, ScriptOp, ScriptReply, SlotCount};
+use super::{Session, StoreQuestion, StoreRefund};
+use crate::link::LateReply;
+use crate::{CallItem, KeyGroup, ScriptOp, ScriptReply, SlotCount};
 use sluicegate_model::OnFailure;
 
 /// Maximum number of replies that a worker waits for; other charges stay.
@@ -16,6 +19,10 @@ const LATE_MAX: usize = 1024;
 /// The longest wait for one reply.
 const LATE_TIMEOUT: Duration = Duration::from_secs(10);
 const DEGRADED_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The replies that had not come when the calls about some questions ended.
+#[derive(Default)]
+pub(crate) struct LateReplies(pub RefCell<SmallVec<[(KeyGroup, LateReply); 1]>>);
 
 /// A question that outlives its request, with the refund of its charge.
 struct OwnedQuestion {
