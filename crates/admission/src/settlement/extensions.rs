@@ -1,5 +1,5 @@
 //! Units that limits take for a response while it streams, beyond those that its request reserved. Limits that cut
-//! responses take them in steps; each step is settled like a reservation when the response is over.
+//! responses take them in parts; each part is settled like a reservation when the response is over.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use sluicegate_store::{BackgroundTake, SharedKey, SharedLimit, StoreOutbox, Stor
 /// Most parts of a limit that are open at a time; beyond it the oldest is settled as used up.
 const PARTS_MAX: usize = 128;
 /// The part of a limit that a response takes ahead of its need, at most.
-const STEPS_PER_LIMIT: u64 = 64;
+const PARTS_PER_LIMIT: u64 = 64;
 
 /// The extensions of all reservations of one request.
 #[derive(Default)]
@@ -44,19 +44,19 @@ pub(crate) struct LimitExtension {
     base_used: Option<u64>,
 }
 
-/// One step of an extension.
+/// Units that an extension takes at a time.
 pub(crate) struct ExtensionPart {
     pub units: u64,
     pub source: PartSource,
 }
 
 /// The charges of a part, by rate.
-pub(crate) type StepCharges = SmallVec<[(usize, ChargeRecord); 1]>;
+pub(crate) type PartCharges = SmallVec<[(usize, ChargeRecord); 1]>;
 
 /// The counters of the units of a part.
 pub(crate) enum PartSource {
     /// Counters here; `debt`: those of a local share, which owes the units to the store.
-    Counted { limit: Arc<Limit>, charges: StepCharges, debt: Option<OwedPart> },
+    Counted { limit: Arc<Limit>, charges: PartCharges, debt: Option<OwedPart> },
     /// The rates in the store with the marks of their charges.
     Stored {
         limit: Arc<SharedLimit>,
@@ -75,10 +75,10 @@ pub(crate) struct OwedPart {
     pub outbox: Arc<StoreOutbox>,
 }
 
-/// The units to take ahead of the need of a response that has used `used`: as many again, at most one step of the
-/// limit.
-pub(crate) fn extension_step(used: u64, capacity: u64) -> u64 {
-    used.min(capacity / STEPS_PER_LIMIT).max(1)
+/// The units to take ahead of the need of a response that has used `used`: as many again, at most a 64th of
+/// the limit.
+pub(crate) fn part_size(used: u64, capacity: u64) -> u64 {
+    used.min(capacity / PARTS_PER_LIMIT).max(1)
 }
 
 // === impl Extensions ===

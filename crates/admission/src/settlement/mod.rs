@@ -9,7 +9,7 @@ mod reading;
 use sluicegate_model::{ChargeConfig, ChargedUnits, Cost, LimitConfig, LimitId, LlmWeights, MissingUnits};
 
 pub(crate) use extensions::{
-    ExtensionPart, Extensions, LimitExtension, OwedPart, PartSource, StepCharges, extension_step,
+    ExtensionPart, Extensions, LimitExtension, OwedPart, PartCharges, PartSource, part_size,
 };
 pub use reading::{ReadingPlan, ResponseReading};
 

@@ -110,7 +110,7 @@ pub(super) fn build_shared_limits(
     config.limits.iter().enumerate().map(shared_limit).collect()
 }
 
-/// The store and its token of use, see [`Gateway::store_usage`].
+/// The store and its token of use, see [`super::StoreSharing::store_usage`].
 pub(super) fn build_store(config: &Config, previous: Option<&Gateway>) -> Option<(Arc<Store>, Arc<()>)> {
     let redis = config.state.redis.as_ref()?;
     let same = previous.filter(|previous| previous.config.state.redis.as_ref() == Some(redis));

@@ -68,7 +68,7 @@ use sluicegate_observe::metrics::cells::Counters;
 use sluicegate_observe::traces::Tracer;
 use sluicegate_store::{SharedLimit, SharedPauses, Store};
 
-/// Slots of [`Gateway::request_counts`].
+/// Slots of [`RequestLoad::request_counts`].
 pub const REQUESTS_OPENED: usize = 0;
 pub const REQUESTS_CLOSED: usize = 1;
 

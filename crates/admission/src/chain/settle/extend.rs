@@ -13,8 +13,8 @@ use crate::chain::ChainPermit;
 use crate::chain::claims::holds::{RateHold, StoreHolds};
 use crate::chain::claims::{Claim, ClaimKind};
 use crate::settlement::{
-    ExtensionPart, LimitExtension, OwedPart, PartSource, ResponseReading, StepCharges, compute_charge,
-    extension_step,
+    ExtensionPart, LimitExtension, OwedPart, PartCharges, PartSource, ResponseReading, compute_charge,
+    part_size,
 };
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Limit, Units};
@@ -127,14 +127,14 @@ impl ExtendedClaims<'_> {
     }
 
     /// Holds units that are counted here, and owed to the store if there is a `debt`.
-    fn hold_counted(&mut self, limit: &Arc<Limit>, units: u64, charges: StepCharges, debt: Option<OwedPart>) {
+    fn hold_counted(&mut self, limit: &Arc<Limit>, units: u64, charges: PartCharges, debt: Option<OwedPart>) {
         if let Some(debt) = &debt {
             rates_of(self.claims).for_each(|rate| debt.add_units(rate, units));
         }
         self.hold_part(units, PartSource::Counted { limit: limit.clone(), charges, debt });
     }
 
-    /// Takes a step of a limit that is counted here, or the rest: used units are charged in any case.
+    /// Takes a part of a limit that is counted here, or the rest: used units are charged in any case.
     fn extend_here(mut self, store: Option<&StoreHolds>) -> Overrun {
         let (limit, over) = (self.limit, self.over());
         if over == 0 {
@@ -142,7 +142,7 @@ impl ExtendedClaims<'_> {
         }
         let debt = store.and_then(|store| store.owed_part(self.claims[0].limit_index));
         let capacity = rates_of(self.claims).map(|rate| limit.max_units(rate)).min().unwrap_or(1);
-        let wanted = over.saturating_add(extension_step(self.used, capacity));
+        let wanted = over.saturating_add(part_size(self.used, capacity));
         let granted = if wanted <= capacity { self.charge_rates(limit, wanted) } else { None };
         let is_granted = granted.is_some();
         let (units, charges) = match granted {
@@ -159,9 +159,9 @@ impl ExtendedClaims<'_> {
     }
 
     /// Charges units to all rates, or to none.
-    fn charge_rates(&self, limit: &Limit, cost: u64) -> Option<StepCharges> {
+    fn charge_rates(&self, limit: &Limit, cost: u64) -> Option<PartCharges> {
         let units = Units { unenforced: false, ..self.units(cost) };
-        let mut charges = StepCharges::new();
+        let mut charges = PartCharges::new();
         for rate in rates_of(self.claims) {
             let Some(charge) = limit.charge_units(rate, &units, self.now).1 else {
                 for (rate, charge) in &charges {
@@ -175,8 +175,8 @@ impl ExtendedClaims<'_> {
     }
 
     /// Adds units to the reservation whatever is left.
-    fn force_units(&mut self, units: u64) -> StepCharges {
-        let mut charges = StepCharges::new();
+    fn force_units(&mut self, units: u64) -> PartCharges {
+        let mut charges = PartCharges::new();
         let mut forgiven = 0;
         for claim in self.claims {
             let ClaimKind::Charge(record) = claim.kind else { continue };
@@ -188,14 +188,14 @@ impl ExtendedClaims<'_> {
         charges
     }
 
-    /// Asks the store for a step before the reservation is used up.
+    /// Asks the store for a part before the reservation is used up.
     fn extend_in_store(mut self, store: &StoreHolds, extender: &Extender<'_>) -> Overrun {
         let Some(first) = store.charged_hold(&self.claims[0]) else { return Overrun::None };
         let holds: SmallVec<[&RateHold; 2]> =
             self.claims.iter().filter_map(|claim| store.charged_hold(claim)).collect();
         let capacity = holds.iter().map(|own| own.limit.rules[own.rate].capacity()).min().unwrap_or(1);
-        let step = extension_step(self.used, capacity);
-        let wanted = |own: &Self| own.used.saturating_add(step).saturating_sub(own.held).min(capacity);
+        let part = part_size(self.used, capacity);
+        let wanted = |own: &Self| own.used.saturating_add(part).saturating_sub(own.held).min(capacity);
         if let Some(take) = self.extension.asked.take() {
             match take.poll_outcome(extender.waker) {
                 None => self.extension.asked = Some(take),
@@ -213,7 +213,7 @@ impl ExtendedClaims<'_> {
                 Some(TakeOutcome::Failed) => {
                     first.limit.count_fallback();
                     match first.limit.on_failure {
-                        OnFailure::Allow => self.extension.free_until = self.used.saturating_add(step),
+                        OnFailure::Allow => self.extension.free_until = self.used.saturating_add(part),
                         OnFailure::Reject => self.refuse(),
                         OnFailure::Local => {
                             let share = first.limit.local_share();
@@ -228,8 +228,8 @@ impl ExtendedClaims<'_> {
         }
         let is_refused = self.extension.refused_until.is_some_and(|until| self.now < until);
         let reach = self.held.max(self.extension.free_until);
-        let needs_step = reach < self.used.saturating_add(step.div_ceil(2));
-        if self.extension.asked.is_none() && !is_refused && needs_step {
+        let needs_part = reach < self.used.saturating_add(part.div_ceil(2));
+        if self.extension.asked.is_none() && !is_refused && needs_part {
             self.extension.takes_rest = false;
             self.ask(&holds, wanted(&self), extender);
         }
