@@ -148,6 +148,12 @@ impl Decision {
 
 // === impl Limit ===
 
+impl std::fmt::Debug for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Limit({})", self.name)
+    }
+}
+
 impl Limit {
     /// True if it judges without acting: always, or for this key.
     #[inline]

@@ -4,13 +4,13 @@
 
 use std::task::Waker;
 
-use super::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams};
+use super::meter::{Locked, MeterSpec};
 use super::open_charges::{OpenUnits, ShardCharges};
 use super::settle::{ForcedUnits, GivenBack, SettleParams};
-use super::window_quota::WindowQuota;
+use super::window_quota::{WindowParams, WindowQuota};
+use crate::Decision;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{CounterKey, TableEntry, TableParams};
-use crate::{Decision, Epoch, Units};
 use sluicegate_base::clock;
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::{Rate, WindowAlign};
@@ -54,16 +54,6 @@ impl FixedWindowParams {
     fn next_window(&self, window: &FixedWindowEntry) -> FixedWindowEntry {
         let ends = self.window_end(*window, Now(window.ends), clock::unix_at_zero());
         FixedWindowEntry { ends, used: self.quota.debt(window.used) }
-    }
-
-    #[inline]
-    fn build_decision(&self, window: &FixedWindowEntry, cost: u64, now: Now) -> Decision {
-        let (used, left_ns) = match window.is_running(now) {
-            true => (window.used, { window.ends }.saturating_sub(now.0)),
-            false => (0, 0),
-        };
-        let full_ns = if used == 0 { 0 } else { left_ns };
-        self.quota.decide(used, cost, full_ns, |cost| self.wait_ns(window, cost, left_ns, now))
     }
 
     /// Nanoseconds until `cost` units fit; the window ends in `left_ns`.
@@ -134,52 +124,43 @@ impl TableParams<FixedWindowEntry> for FixedWindowParams {
     }
 }
 
-impl MeterParams for FixedWindowParams {
+impl WindowParams for FixedWindowParams {
     type Entry = FixedWindowEntry;
 
-    fn max_units(&self) -> u64 {
-        self.quota.max
-    }
-}
-
-impl RateParams for FixedWindowParams {
-    type Wakers = [Waker; 0];
-
-    fn epoch(&self) -> Epoch {
-        self.quota.epoch
+    #[inline]
+    fn quota(&self) -> &WindowQuota {
+        &self.quota
     }
 
     #[inline]
-    fn advance_entry(&self, (window, _): Locked<'_, Self>, now: Now, _: &mut [Waker; 0]) {
+    fn carry_debt(&self, (window, _): Locked<'_, Self>, now: Now) {
         self.carry_window(window, now);
     }
 
     #[inline]
-    fn charge_entry(
-        &self,
-        (window, charges): Locked<'_, Self>,
-        units: &Units,
-        now: Now,
-        overflow: bool,
-    ) -> Charged {
+    fn take_units(&self, (window, _): Locked<'_, Self>, cost: u64, now: Now, _: bool) -> Option<u64> {
         let used = if window.is_running(now) { window.used } else { 0 };
-        if units.cost > self.quota.max.saturating_sub(used) {
-            return (self.build_decision(window, units.cost, now), None);
+        if cost > self.quota.max.saturating_sub(used) {
+            return None;
         }
         self.begin_window(window, now);
-        window.used = { window.used }.saturating_add(units.cost);
-        let charge = self.quota.record_charge(charges, units, window.ends, overflow);
-        (self.build_decision(window, 0, now), Some(charge))
+        window.used = { window.used }.saturating_add(cost);
+        Some(window.ends)
     }
 
-    fn peek_entry(&self, (window, _): Locked<'_, Self>, units: &Units, now: Now) -> Decision {
-        self.build_decision(window, units.cost, now)
+    #[inline]
+    fn build_decision(&self, (window, _): &Locked<'_, Self>, cost: u64, now: Now) -> Decision {
+        let (used, left_ns) = match window.is_running(now) {
+            true => (window.used, { window.ends }.saturating_sub(now.0)),
+            false => (0, 0),
+        };
+        let full_ns = if used == 0 { 0 } else { left_ns };
+        self.quota.decide(used, cost, full_ns, |cost| self.wait_ns(window, cost, left_ns, now))
     }
 
-    fn reset_entry(&self, (window, _): Locked<'_, Self>, _: Now, _: &mut [Waker; 0]) -> u64 {
-        // Its end stays: with `align: clock` the next charge belongs to the same window.
+    /// Its end stays: with `align: clock` the next charge belongs to the same window.
+    fn forget_units(&self, (window, _): Locked<'_, Self>) {
         window.used = 0;
-        0
     }
 }
 

@@ -50,6 +50,20 @@ pub(crate) trait BucketUsage: TableEntry<Extra = ShardCharges> {
     fn level_mut(&mut self) -> &mut Level;
 }
 
+/// The greatest number from `least` that holds, below `end`: `least` holds, and so does every number below one that
+/// does.
+pub(crate) fn greatest_where(least: u64, end: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut greatest, mut end) = (least, end);
+    while end - greatest > 1 {
+        let middle = greatest + (end - greatest) / 2;
+        match holds(middle) {
+            true => greatest = middle,
+            false => end = middle,
+        }
+    }
+    greatest
+}
+
 // === impl TickRate ===
 
 impl Schedule for TickRate {

@@ -11,7 +11,7 @@
 
 use super::open_charges::ShardCharges;
 use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
-use super::schedule::{BucketUsage, Schedule};
+use super::schedule::{BucketUsage, Schedule, greatest_where};
 use crate::table::TableEntry;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use sluicegate_base::clock::{ClockShift, Now};
@@ -164,16 +164,10 @@ impl Schedule for WarmUpRate {
                 full_ns,
             };
         };
-        // Binary search; `exceeds` starts above the number of units that fit at the full rate.
-        let (mut fits, mut exceeds) = (1, u64::try_from(ahead / unit).unwrap_or(u64::MAX).saturating_add(2));
-        while exceeds - fits > 1 {
-            let middle = fits + (exceeds - fits) / 2;
-            match self.next_ticks(used, now, middle - 1) <= ahead {
-                true => fits = middle,
-                false => exceeds = middle,
-            }
-        }
-        RemainingUnits { remaining: fits, reset_ns: 0, full_ns }
+        // Above the number of units that fit at the full rate.
+        let exceeds = u64::try_from(ahead / unit).unwrap_or(u64::MAX).saturating_add(2);
+        let fits = |units: u64| self.next_ticks(used, now, units - 1) <= ahead;
+        RemainingUnits { remaining: greatest_where(1, exceeds, fits), reset_ns: 0, full_ns }
     }
 }
 

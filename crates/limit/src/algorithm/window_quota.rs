@@ -1,10 +1,14 @@
 //! The numbers of all window algorithms, and what follows from them: decisions, debts, and conversions.
 
-use super::meter::{MeterSpec, RateParams, SettleTerms};
+use std::task::Waker;
+
+use super::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams, SettleTerms};
 use super::open_charges::ShardCharges;
 use super::queue::NO_NODE;
 use super::rate::ChargeMark;
+use crate::table::{TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
+use sluicegate_base::clock::Now;
 use sluicegate_model::Rate;
 
 /// Units per period, and as many again as debt where responses settle charges.
@@ -27,6 +31,27 @@ pub(crate) struct Carried {
     pub newest: u64,
     /// Units by which the usage falls.
     pub left: u64,
+}
+
+/// Parameters of a window, which has no queue and no views.
+pub(crate) trait WindowParams: TableParams<Self::Entry> + Sized {
+    type Entry: TableEntry<Extra: AsMut<ShardCharges>>;
+
+    fn quota(&self) -> &WindowQuota;
+
+    /// Carries the debt of a counter.
+    fn carry_debt(&self, counter: Locked<'_, Self>, now: Now);
+
+    /// Takes units if they fit; returns the moment by which their charge is known.
+    fn take_units(&self, counter: Locked<'_, Self>, cost: u64, now: Now, overflow: bool) -> Option<u64>;
+
+    /// The decision on `cost` more units.
+    fn build_decision(&self, counter: &Locked<'_, Self>, cost: u64, now: Now) -> Decision;
+
+    /// Forgets all units.
+    fn forget_units(&self, (entry, extra): Locked<'_, Self>) {
+        std::mem::take(entry).release_extra(extra);
+    }
 }
 
 /// No window lasts longer than this (146 years), so that two of them fit 64 bits.
@@ -128,6 +153,51 @@ impl WindowQuota {
                 None => leaves_ns(missing),
             }
         })
+    }
+}
+
+impl<W: WindowParams> MeterParams for W {
+    type Entry = W::Entry;
+
+    fn max_units(&self) -> u64 {
+        self.quota().max
+    }
+}
+
+impl<W: WindowParams> RateParams for W {
+    type Wakers = [Waker; 0];
+
+    fn epoch(&self) -> Epoch {
+        self.quota().epoch
+    }
+
+    #[inline]
+    fn advance_entry(&self, counter: Locked<'_, Self>, now: Now, _: &mut [Waker; 0]) {
+        self.carry_debt(counter, now);
+    }
+
+    #[inline]
+    fn charge_entry(
+        &self,
+        (entry, extra): Locked<'_, Self>,
+        units: &Units,
+        now: Now,
+        overflow: bool,
+    ) -> Charged {
+        let Some(at_ns) = self.take_units((entry, extra), units.cost, now, overflow) else {
+            return (self.build_decision(&(entry, extra), units.cost, now), None);
+        };
+        let charge = self.quota().record_charge(extra.as_mut(), units, at_ns, overflow);
+        (self.build_decision(&(entry, extra), 0, now), Some(charge))
+    }
+
+    fn peek_entry(&self, counter: Locked<'_, Self>, units: &Units, now: Now) -> Decision {
+        self.build_decision(&counter, units.cost, now)
+    }
+
+    fn reset_entry(&self, counter: Locked<'_, Self>, _: Now, _: &mut [Waker; 0]) -> u64 {
+        self.forget_units(counter);
+        0
     }
 }
 

@@ -18,17 +18,13 @@ const HALVINGS_MAX: f64 = 60.0;
 pub(super) struct ForwardDecay {
     weight: f64,
     renew_at: Now,
-    /// The moment when the weight was 1; `None` = it always is.
-    landmark: Option<Now>,
+    /// The moment when the weight was 1.
+    landmark: Now,
 }
 
 impl ForwardDecay {
     pub(super) fn begin(now: Now) -> ForwardDecay {
-        ForwardDecay { weight: 1.0, renew_at: Now(now.0.saturating_add(RENEW_AFTER_NS)), landmark: Some(now) }
-    }
-
-    pub(super) fn off() -> ForwardDecay {
-        ForwardDecay { weight: 1.0, renew_at: Now(u64::MAX), landmark: None }
+        ForwardDecay { weight: 1.0, renew_at: Now(now.0.saturating_add(RENEW_AFTER_NS)), landmark: now }
     }
 
     #[inline]
@@ -43,17 +39,12 @@ impl ForwardDecay {
 
     /// The weight of a unit at `now`, exactly.
     pub(super) fn weight_at(&self, now: Now) -> f64 {
-        self.halvings_at(now).exp2()
-    }
-
-    fn halvings_at(&self, now: Now) -> f64 {
-        self.landmark.map_or(0.0, |landmark| halvings_in(now.ns_since(landmark)))
+        halvings_in(now.ns_since(self.landmark)).exp2()
     }
 
     /// Renews the weight; `Some` = all counts are to be multiplied by this factor, because the weight begins again.
     pub(super) fn renew_weight(&mut self, now: Now) -> Option<f64> {
-        self.landmark?;
-        let halvings = self.halvings_at(now);
+        let halvings = halvings_in(now.ns_since(self.landmark));
         if halvings > HALVINGS_MAX {
             *self = ForwardDecay::begin(now);
             return Some((-halvings).exp2());

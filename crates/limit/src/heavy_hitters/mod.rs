@@ -72,22 +72,13 @@ pub const ERROR_SHARE_MAX: usize = 1 << 12;
 impl<L: Copy> FrequentItems<L> {
     /// A summary with an error of at most 1/`error_share` of all units, m in the module's text. Old units fade.
     pub fn new(error_share: usize, now: Now) -> FrequentItems<L> {
-        FrequentItems::with_decay(error_share, ForwardDecay::begin(now))
-    }
-
-    /// A summary in which no unit fades.
-    pub fn without_decay(error_share: usize) -> FrequentItems<L> {
-        FrequentItems::with_decay(error_share, ForwardDecay::off())
-    }
-
-    fn with_decay(error_share: usize, decay: ForwardDecay) -> FrequentItems<L> {
         FrequentItems {
             counters: Vec::new(),
             labels: Vec::new(),
             index: Box::default(),
             counters_max: 2 * error_share.clamp(1, ERROR_SHARE_MAX),
             subtracted: 0.0,
-            decay,
+            decay: ForwardDecay::begin(now),
             scratch: Vec::new(),
         }
     }

@@ -60,7 +60,7 @@ const NOW: Now = Now(1 << 40);
 /// Checks every error, and that the twenty most frequent items are found in their order as far as the error allows.
 fn check_zipf(exponent: f64, events: usize, seed: u64) {
     let mut zipf = Zipf::new(100_000, exponent, seed);
-    let mut summary = FrequentItems::without_decay(M);
+    let mut summary = FrequentItems::new(M, NOW);
     let mut exact = vec![0_u64; 100_000];
     for _ in 0..events {
         let item = zipf.next_item();
@@ -91,7 +91,7 @@ fn the_errors_of_ten_million_events_are_bounded() {
 
 #[test]
 fn few_items_are_counted_exactly_and_take_little_memory() {
-    let mut summary = FrequentItems::without_decay(M);
+    let mut summary = FrequentItems::new(M, NOW);
     assert_eq!((summary.counters.capacity(), summary.index.len()), (0, 0));
     for round in 0..3 {
         for item in 0..7_usize {
@@ -108,7 +108,7 @@ fn few_items_are_counted_exactly_and_take_little_memory() {
 
 #[test]
 fn a_full_summary_never_grows() {
-    let mut summary = FrequentItems::without_decay(16);
+    let mut summary = FrequentItems::new(16, NOW);
     for item in 0..10_000 {
         summary.count_units(id_of(item), 1.0, NOW, || item);
         assert!(summary.counters.capacity() <= 32 && summary.labels.capacity() <= 32);
@@ -120,7 +120,7 @@ fn a_full_summary_never_grows() {
 /// Ids that collide in the index are told apart.
 #[test]
 fn equal_low_bits_are_different_items() {
-    let mut summary = FrequentItems::without_decay(M);
+    let mut summary = FrequentItems::new(M, NOW);
     let ids: Vec<u128> = (0..50).map(|item| item << 64 | 7).collect();
     for (item, id) in ids.iter().enumerate() {
         summary.count_units(*id, (item + 1) as f64, NOW, || ());
@@ -131,7 +131,7 @@ fn equal_low_bits_are_different_items() {
 #[test]
 fn merged_summaries_keep_the_bound() {
     let mut zipf = Zipf::new(20_000, 1.0, 5);
-    let mut parts = [(); 4].map(|()| FrequentItems::without_decay(64));
+    let mut parts = [(); 4].map(|()| FrequentItems::new(64, NOW));
     let mut exact: HashMap<u128, f64> = HashMap::new();
     for event in 0..200_000_usize {
         let id = id_of(zipf.next_item());
@@ -212,7 +212,7 @@ proptest! {
         m in 1_usize..6,
         stream in prop::collection::vec((0_usize..20, 1_u32..50), 0..400),
     ) {
-        let mut summary = FrequentItems::without_decay(m);
+        let mut summary = FrequentItems::new(m, NOW);
         let mut exact = [0.0; 20];
         for (item, units) in stream {
             exact[item] += f64::from(units);

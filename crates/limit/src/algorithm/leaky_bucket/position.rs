@@ -3,7 +3,7 @@
 use super::{LeakyBucketEntry, LeakyBucketParams};
 use crate::algorithm::queue::{NO_NODE, NewestWaiter, ShardQueues};
 use crate::algorithm::rate::RemainingUnits;
-use crate::algorithm::schedule::Schedule;
+use crate::algorithm::schedule::{Schedule, greatest_where};
 use crate::{Decision, LimitOutcome};
 use sluicegate_base::clock::Now;
 
@@ -159,15 +159,8 @@ impl<S: Schedule> BucketState<'_, S> {
         if !self.dry_run {
             return self.queued_units();
         }
-        let (mut fewer, mut enough) = (0, params.queue.saturating_add(1));
-        while wait > 0 && enough - fewer > 1 {
-            let middle = fewer + (enough - fewer) / 2;
-            match params.schedule.last_ticks(&entry.used, middle) < wait {
-                true => fewer = middle,
-                false => enough = middle,
-            }
-        }
-        fewer
+        let end = if wait > 0 { params.queue.saturating_add(1) } else { 0 };
+        greatest_where(0, end, |units| params.schedule.last_ticks(&entry.used, units) < wait)
     }
 
     fn queued_units(&self) -> u64 {

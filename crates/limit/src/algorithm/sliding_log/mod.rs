@@ -11,14 +11,14 @@ mod settle;
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use super::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams};
+use super::meter::{Locked, MeterSpec};
 use super::open_charges::ShardCharges;
 use super::queue::NO_NODE;
 use super::slab::Slab;
-use super::window_quota::WindowQuota;
+use super::window_quota::{WindowParams, WindowQuota};
+use crate::Decision;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{TableCapacity, TableEntry, TableParams};
-use crate::{Decision, Epoch, Units};
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::Rate;
 
@@ -135,16 +135,6 @@ impl SlidingLogParams {
         ring.push_back(run);
     }
 
-    #[inline]
-    fn build_decision(&self, log: &SlidingLogEntry, rings: &LogRings, cost: u64, now: Now) -> Decision {
-        let (runs, left) = self.expired_runs(log, rings, self.clamp_now(log, now));
-        let used = u64::from(log.used - left);
-        let until = rings.newest_run(log).map_or(log.until, |at| at.saturating_add(self.quota.period));
-        let full_ns = if used == 0 { 0 } else { until.saturating_sub(now.0) };
-        let leaves_ns = |units: u64| self.leaves_ns(log, rings, runs, units, now);
-        self.quota.decide_sliding(used, cost, full_ns, leaves_ns, || self.quota.period)
-    }
-
     /// Nanoseconds until `missing` units beyond those of the oldest `runs` have left.
     fn leaves_ns(&self, log: &SlidingLogEntry, rings: &LogRings, runs: usize, missing: u64, now: Now) -> u64 {
         let mut left = 0;
@@ -156,53 +146,39 @@ impl SlidingLogParams {
     }
 }
 
-impl MeterParams for SlidingLogParams {
+impl WindowParams for SlidingLogParams {
     type Entry = SlidingLogEntry;
 
-    fn max_units(&self) -> u64 {
-        self.quota.max
-    }
-}
-
-impl RateParams for SlidingLogParams {
-    type Wakers = [Waker; 0];
-
-    fn epoch(&self) -> Epoch {
-        self.quota.epoch
+    #[inline]
+    fn quota(&self) -> &WindowQuota {
+        &self.quota
     }
 
     #[inline]
-    fn advance_entry(&self, (log, rings): Locked<'_, Self>, now: Now, _: &mut [Waker; 0]) {
+    fn carry_debt(&self, (log, rings): Locked<'_, Self>, now: Now) {
         self.carry_runs(log, rings, now);
     }
 
     #[inline]
-    fn charge_entry(
-        &self,
-        (log, rings): Locked<'_, Self>,
-        units: &Units,
-        now: Now,
-        overflow: bool,
-    ) -> Charged {
+    fn take_units(&self, (log, rings): Locked<'_, Self>, cost: u64, now: Now, overflow: bool) -> Option<u64> {
         let at = self.clamp_now(log, now);
         let (runs, left) = self.expired_runs(log, rings, at);
-        if u64::from(log.used - left).saturating_add(units.cost) > self.quota.max {
-            return (self.build_decision(log, rings, units.cost, now), None);
+        if u64::from(log.used - left).saturating_add(cost) > self.quota.max {
+            return None;
         }
         rings.remove_oldest(log, runs, left);
-        self.append_run(log, rings, ChargeRun { at, units: units.cost as u32 }, overflow);
-        let charge = self.quota.record_charge(&mut rings.charges, units, at, overflow);
-        (self.build_decision(log, rings, 0, now), Some(charge))
+        self.append_run(log, rings, ChargeRun { at, units: cost as u32 }, overflow);
+        Some(at)
     }
 
-    fn peek_entry(&self, (log, rings): Locked<'_, Self>, units: &Units, now: Now) -> Decision {
-        self.build_decision(log, rings, units.cost, now)
-    }
-
-    fn reset_entry(&self, (log, rings): Locked<'_, Self>, _: Now, _: &mut [Waker; 0]) -> u64 {
-        rings.drop_ring(log);
-        *log = SlidingLogEntry::default();
-        0
+    #[inline]
+    fn build_decision(&self, (log, rings): &Locked<'_, Self>, cost: u64, now: Now) -> Decision {
+        let (runs, left) = self.expired_runs(log, rings, self.clamp_now(log, now));
+        let used = u64::from(log.used - left);
+        let until = rings.newest_run(log).map_or(log.until, |at| at.saturating_add(self.quota.period));
+        let full_ns = if used == 0 { 0 } else { until.saturating_sub(now.0) };
+        let leaves_ns = |units: u64| self.leaves_ns(log, rings, runs, units, now);
+        self.quota.decide_sliding(used, cost, full_ns, leaves_ns, || self.quota.period)
     }
 }
 

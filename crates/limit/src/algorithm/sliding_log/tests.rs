@@ -3,7 +3,7 @@
 use super::*;
 use crate::algorithm::meter::{Meter, SettleTerms};
 use crate::table::CounterKey;
-use crate::{ChargeRecord, LimitOutcome};
+use crate::{ChargeRecord, LimitOutcome, Units};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,12 +8,12 @@ mod settle;
 
 use std::task::Waker;
 
-use super::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams};
+use super::meter::{Locked, MeterSpec};
 use super::open_charges::ShardCharges;
-use super::window_quota::WindowQuota;
+use super::window_quota::{WindowParams, WindowQuota};
+use crate::Decision;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{TableEntry, TableParams};
-use crate::{Decision, Epoch, Units};
 use settle::take_units;
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::Rate;
@@ -61,16 +61,6 @@ impl<const COUNTS: usize> SlidingWindowParams<COUNTS> {
         entry.set_until(until);
     }
 
-    #[inline]
-    fn build_decision(&self, entry: &SlidingWindowEntry<COUNTS>, cost: u64, now: Now) -> Decision {
-        let live = self.live_windows(entry, now);
-        let newest = entry.units[..live].iter().position(|units| *units > 0);
-        let full_ns = newest
-            .map_or(0, |age| entry.until_ns().saturating_sub(age as u64 * self.width).saturating_sub(now.0));
-        let leaves_ns = |units: u64| self.leaves_ns(entry, live, units, now);
-        self.quota.decide_sliding(entry.sum_units(live), cost, full_ns, leaves_ns, || self.carry_ns())
-    }
-
     /// Nanoseconds until `missing` more units have left.
     fn leaves_ns(&self, entry: &SlidingWindowEntry<COUNTS>, live: usize, missing: u64, now: Now) -> u64 {
         let mut left = 0;
@@ -82,52 +72,39 @@ impl<const COUNTS: usize> SlidingWindowParams<COUNTS> {
     }
 }
 
-impl<const COUNTS: usize> MeterParams for SlidingWindowParams<COUNTS> {
+impl<const COUNTS: usize> WindowParams for SlidingWindowParams<COUNTS> {
     type Entry = SlidingWindowEntry<COUNTS>;
 
-    fn max_units(&self) -> u64 {
-        self.quota.max
-    }
-}
-
-impl<const COUNTS: usize> RateParams for SlidingWindowParams<COUNTS> {
-    type Wakers = [Waker; 0];
-
-    fn epoch(&self) -> Epoch {
-        self.quota.epoch
+    #[inline]
+    fn quota(&self) -> &WindowQuota {
+        &self.quota
     }
 
     #[inline]
-    fn advance_entry(&self, (entry, _): Locked<'_, Self>, now: Now, _: &mut [Waker; 0]) {
+    fn carry_debt(&self, (entry, _): Locked<'_, Self>, now: Now) {
         self.carry_counts(entry, now);
     }
 
     #[inline]
-    fn charge_entry(
-        &self,
-        (entry, charges): Locked<'_, Self>,
-        units: &Units,
-        now: Now,
-        overflow: bool,
-    ) -> Charged {
+    fn take_units(&self, (entry, _): Locked<'_, Self>, cost: u64, now: Now, _: bool) -> Option<u64> {
         let used = entry.sum_units(self.live_windows(entry, now));
-        if used.saturating_add(units.cost) > self.quota.max {
-            return (self.build_decision(entry, units.cost, now), None);
+        if used.saturating_add(cost) > self.quota.max {
+            return None;
         }
         self.advance_window(entry, now);
         // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
-        entry.units[0] += units.cost as u32;
-        let charge = self.quota.record_charge(charges, units, entry.until_ns(), overflow);
-        (self.build_decision(entry, 0, now), Some(charge))
+        entry.units[0] += cost as u32;
+        Some(entry.until_ns())
     }
 
-    fn peek_entry(&self, (entry, _): Locked<'_, Self>, units: &Units, now: Now) -> Decision {
-        self.build_decision(entry, units.cost, now)
-    }
-
-    fn reset_entry(&self, (entry, _): Locked<'_, Self>, _: Now, _: &mut [Waker; 0]) -> u64 {
-        *entry = SlidingWindowEntry::default();
-        0
+    #[inline]
+    fn build_decision(&self, (entry, _): &Locked<'_, Self>, cost: u64, now: Now) -> Decision {
+        let live = self.live_windows(entry, now);
+        let newest = entry.units[..live].iter().position(|units| *units > 0);
+        let full_ns = newest
+            .map_or(0, |age| entry.until_ns().saturating_sub(age as u64 * self.width).saturating_sub(now.0));
+        let leaves_ns = |units: u64| self.leaves_ns(entry, live, units, now);
+        self.quota.decide_sliding(entry.sum_units(live), cost, full_ns, leaves_ns, || self.carry_ns())
     }
 }
 

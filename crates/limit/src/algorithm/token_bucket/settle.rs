@@ -3,7 +3,7 @@
 use super::TokenBucketParams;
 use crate::algorithm::meter::Locked;
 use crate::algorithm::open_charges::{ChargedSpan, OpenUnits};
-use crate::algorithm::schedule::{BucketUsage, Schedule};
+use crate::algorithm::schedule::{BucketUsage, Schedule, greatest_where};
 use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams};
 use crate::table::CounterKey;
 use sluicegate_base::clock::Now;
@@ -37,7 +37,7 @@ impl<S: Schedule> SettleParams for TokenBucketParams<S> {
         let debt_max = if self.settle_terms.settles { self.deepest } else { 0 };
         let room = (self.backlog_max() + debt_max).saturating_sub(backlog);
         let fits = |units: u64| self.schedule.next_ticks(used, present, units) <= room;
-        let taken = if fits(forced.units) { forced.units } else { greatest_where(forced.units, fits) };
+        let taken = if fits(forced.units) { forced.units } else { greatest_where(0, forced.units, fits) };
         if taken > 0 {
             let (_, span) = self.schedule.charge_usage(used, present, taken);
             if self.settle_terms.settles && !forced.overflow {
@@ -64,17 +64,4 @@ impl<S: Schedule> SettleParams for TokenBucketParams<S> {
         charges.forget_closed(key, |at_ns, units| self.charged_span(Now(at_ns), span(units)));
         self.schedule.tick_rate().forget_usage(used.level_mut(), kept.tat);
     }
-}
-
-/// The greatest number below `end` that holds; 0 holds, and so does every number below one that does.
-fn greatest_where(end: u64, holds: impl Fn(u64) -> bool) -> u64 {
-    let (mut greatest, mut end) = (0, end);
-    while end - greatest > 1 {
-        let middle = greatest + (end - greatest) / 2;
-        match holds(middle) {
-            true => greatest = middle,
-            false => end = middle,
-        }
-    }
-    greatest
 }
