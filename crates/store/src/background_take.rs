@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefund};
 use super::shared_limit::SharedLimit;
-use super::{ScriptOp, SharedKey, SlotCount};
+use super::{ScriptOp, SharedKey};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{LimitOutcome, Units};
 
@@ -71,16 +71,10 @@ impl Session {
 
     async fn take_units(&self, wanted: &WantedUnits) -> TakeOutcome {
         let sent = Now::read_clock();
-        let question = |rate: &usize| StoreQuestion {
-            limit: &wanted.limit,
-            rate: *rate,
-            key: wanted.key,
-            cost: wanted.units.cost,
-            limit_index: 0,
-            dry_run: false,
-            slot_count: SlotCount::default(),
-            in_process: 0,
-            owed: self.outbox.debts.owed_units(&wanted.limit, *rate, &wanted.key, sent),
+        let question = |rate: &usize| {
+            let mut question = StoreQuestion::new(&wanted.limit, *rate, wanted.key, wanted.units.cost);
+            question.item.owed = self.outbox.debts.owed_units(&wanted.limit, *rate, &wanted.key, sent);
+            question
         };
         let questions: SmallVec<[StoreQuestion<'_>; 2]> = wanted.rates.iter().map(question).collect();
         let answers = self.ask_store(ScriptOp::Take, &questions).await;

@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn each_reset_is_seen_once() {
         let (entries, mut known, limit) = (OperatorEntries::default(), KnownResets::default(), limit("a"));
-        let reset = ResetEntry::new(&limit, limit.counted_rates(), KEY);
+        let reset = ResetEntry::new(&limit, 0..limit.rules.len(), KEY);
         let now = Now::read_clock();
         entries.put(b"ban/x", b"other", Now(now.0 + LIFE_NS)).unwrap();
         entries.put(b"reset/a/short", &[0; 8], Now(now.0 + LIFE_NS)).unwrap();

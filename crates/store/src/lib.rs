@@ -9,10 +9,10 @@
 //!
 //! [`Store`] belongs to the process: the servers, whether they answer, how many gateways live. [`Link`] belongs to a
 //! worker: its connections. A call has one deadline, and is sent again only if the server said that it did not run, so
-//! nothing is charged twice; a charge with a late reply is refunded (`session/late_replies`). A [`Session`] connects a worker
-//! to the store: it asks about the limits of requests; its flusher refunds unused charges ([`StoreRefund`]), settles
-//! those that depend on responses ([`StoreSettlement`]), and reports the slots that the worker holds, in absolute
-//! numbers.
+//! nothing is charged twice; a charge with a late reply is refunded (`session/late_replies`). A [`Session`] connects a
+//! worker to the store: it asks about the limits of requests; its flusher refunds unused charges ([`StoreRefund`]),
+//! settles those that depend on responses ([`StoreSettlement`]), and reports the slots that the worker holds, in
+//! absolute numbers.
 //!
 //! A [`SharedLimit`] is the process's view of one limit: the rejections that still hold, the requests that wait for
 //! departures handed out here or for slots ([`SharedSlotQueue`]), the slots of all workers, and the local share that

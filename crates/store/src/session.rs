@@ -21,7 +21,7 @@ use super::shared_limit::SharedLimit;
 use super::slots::SlotReport;
 use super::{
     CallItem, KeyGroup, Link, LuaScript, PackedCall, RateAnswer, ScriptOp, ScriptReply, SettledKey,
-    SharedKey, SlotCount, Store, StoreFault,
+    SharedKey, Store, StoreFault,
 };
 pub(super) use late_replies::LateReplies;
 use outbox::REFUNDS_MAX;
@@ -57,16 +57,9 @@ pub struct Session {
 pub struct StoreQuestion<'a> {
     pub limit: &'a Arc<SharedLimit>,
     pub rate: usize,
-    pub key: SharedKey,
-    pub cost: u64,
-    pub limit_index: u16,
-    pub dry_run: bool,
-    /// The slots of a concurrency limit.
-    pub slot_count: SlotCount,
+    pub item: CallItem<'a>,
     /// Slots that all workers of the process hold, those asked for included.
     pub in_process: u64,
-    /// Units admitted without the store that it does not count yet.
-    pub owed: u64,
 }
 
 /// The answer to one question.
@@ -118,7 +111,7 @@ impl Session {
         op: ScriptOp,
         questions: &[StoreQuestion<'_>],
     ) -> SmallVec<[StoreAnswer; 4]> {
-        let items: SmallVec<[CallItem<'_>; 4]> = questions.iter().map(StoreQuestion::to_item).collect();
+        let items: SmallVec<[CallItem<'_>; 4]> = questions.iter().map(|question| question.item).collect();
         let late = LateReplies::default();
         let answers = self.ask_items(op, &items, &late).await;
         if op == ScriptOp::Take && !late.0.borrow().is_empty() {
@@ -336,17 +329,20 @@ fn answers_of(reply: Result<ScriptReply, StoreFault>, items: usize) -> SmallVec<
 
 // === impl StoreQuestion ===
 
-impl StoreQuestion<'_> {
-    fn to_item(&self) -> CallItem<'_> {
-        CallItem {
-            rule: &self.limit.rules[self.rate],
-            key: self.key,
-            cost: self.cost,
-            limit_index: self.limit_index,
-            dry_run: self.dry_run,
-            slot_count: self.slot_count,
-            mark: 0,
-            owed: self.owed,
-        }
+impl<'a> StoreQuestion<'a> {
+    /// A question about units of a rate, without slots and debts.
+    pub fn new(limit: &'a Arc<SharedLimit>, rate: usize, key: SharedKey, cost: u64) -> StoreQuestion<'a> {
+        StoreQuestion { limit, rate, item: CallItem::new(&limit.rules[rate], key, cost), in_process: 0 }
+    }
+
+    /// True if this process alone holds all slots, so that the store need not be asked.
+    pub fn is_full(&self) -> bool {
+        !self.item.dry_run && self.in_process > self.item.rule.capacity()
+    }
+
+    /// The refund of its charge, which has this mark.
+    pub fn to_refund(&self, mark: u64) -> StoreRefund {
+        let CallItem { key, cost, .. } = self.item;
+        StoreRefund { limit: self.limit.clone(), rate: self.rate, key, cost, mark }
     }
 }

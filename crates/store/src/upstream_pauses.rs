@@ -1,7 +1,7 @@
 //! The pauses that upstreams ask for, shared between gateways: each is an entry for as long as it lasts.
 //!
-//! They are kept as the entries of operators are, under names of their own, so that a flood of pauses takes no room from
-//! bans and grants.
+//! They are kept as the entries of operators are, under names of their own, so that a flood of pauses takes no room
+//! from bans and grants.
 
 use std::sync::Arc;
 

@@ -47,7 +47,7 @@ use smallvec::SmallVec;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, Units};
 use sluicegate_model::OnFailure;
-use sluicegate_store::{ScriptOp, SharedKey, SharedLimit};
+use sluicegate_store::{ScriptOp, SharedKey, SharedLimit, StoreQuestion};
 
 use pass::ChainPass;
 pub use permit::ChainPermit;
@@ -58,12 +58,8 @@ pub use settle::extend::{Extender, Overrun};
 pub use store::PendingStore;
 pub use waiting::{QueueTerms, WaitingCap, WaitingPlace, WaitingRequest, longest_wait_ns};
 
-mod sealed {
-    pub trait Sealed {}
-}
-
 /// The mode of a judgement; everything that depends on it is decided at compile time.
-pub trait ChainMode: sealed::Sealed {
+pub trait ChainMode {
     const CHARGES: bool;
     const STORE_OP: ScriptOp;
 }
@@ -73,9 +69,6 @@ pub struct Charge;
 
 /// Judges an imaginary request for `explain` and changes nothing.
 pub struct Look;
-
-impl sealed::Sealed for Charge {}
-impl sealed::Sealed for Look {}
 
 impl ChainMode for Charge {
     const CHARGES: bool = true;
@@ -126,17 +119,12 @@ pub struct Chain {
     max_wait_ns: u64,
 }
 
-/// One limit of a chain, and the place of its counters.
+/// One limit of a chain.
+#[derive(Clone)]
 pub struct ChainedLimit {
     limit: Arc<Limit>,
-    counters: CounterPlace,
-}
-
-#[derive(Clone)]
-enum CounterPlace {
-    Local,
-    /// The store.
-    Shared(Arc<SharedLimit>),
+    /// Present if the store has its counters.
+    in_store: Option<Arc<SharedLimit>>,
 }
 
 /// The decisions of all rates of a chain, in chain order. After a rejection they show the amounts without any charge.
@@ -178,6 +166,7 @@ pub enum ChainVerdict<P = PendingStore<Charge>> {
 }
 
 /// A shared limit that the store did not decide about.
+#[derive(Debug)]
 pub struct UndecidedLimit {
     /// Index of the limit in [`Chain::limits`].
     pub limit_index: usize,
@@ -194,6 +183,21 @@ impl Deref for ChainedLimit {
     #[inline]
     fn deref(&self) -> &Arc<Limit> {
         &self.limit
+    }
+}
+
+// === impl SharedDemand ===
+
+impl SharedDemand {
+    pub fn is_dry_run(&self) -> bool {
+        self.limit.is_dry_run() || self.units.unenforced
+    }
+
+    /// The question to the store about one of its rates.
+    pub fn to_question(&self, rate: usize) -> StoreQuestion<'_> {
+        let mut question = StoreQuestion::new(&self.limit, rate, self.key, self.units.cost);
+        (question.item.limit_index, question.item.dry_run) = (self.limit_index, self.is_dry_run());
+        question
     }
 }
 
@@ -223,17 +227,16 @@ impl Chain {
     /// A limit that is named several times counts at each of its positions, for a subject of its own.
     pub fn with_repeats(limits: Vec<Arc<Limit>>) -> Chain {
         assert!(limits.len() < usize::from(u16::MAX), "a chain has fewer than 65,535 limits");
-        let local = |limit| ChainedLimit { limit, counters: CounterPlace::Local };
+        let local = |limit| ChainedLimit { limit, in_store: None };
         Chain { limits: limits.into_iter().map(local).collect(), max_wait_ns: u64::MAX }
     }
 
     /// Adds the limits that are counted in the store; `shared_limits` is indexed by [`Limit::id`].
     pub fn with_shared(self, shared_limits: &[Option<Arc<SharedLimit>>]) -> Chain {
-        let find_place = |limit: &ChainedLimit| match shared_limits.get(limit.id.0) {
-            Some(Some(shared_limit)) => CounterPlace::Shared(shared_limit.clone()),
-            _ => CounterPlace::Local,
+        let placed = |ChainedLimit { limit, .. }: &ChainedLimit| ChainedLimit {
+            limit: limit.clone(),
+            in_store: shared_limits.get(limit.id.0).cloned().flatten(),
         };
-        let placed = |limit| ChainedLimit { counters: find_place(limit), limit: limit.limit.clone() };
         Chain { limits: self.limits.iter().map(placed).collect(), ..self }
     }
 
@@ -283,12 +286,12 @@ impl Chain {
         let mut pass = ChainPass::<M>::new(self, now, takes_slots, decisions);
         for position in 0..selection.map_or(self.limits.len(), <[u16]>::len) {
             let limit_index = selection.map_or(position, |selected| usize::from(selected[position]));
-            let ChainedLimit { limit, counters } = &self.limits[limit_index];
+            let ChainedLimit { limit, in_store } = &self.limits[limit_index];
             let at_least_one = |units: Units| Units { cost: units.cost.max(1), ..units };
-            match (demand_of(limit_index, limit), counters) {
+            match (demand_of(limit_index, limit), in_store) {
                 (LimitDemand::Skip, _) => {}
                 (LimitDemand::MissingKey, _) => pass.reject_missing_key(limit_index, limit),
-                (LimitDemand::Shared(units, key), CounterPlace::Shared(shared_limit)) => {
+                (LimitDemand::Shared(units, key), Some(shared_limit)) => {
                     pass.judge_shared(limit_index, limit, shared_limit, at_least_one(units), key)
                 }
                 (LimitDemand::Units(units) | LimitDemand::Shared(units, _), _) => {
@@ -307,16 +310,5 @@ impl Chain {
             }
             None => pass.finish_limits(waiter, verdict),
         }
-    }
-}
-
-// === impl UndecidedLimit ===
-
-impl std::fmt::Debug for UndecidedLimit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("UndecidedLimit")
-            .field("limit_index", &self.limit_index)
-            .field("fallback", &self.fallback)
-            .finish()
     }
 }

@@ -7,7 +7,7 @@ use sluicegate_model::OnFailure;
 use sluicegate_store::SharedLimit;
 
 /// A rejection; if several limits reject, that of the limit with the longest retry.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ChainRejection {
     pub cause: ChainCause,
     /// `None` for [`ChainCause::Overload`].
@@ -79,16 +79,5 @@ impl ChainRejection {
     /// A rejection without a time to retry.
     pub(super) fn outright(cause: ChainCause, limit: &Arc<Limit>, rate: usize) -> ChainRejection {
         ChainRejection { cause, limit: Some(limit.clone()), rate, retry_after_ns: None, late: false }
-    }
-}
-
-impl std::fmt::Debug for ChainRejection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ChainRejection")
-            .field("cause", &self.cause)
-            .field("limit", &self.limit.as_ref().map(|limit| &limit.name))
-            .field("rate", &self.rate)
-            .field("retry_after_ns", &self.retry_after_ns)
-            .finish()
     }
 }

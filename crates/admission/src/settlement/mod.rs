@@ -6,6 +6,7 @@
 mod extensions;
 mod reading;
 
+use sluicegate_base::labelled::labelled_enum;
 use sluicegate_model::{ChargeConfig, ChargedUnits, Cost, LimitConfig, LimitId, LlmWeights, MissingUnits};
 
 pub(crate) use extensions::{
@@ -27,19 +28,22 @@ pub struct FinalCharge {
     pub overrun: u64,
 }
 
-/// The source of the units of a response; a greater one says less of the response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ChargeSource {
-    /// The cost of the request.
-    Request,
-    /// The response says them.
-    Usage,
-    /// An estimate from the delivered body.
-    Estimate,
-    /// The reserved units.
-    Reserve,
-    /// The response costs nothing, or never reached a server.
-    Nothing,
+labelled_enum! {
+    /// The source of the units of a response; a greater one says less of the response. `as_str` is the word of the
+    /// access log.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum ChargeSource: as_str -> &'static str {
+        /// The cost of the request.
+        Request = "request",
+        /// The response says them.
+        Usage = "usage",
+        /// An estimate from the delivered body.
+        Estimate = "estimate",
+        /// The reserved units.
+        Reserve = "reserve",
+        /// The response costs nothing, or never reached a server.
+        Nothing = "nothing",
+    }
 }
 
 /// The cost of a response, while its summands are added.
@@ -54,21 +58,6 @@ struct ChargeSum {
 
 /// The bytes of a KiB, which sizes are counted in.
 const KIB: u64 = 1_024;
-
-// === impl ChargeSource ===
-
-impl ChargeSource {
-    /// The word of the access log.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ChargeSource::Request => "request",
-            ChargeSource::Usage => "usage",
-            ChargeSource::Estimate => "estimate",
-            ChargeSource::Reserve => "reserve",
-            ChargeSource::Nothing => "nothing",
-        }
-    }
-}
 
 /// The units of a response to a request that reserved `reserved`. `bytes` of its body were delivered.
 pub(crate) fn compute_charge(

@@ -133,7 +133,7 @@ fn a_turn_that_leads_to_no_slot_is_given_back() {
         let Verdict::Admit(mut late) = judge(&gate, 1, 1000) else { panic!("it may wait") };
         late.wait_turn().await.unwrap();
         assert!(late.take_slots().await.is_err());
-        let paced = Gate::new(vec![gate.chain.limits()[0].clone()]);
+        let paced = Gate::new(vec![Arc::clone(&gate.chain.limits()[0])]);
         // 120 ms after the only call that passed.
         assert!(matches!(judge(&paced, 1, 0), Verdict::Admit(_)));
     });

@@ -40,8 +40,8 @@ pub struct CallItem<'a> {
     pub dry_run: bool,
     /// The slots of a concurrency limit.
     pub slot_count: SlotCount,
-    /// The mark of the charge for [`ScriptOp::Refund`]; the sequence number for [`ScriptOp::ChargeDebt`], the same for all
-    /// items of a key.
+    /// The mark of the charge for [`ScriptOp::Refund`]; the sequence number for [`ScriptOp::ChargeDebt`], the same for
+    /// all items of a key.
     pub mark: u64,
     /// Units admitted without the store that it does not count yet: judged as if it did.
     pub owed: u64,

@@ -44,7 +44,7 @@ impl Session {
                 return;
             }
             let (store, outbox, waits) = (self.store.clone(), self.outbox.clone(), self.late_waits.clone());
-            let own = questions.iter().filter(|question| self.store.group_of(&question.key) == group);
+            let own = questions.iter().filter(|question| self.store.group_of(&question.item.key) == group);
             let asked: Vec<OwnedQuestion> = own.map(OwnedQuestion::from_question).collect();
             tokio::task::spawn_local(async move {
                 let reply = timeout(LATE_TIMEOUT, async {
@@ -76,9 +76,8 @@ impl Session {
 
 impl OwnedQuestion {
     fn from_question(question: &StoreQuestion<'_>) -> OwnedQuestion {
-        let StoreQuestion { limit, rate, key, cost, limit_index, dry_run, slot_count, owed, .. } = *question;
-        let refund = StoreRefund { limit: limit.clone(), rate, key, cost, mark: 0 };
-        OwnedQuestion { refund, limit_index, dry_run, slot_count, owed }
+        let CallItem { limit_index, dry_run, slot_count, owed, .. } = question.item;
+        OwnedQuestion { refund: question.to_refund(0), limit_index, dry_run, slot_count, owed }
     }
 
     fn to_item(&self) -> CallItem<'_> {

@@ -27,11 +27,6 @@ impl LastReset {
 // === impl SharedLimit ===
 
 impl SharedLimit {
-    /// The rates that count in entries of the store; of a concurrency limit none.
-    pub fn counted_rates(&self) -> Range<usize> {
-        0..self.last_answers.len()
-    }
-
     /// A response has made room for a key: forgets the rejections that are repeated here.
     pub fn forget_rejection(&self, rate: usize, key: &CounterKey) {
         for table in self.places_of(rate).filter_map(|rate| self.last_answers.get(rate)) {

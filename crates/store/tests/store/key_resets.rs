@@ -9,8 +9,8 @@ use sluicegate_limit::Units;
 use sluicegate_model::{LimitId, OnFailure, WindowAlign};
 use sluicegate_store::operator_entries::{OperatorEntries, share_entries};
 use sluicegate_store::{
-    KnownResets, ResetEntry, ScriptOp, Session, SharedKey, SharedLimit, SlotCount, Store, StoreAnswer,
-    StoreQuestion, StoreReset,
+    KnownResets, ResetEntry, ScriptOp, Session, SharedKey, SharedLimit, Store, StoreAnswer, StoreQuestion,
+    StoreReset,
 };
 
 use crate::limits;
@@ -175,17 +175,7 @@ impl Gateway {
         if self.remembers_rejection(now) {
             return false;
         }
-        let question = StoreQuestion {
-            limit: &self.limit,
-            rate: 0,
-            key: KEY,
-            cost: 1,
-            limit_index: 0,
-            dry_run: false,
-            slot_count: SlotCount::default(),
-            in_process: 0,
-            owed: 0,
-        };
+        let question = StoreQuestion::new(&self.limit, 0, KEY, 1);
         match self.session.ask_store(ScriptOp::Take, &[question]).await[0] {
             StoreAnswer::Answered { answer, charged } => {
                 self.limit.record_answer(0, &Self::units(), now, &answer);
@@ -217,7 +207,7 @@ fn a_reset_by_one_gateway_admits_the_client_on_another() {
             assert!(other.admits().await && !other.admits().await);
             let rejected_at = Now::read_clock();
             assert!(other.remembers_rejection(rejected_at) && !other.admits().await);
-            let rates = one.limit.counted_rates();
+            let rates = 0..one.limit.rules.len();
             let reset = link.reset_key(&one.limit, rates.clone(), &KEY).await.unwrap();
             assert_eq!(reset, StoreReset { forgotten: 1, kept: 0 });
             let entry = ResetEntry::new(&one.limit, rates, KEY);

@@ -11,8 +11,7 @@ use crate::settlement::OwedPart;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, LimitOutcome, Turn};
 use sluicegate_store::{
-    Departure, DepartureTicket, SharedKey, SharedLimit, SlotCount, SlotKey, StoreAnswer, StoreOutbox,
-    StoreQuestion, StoreRefund, StoreSettlement,
+    Departure, DepartureTicket, SlotKey, StoreAnswer, StoreOutbox, StoreRefund, StoreSettlement,
 };
 
 /// All that a request holds in the store; its owner must give it back before dropping it.
@@ -27,13 +26,8 @@ pub(crate) struct StoreHolds {
 
 /// The hold of a request on one rate in the store.
 pub(crate) struct RateHold {
-    pub limit: Arc<SharedLimit>,
+    pub demand: SharedDemand,
     pub rate: usize,
-    pub key: SharedKey,
-    pub cost: u64,
-    pub fair_hash: u64,
-    pub limit_index: u16,
-    pub dry_run: bool,
     pub state: HoldState,
 }
 
@@ -82,8 +76,8 @@ impl StoreHolds {
         for claim in claims {
             let ClaimKind::InStore(index) = claim.kind else { continue };
             let hold = self.holds.get(index as usize);
-            if let Some(RateHold { state: HoldState::Charged(_), limit, rate, .. }) = hold {
-                limit.count_in_share(*rate, &claim.to_units(), now);
+            if let Some(RateHold { state: HoldState::Charged(_), demand, rate }) = hold {
+                demand.limit.count_in_share(*rate, &claim.to_units(), now);
             }
         }
         for debt in self.pending_debts.drain(..) {
@@ -124,15 +118,15 @@ impl StoreHolds {
         let HoldState::Charged(Some(mark)) = hold.state else { return };
         hold.state = HoldState::Charged(None);
         if forgets {
-            hold.limit.forget_rejection(hold.rate, &claim.table_key());
+            hold.demand.limit.forget_rejection(hold.rate, &claim.table_key());
         }
-        match added.last_mut().filter(|last| Arc::ptr_eq(&last.limit, &hold.limit)) {
+        match added.last_mut().filter(|last| Arc::ptr_eq(&last.limit, &hold.demand.limit)) {
             Some(last) => last.marks.push((hold.rate, mark)),
             None => added.push(StoreSettlement {
-                limit: hold.limit.clone(),
-                key: hold.key,
+                limit: hold.demand.limit.clone(),
+                key: hold.demand.key,
                 marks: SmallVec::from_iter([(hold.rate, mark)]),
-                reserved: hold.cost,
+                reserved: hold.demand.units.cost,
                 used,
                 forgets,
             }),
@@ -144,7 +138,7 @@ impl StoreHolds {
         for hold in &mut self.holds {
             let HoldState::Slots(granted) = hold.state else { continue };
             if granted {
-                self.outbox.slots.release_slots(&hold.slot_key(), hold.cost);
+                self.outbox.slots.release_slots(&hold.slot_key(), hold.demand.units.cost);
             }
             hold.state = HoldState::SlotsWanted;
         }
@@ -155,13 +149,18 @@ impl StoreHolds {
         for hold in &mut self.holds {
             let HoldState::Departing(wait_ns, mark) = hold.state else { continue };
             let due = Now(received.0.saturating_add(wait_ns));
-            let until = hold.limit.max_queue_wait().map(|time| {
+            let until = hold.demand.limit.max_queue_wait().map(|time| {
                 let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
                 Now(received.0.saturating_add(ns))
             });
-            let departure = Departure { due, cost: hold.cost, mark };
-            let departures = &hold.limit.departures[hold.rate];
-            hold.state = HoldState::Queued(departures.join_queue(hold.key, departure, hold.fair_hash, until));
+            let departure = Departure { due, cost: hold.demand.units.cost, mark };
+            let departures = &hold.demand.limit.departures[hold.rate];
+            hold.state = HoldState::Queued(departures.join_queue(
+                hold.demand.key,
+                departure,
+                hold.demand.units.fair_hash,
+                until,
+            ));
         }
     }
 
@@ -169,7 +168,8 @@ impl StoreHolds {
     pub(crate) fn poll_turn(&mut self, index: u32, now: Now, waker: &Waker) -> Turn {
         let Some(hold) = self.holds.get_mut(index as usize) else { return Turn::Go };
         let HoldState::Queued(ticket) = hold.state else { return Turn::Go };
-        let (turn, freed) = hold.limit.departures[hold.rate].poll_turn(&hold.key, ticket, now, waker);
+        let (turn, freed) =
+            hold.demand.limit.departures[hold.rate].poll_turn(&hold.demand.key, ticket, now, waker);
         if matches!(turn, Turn::Go | Turn::Reject(_)) {
             // Its departure may have gone to another request before, so it has none to give back.
             hold.state = HoldState::Charged(None);
@@ -198,9 +198,11 @@ impl StoreHolds {
     pub(crate) fn release_hold(&mut self, index: u32, forwarded: bool) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         match std::mem::replace(&mut hold.state, HoldState::Charged(None)) {
-            HoldState::Slots(true) => self.outbox.slots.release_slots(&hold.slot_key(), hold.cost),
+            HoldState::Slots(true) => {
+                self.outbox.slots.release_slots(&hold.slot_key(), hold.demand.units.cost)
+            }
             HoldState::Queued(ticket) => {
-                let freed = hold.limit.departures[hold.rate].leave_queue(&hold.key, ticket);
+                let freed = hold.demand.limit.departures[hold.rate].leave_queue(&hold.demand.key, ticket);
                 if let Some(departure) = freed {
                     self.outbox.queue_refund(hold.to_refund(departure.mark));
                 }
@@ -216,12 +218,16 @@ impl StoreHolds {
     pub(crate) fn restore_numbers(&self, index: u32, decisions: &mut Decisions) {
         let Some(hold) = self.holds.get(index as usize) else { return };
         let own = |judged: &&mut RateDecision| {
-            judged.limit_index == hold.limit_index && usize::from(judged.rate) == hold.rate
+            judged.limit_index == hold.demand.limit_index && usize::from(judged.rate) == hold.rate
         };
         if let (HoldState::Charged(Some(_)) | HoldState::Departing(..), Some(judged)) =
             (&hold.state, decisions.iter_mut().find(own))
         {
-            uncharge_decision(&mut judged.decision, hold.cost, hold.limit.rules[hold.rate].capacity());
+            uncharge_decision(
+                &mut judged.decision,
+                hold.demand.units.cost,
+                hold.demand.limit.rules[hold.rate].capacity(),
+            );
         }
     }
 }
@@ -240,42 +246,15 @@ pub(crate) fn none_rejects<'a>(mut answers: impl Iterator<Item = &'a StoreAnswer
 // === impl RateHold ===
 
 impl RateHold {
-    pub(crate) fn new(demand: &SharedDemand, rate: usize, state: HoldState) -> RateHold {
-        RateHold {
-            limit: demand.limit.clone(),
-            rate,
-            key: demand.key,
-            cost: demand.units.cost,
-            fair_hash: demand.units.fair_hash,
-            limit_index: demand.limit_index,
-            dry_run: demand.limit.is_dry_run() || demand.units.unenforced,
-            state,
-        }
-    }
-
-    pub(crate) fn to_question(&self, slot_count: SlotCount) -> StoreQuestion<'_> {
-        StoreQuestion {
-            limit: &self.limit,
-            rate: self.rate,
-            key: self.key,
-            cost: self.cost,
-            limit_index: self.limit_index,
-            dry_run: self.dry_run,
-            slot_count,
-            in_process: 0,
-            owed: 0,
-        }
-    }
-
     pub(crate) fn wants_slots(&self) -> bool {
         matches!(self.state, HoldState::SlotsWanted)
     }
 
     pub(crate) fn slot_key(&self) -> SlotKey {
-        self.limit.slot_key(self.rate, self.key)
+        self.demand.limit.slot_key(self.rate, self.demand.key)
     }
 
     fn to_refund(&self, mark: u64) -> StoreRefund {
-        StoreRefund { limit: self.limit.clone(), rate: self.rate, key: self.key, cost: self.cost, mark }
+        self.demand.to_question(self.rate).to_refund(mark)
     }
 }

@@ -42,8 +42,9 @@ pub(crate) struct Claim {
 #[derive(Clone, Copy)]
 pub(crate) enum ClaimKind {
     Charge(ChargeRecord),
-    /// Concurrency slots that are still to be taken, after the wait. `fair_hash`: the hash of the request's `fair_by` value.
+    /// Concurrency slots that are still to be taken, after the wait.
     WantedSlots {
+        /// The hash of the request's `fair_by` value.
         fair_hash: u64,
     },
     /// Concurrency slots.
@@ -188,7 +189,7 @@ impl Claim {
         }
     }
 
-    /// The units for its own rate. A claim does not keep the variant, which its rate tells, nor the turn in a fair queue.
+    /// The units for its own rate. A claim does not keep the variant, which its rate tells, nor the fair hash.
     pub(crate) fn to_units(&self) -> Units {
         Units {
             key: self.table_key(),

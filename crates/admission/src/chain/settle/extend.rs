@@ -193,7 +193,7 @@ impl ExtendedClaims<'_> {
         let Some(first) = store.charged_hold(&self.claims[0]) else { return Overrun::None };
         let holds: SmallVec<[&RateHold; 2]> =
             self.claims.iter().filter_map(|claim| store.charged_hold(claim)).collect();
-        let capacity = holds.iter().map(|own| own.limit.rules[own.rate].capacity()).min().unwrap_or(1);
+        let capacity = holds.iter().map(|own| own.demand.limit.rules[own.rate].capacity()).min().unwrap_or(1);
         let part = part_size(self.used, capacity);
         let wanted = |own: &Self| own.used.saturating_add(part).saturating_sub(own.held).min(capacity);
         if let Some(take) = self.extension.asked.take() {
@@ -201,7 +201,8 @@ impl ExtendedClaims<'_> {
                 None => self.extension.asked = Some(take),
                 Some(TakeOutcome::Taken(marks)) => self.hold_stored((store, first), take.cost, marks),
                 Some(TakeOutcome::Refused(left)) => {
-                    if let Some(share) = first.limit.admitting_share(&self.units(take.cost), self.now) {
+                    if let Some(share) = first.demand.limit.admitting_share(&self.units(take.cost), self.now)
+                    {
                         self.extend_by_share((store, first), &share, wanted(&self));
                     } else if left > 0 && !self.extension.takes_rest && self.over() <= left {
                         self.extension.takes_rest = true;
@@ -211,14 +212,14 @@ impl ExtendedClaims<'_> {
                     }
                 }
                 Some(TakeOutcome::Failed) => {
-                    first.limit.count_fallback();
-                    match first.limit.on_failure {
+                    first.demand.limit.count_fallback();
+                    match first.demand.limit.on_failure {
                         OnFailure::Allow => self.extension.free_until = self.used.saturating_add(part),
                         OnFailure::Reject => self.refuse(),
                         OnFailure::Local => {
-                            let share = first.limit.local_share();
+                            let share = first.demand.limit.local_share();
                             for claim in self.claims {
-                                first.limit.seed_share(&share, claim.rate.into(), &claim.to_units());
+                                first.demand.limit.seed_share(&share, claim.rate.into(), &claim.to_units());
                             }
                             self.extend_by_share((store, first), &share, wanted(&self));
                         }
@@ -242,7 +243,7 @@ impl ExtendedClaims<'_> {
 
     fn ask(&mut self, holds: &[&RateHold], cost: u64, extender: &Extender<'_>) {
         let rates = holds.iter().map(|own| own.rate).collect();
-        let (limit, key, units) = (holds[0].limit.clone(), holds[0].key, self.units(cost));
+        let (limit, key, units) = (holds[0].demand.limit.clone(), holds[0].demand.key, self.units(cost));
         let wanted = WantedUnits { limit, key, rates, units };
         self.extension.asked = extender.session.map(|session| session.start_take(wanted, extender.waker));
     }
@@ -259,8 +260,8 @@ impl ExtendedClaims<'_> {
         marks: SmallVec<[(usize, u64); 2]>,
     ) {
         let counted = self.units(units);
-        marks.iter().for_each(|(rate, _)| first.limit.count_in_share(*rate, &counted, self.now));
-        let (limit, key, outbox) = (first.limit.clone(), first.key, store.outbox.clone());
+        marks.iter().for_each(|(rate, _)| first.demand.limit.count_in_share(*rate, &counted, self.now));
+        let (limit, key, outbox) = (first.demand.limit.clone(), first.demand.key, store.outbox.clone());
         self.hold_part(units, PartSource::Stored { limit, key, marks, outbox });
         if self.extension.takes_rest {
             self.refuse();
@@ -277,8 +278,8 @@ impl ExtendedClaims<'_> {
             self.refuse();
         }
         let Some(charges) = charges else { return };
-        let (limit, outbox) = (first.limit.clone(), store.outbox.clone());
-        let debt = OwedPart { limit, key: first.key, units: one, outbox };
+        let (limit, outbox) = (first.demand.limit.clone(), store.outbox.clone());
+        let debt = OwedPart { limit, key: first.demand.key, units: one, outbox };
         self.hold_counted(share, units, charges, Some(debt));
     }
 }

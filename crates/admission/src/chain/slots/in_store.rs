@@ -214,14 +214,20 @@ impl ClaimSet {
         since: Now,
     ) -> Result<StoreSlotPlace, ChainRejection> {
         let mut holds = self.store_holds.iter().flat_map(|store| &store.holds);
-        let hold = holds.find(|hold| hold.limit_index == limit_index && hold.wants_slots());
-        let found = hold.and_then(|hold| Some((hold, hold.limit.slot_terms(hold.rate)?)));
+        let hold = holds.find(|hold| hold.demand.limit_index == limit_index && hold.wants_slots());
+        let found = hold.and_then(|hold| Some((hold, hold.demand.limit.slot_terms(hold.rate)?)));
         let Some((hold, terms)) = found else {
             return Err(self.reject_for_slots((limit_index, 0), Some(1)));
         };
-        let (limit, rate, slot_key) = (hold.limit.clone(), hold.rate, hold.slot_key());
+        let (limit, rate, slot_key) = (hold.demand.limit.clone(), hold.rate, hold.slot_key());
         let rule = &limit.rules[rate];
-        let newcomer = SlotNewcomer { slot_key, rule, cost: hold.cost, fair_hash: hold.fair_hash, since };
+        let newcomer = SlotNewcomer {
+            slot_key,
+            rule,
+            cost: hold.demand.units.cost,
+            fair_hash: hold.demand.units.fair_hash,
+            since,
+        };
         match limit.slot_queue.join_queue(newcomer, &terms, Now::read_clock()) {
             Ok((ticket, starts_polls)) => {
                 if starts_polls {
@@ -241,11 +247,11 @@ impl StoreHolds {
     fn find_waited_slots(&self) -> Option<u16> {
         let is_waited = |hold: &&RateHold| {
             hold.wants_slots()
-                && !hold.dry_run
-                && hold.limit.slot_terms(hold.rate).is_some()
-                && hold.limit.slot_queue.has_waiters(&hold.slot_key())
+                && !hold.demand.is_dry_run()
+                && hold.demand.limit.slot_terms(hold.rate).is_some()
+                && hold.demand.limit.slot_queue.has_waiters(&hold.slot_key())
         };
-        self.holds.iter().find(is_waited).map(|hold| hold.limit_index)
+        self.holds.iter().find(is_waited).map(|hold| hold.demand.limit_index)
     }
 
     /// The index of the limit with too few slots if the request may wait for them, and nothing else rejects it.
@@ -257,16 +263,16 @@ impl StoreHolds {
                 StoreAnswer::Answered { answer, .. } => {
                     (answer.decision.outcome == LimitOutcome::Reject, true)
                 }
-                StoreAnswer::Failed(_) => (!kept, hold.limit.on_failure == OnFailure::Local),
+                StoreAnswer::Failed(_) => (!kept, hold.demand.limit.on_failure == OnFailure::Local),
                 StoreAnswer::Full => (true, true),
             };
-            if !is_short || hold.dry_run {
+            if !is_short || hold.demand.is_dry_run() {
                 continue;
             }
-            if !may_wait || hold.limit.slot_terms(hold.rate).is_none() {
+            if !may_wait || hold.demand.limit.slot_terms(hold.rate).is_none() {
                 return None;
             }
-            lacking.get_or_insert(hold.limit_index);
+            lacking.get_or_insert(hold.demand.limit_index);
         }
         lacking
     }
@@ -278,9 +284,9 @@ impl StoreHolds {
         turn: Option<(u16, GatewayTurn)>,
     ) -> SmallVec<[SlotAnswer; 2]> {
         let turn_of = |hold: &RateHold| {
-            let newcomer = hold.limit.newcomer_turn(hold.rate, session.store.process_node())?;
+            let newcomer = hold.demand.limit.newcomer_turn(hold.rate, session.store.process_node())?;
             Some(match turn {
-                Some((own, turn)) if own == hold.limit_index => turn,
+                Some((own, turn)) if own == hold.demand.limit_index => turn,
                 Some((_, turn)) => GatewayTurn { poll_us: 0, ..turn },
                 None => newcomer,
             })
@@ -289,26 +295,24 @@ impl StoreHolds {
         let mut indices: SmallVec<[usize; 2]> = SmallVec::new();
         let mut questions: SmallVec<[StoreQuestion<'_>; 2]> = SmallVec::new();
         for (index, hold) in self.holds.iter().enumerate().filter(|(_, hold)| hold.wants_slots()) {
-            let (count, in_process) = pending.request_slots(&hold.limit, hold.rate, hold.key, hold.cost);
-            let slot_count = SlotCount { turn: turn_of(hold), ..count };
+            let (count, in_process) =
+                pending.request_slots(&hold.demand.limit, hold.rate, hold.demand.key, hold.demand.units.cost);
+            let mut question = hold.demand.to_question(hold.rate);
+            question.item.slot_count = SlotCount { turn: turn_of(hold), ..count };
             indices.push(index);
-            questions.push(StoreQuestion { in_process, ..hold.to_question(slot_count) });
+            questions.push(StoreQuestion { in_process, ..question });
         }
-        let is_full = |question: &StoreQuestion<'_>| {
-            let capacity = question.limit.rules[question.rate].capacity();
-            !question.dry_run && question.in_process > capacity
-        };
-        if let Some(full) = questions.iter().position(is_full) {
+        if let Some(full) = questions.iter().position(StoreQuestion::is_full) {
             pending.cancel_all();
             return SmallVec::from_iter([(indices[full], StoreAnswer::Full, false)]);
         }
         let answers = session.ask_store(ScriptOp::Take, &questions).await;
         let none_rejects = none_rejects(answers.iter());
         let mut mark = |(question, answer): (&StoreQuestion<'_>, &StoreAnswer)| {
-            let StoreQuestion { limit, rate, key, in_process, .. } = *question;
+            let StoreQuestion { limit, rate, in_process, ref item } = *question;
             match answer {
                 StoreAnswer::Failed(_)
-                    if none_rejects && limit.grants_slots_locally(rate, key, in_process) =>
+                    if none_rejects && limit.grants_slots_locally(rate, item.key, in_process) =>
                 {
                     pending.mark_kept(question, Some(answer));
                     return true;
@@ -348,7 +352,7 @@ impl RateHold {
         (none_rejects, kept): (bool, bool),
         undecided: &mut Vec<UndecidedLimit>,
     ) -> Option<ChainRejection> {
-        let limit_index = usize::from(self.limit_index);
+        let limit_index = usize::from(self.demand.limit_index);
         let cause = match answer {
             StoreAnswer::Answered { answer, .. } => {
                 let admits = answer.decision.outcome != LimitOutcome::Reject;
@@ -358,13 +362,13 @@ impl RateHold {
             StoreAnswer::Full => Some(ChainCause::Concurrency),
             StoreAnswer::Failed(_) => {
                 self.state = HoldState::Slots(kept);
-                self.limit.count_fallback();
-                let fallback = Some(self.limit.on_failure);
+                self.demand.limit.count_fallback();
+                let fallback = Some(self.demand.limit.on_failure);
                 undecided.push(UndecidedLimit { limit_index, fallback, share: None });
-                (!kept).then(|| ChainCause::without_store(&self.limit))
+                (!kept).then(|| ChainCause::without_store(&self.demand.limit))
             }
         };
-        let cause = cause.filter(|_| !self.dry_run)?;
+        let cause = cause.filter(|_| !self.demand.is_dry_run())?;
         Some(ChainRejection::outright(cause, &limits[limit_index], self.rate).into_late())
     }
 }

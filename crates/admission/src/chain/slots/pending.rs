@@ -37,7 +37,8 @@ impl<'a> PendingSlots<'a> {
     }
 
     fn take_pending(&mut self, question: &StoreQuestion<'_>) -> Option<(SlotKey, u64, SlotCount)> {
-        let own = |(_, _, count): &(SlotKey, u64, SlotCount)| count.sequence == question.slot_count.sequence;
+        let own =
+            |(_, _, count): &(SlotKey, u64, SlotCount)| count.sequence == question.item.slot_count.sequence;
         let index = self.slots.iter().position(own)?;
         Some(self.slots.swap_remove(index))
     }

@@ -2,7 +2,7 @@
 //!
 //! While the store does not decide about a limit, its `on_failure` does, or this gateway's own share.
 
-use super::round::{StoreRound, refused_slots, to_refund};
+use super::round::{StoreRound, refused_slots};
 use crate::chain::claims::holds::{HoldState, RateHold, uncharge_decision};
 use crate::chain::claims::{Claim, ClaimKind};
 use crate::chain::pass::{ChainPass, rejection_cause};
@@ -11,7 +11,7 @@ use crate::chain::{ChainCause, ChainMode, ChainedLimit, SharedDemand};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{LimitOutcome, SlotOutlook};
 use sluicegate_model::OnFailure;
-use sluicegate_store::{RateAnswer, StoreAnswer, StoreQuestion};
+use sluicegate_store::{CallItem, RateAnswer, StoreAnswer, StoreQuestion};
 
 // === impl ChainPass ===
 
@@ -48,7 +48,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             question.limit.record_answer(question.rate, &demand.units, round.sent, &answer);
         }
         let mut decision = answer.decision;
-        let waits = decision.outcome == LimitOutcome::Wait && !question.dry_run;
+        let waits = decision.outcome == LimitOutcome::Wait && !question.item.dry_run;
         if passes && waits {
             // A request has waited for the answer; a look tells the wait from now on.
             let waited_ns = if M::CHARGES { round.received.ns_since(self.held.judged_at) } else { 0 };
@@ -64,11 +64,17 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
                 };
                 self.claim_in_store(demand, question.rate, state, pending);
             } else {
-                pending.outbox.queue_refund(to_refund(question, answer.mark));
+                pending.outbox.queue_refund(question.to_refund(answer.mark));
                 uncharge_decision(&mut decision, demand.units.cost, limit.max_units(question.rate));
             }
         }
-        self.push_decision(limit_index, question.rate, question.dry_run, decision, rejection_cause(limit));
+        self.push_decision(
+            limit_index,
+            question.rate,
+            question.item.dry_run,
+            decision,
+            rejection_cause(limit),
+        );
     }
 
     fn apply_slots_answer(
@@ -93,7 +99,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             self.claim_wanted_slots(demand, pending);
         } else if passes {
             self.claim_in_store(demand, question.rate, HoldState::Slots(admits), pending);
-        } else if !admits && !answer.skipped && !question.dry_run {
+        } else if !admits && !answer.skipped && !question.item.dry_run {
             self.reject_outright(demand.limit_index.into(), question.rate, false, ChainCause::Concurrency);
         }
     }
@@ -101,8 +107,8 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     /// Adds the decision on slots to a look, as one more request would find them. `free`: those that the store has.
     fn push_outlook(&mut self, demand: &SharedDemand, question: &StoreQuestion<'_>, free: u64, admits: bool) {
         let (limit, rate) = (question.limit, question.rate);
-        let (slot_key, queue) = (limit.slot_key(rate, question.key), &limit.slot_queue);
-        let queues = !question.dry_run && (!admits || queue.has_waiters(&slot_key));
+        let (slot_key, queue) = (limit.slot_key(rate, question.item.key), &limit.slot_queue);
+        let queues = !question.item.dry_run && (!admits || queue.has_waiters(&slot_key));
         let outlook = match limit.slot_terms(rate).filter(|_| queues) {
             None => SlotOutlook::at_once(free, admits),
             Some(terms) => {
@@ -134,7 +140,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     ) {
         let holds = &mut self.held.store_holds_mut(pending.outbox).holds;
         let kind = ClaimKind::InStore(holds.len() as u32);
-        holds.push(RateHold::new(demand, rate, state));
+        holds.push(RateHold { demand: demand.clone(), rate, state });
         self.held.claims.push(Claim::new(&demand.units, demand.limit_index.into(), rate, kind));
     }
 
@@ -183,11 +189,11 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         reply: Option<&StoreAnswer>,
         pending: &mut PendingSlots<'_>,
     ) {
-        let StoreQuestion { limit, rate, key, dry_run, .. } = *question;
+        let StoreQuestion { limit, rate, item: CallItem { key, dry_run, .. }, .. } = *question;
         let (limit_index, cause) = (usize::from(demand.limit_index), ChainCause::without_store(limit));
         let admits = limit.grants_slots_locally(rate, key, question.in_process);
         if !M::CHARGES {
-            let held = question.in_process - question.cost;
+            let held = question.in_process - question.item.cost;
             let remaining = limit.local_slots(rate).saturating_sub(held);
             return match cause {
                 ChainCause::Unavailable if dry_run => {}

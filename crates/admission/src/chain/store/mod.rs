@@ -13,7 +13,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::claims::ClaimSet;
-use super::claims::holds::{HoldState, RateHold};
 use super::pass::{ChainPass, PassFindings, wait_for_store_slots};
 use super::slots::LackingSlots;
 use super::slots::in_store::StoreTake;
@@ -92,11 +91,11 @@ impl<M: ChainMode> PendingStore<M> {
             let mut pending = PendingSlots::new(&session.outbox);
             let asked = (locally_admitted, lacking);
             let mut round = query.build_questions::<M>(&held, asked, &mut pending, session);
-            if let Some(question) = round.find_full(&held).filter(|_| M::CHARGES) {
+            if let Some(question) = round.questions.iter().find(|one| M::CHARGES && one.is_full()) {
                 pending.cancel_all();
                 lacking = refused_slots(question);
                 if lacking.is_none() {
-                    let limit = &held.limits[usize::from(question.limit_index)];
+                    let limit = &held.limits[usize::from(question.item.limit_index)];
                     let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, question.rate);
                     return held.reject(rejection, decisions);
                 }
@@ -187,20 +186,20 @@ impl StoreQuery {
     /// Lets the keys that this gateway may not put into the store count by network there, except those that the store
     /// counts already.
     async fn share_counters<M: ChainMode>(&mut self, held: &ClaimSet, session: &Session) {
-        let mut beyond: SmallVec<[(usize, RateHold); 2]> = SmallVec::new();
+        let (mut indices, mut questions) = (SmallVec::<[usize; 2]>::new(), SmallVec::<[_; 2]>::new());
         for (index, demand) in self.shared_demands.iter().enumerate() {
             let rates = held.limits[usize::from(demand.limit_index)].rate_range(demand.units.variant);
             let (key, now) = (&demand.units.key, held.judged_at);
             if let Some(rate) = demand.limit.full_rate(rates, key, now, M::CHARGES) {
-                beyond.push((index, RateHold::new(demand, rate, HoldState::Charged(None))));
+                indices.push(index);
+                questions.push(demand.to_question(rate));
             }
         }
-        let questions: SmallVec<[StoreQuestion<'_>; 2]> =
-            beyond.iter().map(|(_, hold)| hold.to_question(SlotCount::default())).collect();
         let answers = session.ask_store(ScriptOp::Peek, &questions).await;
-        for ((index, _), answer) in beyond.iter().zip(&answers) {
+        drop(questions);
+        for (index, answer) in indices.into_iter().zip(&answers) {
             if matches!(answer, StoreAnswer::Answered { answer, .. } if answer.decision.full_ns == 0) {
-                let demand = &mut self.shared_demands[*index];
+                let demand = &mut self.shared_demands[index];
                 demand.key = SharedKey::of_network(demand.units.key.prefix);
                 demand.units.key.id = u128::from_le_bytes(demand.key.0);
                 if M::CHARGES {
@@ -247,18 +246,11 @@ impl StoreQuery {
                     }
                 };
                 let turn = shared_limit.newcomer_turn(rate, store.process_node());
+                let mut question = demand.to_question(rate);
+                question.item.slot_count = SlotCount { turn, ..slot_count };
+                question.item.owed = store.debts().owed_units(shared_limit, rate, key, now);
                 round.question_demands.push(demand);
-                round.questions.push(StoreQuestion {
-                    limit: shared_limit,
-                    rate,
-                    key: *key,
-                    cost: units.cost,
-                    limit_index: *limit_index,
-                    dry_run: limit.is_dry_run(units.unenforced),
-                    slot_count: SlotCount { turn, ..slot_count },
-                    in_process,
-                    owed: store.debts().owed_units(shared_limit, rate, key, now),
-                });
+                round.questions.push(StoreQuestion { in_process, ..question });
             }
         }
         round
@@ -368,11 +360,7 @@ impl StoreQuery {
             };
             if let Some(share) = share.as_ref().filter(|_| !is_concurrency) {
                 if replaced.is_empty() {
-                    let same = |one: &ChainedLimit| ChainedLimit {
-                        limit: one.limit.clone(),
-                        counters: one.counters.clone(),
-                    };
-                    replaced = limits.iter().map(same).collect();
+                    replaced = limits.to_vec();
                 }
                 replaced[limit_index].limit = share.clone();
             }

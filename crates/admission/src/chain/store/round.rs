@@ -12,7 +12,7 @@ use crate::chain::slots::pending::PendingSlots;
 use crate::chain::{ChainedLimit, SharedDemand};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::LimitOutcome;
-use sluicegate_store::{RateAnswer, ScriptOp, Session, StoreAnswer, StoreQuestion, StoreRefund};
+use sluicegate_store::{RateAnswer, ScriptOp, Session, StoreAnswer, StoreQuestion};
 
 /// One round of questions to the store, with its answers.
 pub(super) struct StoreRound<'a> {
@@ -54,17 +54,8 @@ impl StoreRound<'_> {
         let questions = self.question_demands.iter().zip(&self.questions);
         questions.zip(&self.answers).filter_map(|((demand, question), answer)| {
             let StoreAnswer::Answered { answer, .. } = answer else { return None };
-            let rejects = !question.dry_run && answer.decision.outcome == LimitOutcome::Reject;
+            let rejects = !question.item.dry_run && answer.decision.outcome == LimitOutcome::Reject;
             rejects.then_some((*demand, question, answer))
-        })
-    }
-
-    /// The slots of a concurrency limit that this process alone holds, so that the store need not be asked.
-    pub fn find_full(&self, held: &ClaimSet) -> Option<&StoreQuestion<'_>> {
-        self.questions.iter().find(|question| {
-            let limit = &held.limits[usize::from(question.limit_index)];
-            let is_full = || question.in_process > limit.max_units(question.rate);
-            limit.is_concurrency() && !question.dry_run && is_full()
         })
     }
 
@@ -72,7 +63,7 @@ impl StoreRound<'_> {
     pub fn all_accept(&self, charges: bool) -> bool {
         match charges {
             true => none_rejects(self.answers.iter()),
-            false => self.rejections().all(|(_, question, _)| question.slot_count.slots > 0),
+            false => self.rejections().all(|(_, question, _)| question.item.slot_count.slots > 0),
         }
     }
 
@@ -81,7 +72,7 @@ impl StoreRound<'_> {
         let mut admitted = SmallVec::new();
         for (demand, question, _) in self.rejections() {
             // A look asks about slots even if a rate rejects; for a charge the store skips them then.
-            if !charges && question.slot_count.slots > 0 {
+            if !charges && question.item.slot_count.slots > 0 {
                 continue;
             }
             if question.limit.admitting_share(&demand.units, now).is_none() {
@@ -110,7 +101,7 @@ impl StoreRound<'_> {
             if let StoreAnswer::Answered { answer, charged: true } = reply
                 && answer.mark != 0
             {
-                session.outbox.queue_refund(to_refund(question, answer.mark));
+                session.outbox.queue_refund(question.to_refund(answer.mark));
             }
         }
     }
@@ -145,13 +136,14 @@ impl StoreRound<'_> {
         }
         let mut rejecting = self.rejections().filter(|(.., answer)| !answer.skipped);
         let (_, first, _) = rejecting.next()?;
-        if rejecting.any(|(_, question, _)| question.limit_index != first.limit_index) {
+        if rejecting.any(|(_, question, _)| question.item.limit_index != first.item.limit_index) {
             return None;
         }
-        let shadow = first.limit_index + 1;
+        let shadow = first.item.limit_index + 1;
         limits.get(usize::from(shadow)).filter(|limit| counts_rejected(limit))?;
-        let own =
-            |question: &StoreQuestion<'_>| question.limit_index == shadow && question.slot_count.slots == 0;
+        let own = |question: &StoreQuestion<'_>| {
+            question.item.limit_index == shadow && question.item.slot_count.slots == 0
+        };
         let first = self.questions.iter().position(own)?;
         let count = self.questions[first..].iter().take_while(|question| own(question)).count();
         Some(first..first + count)
@@ -161,11 +153,5 @@ impl StoreRound<'_> {
 /// The slots of a question, if requests may wait for them.
 pub(super) fn refused_slots(question: &StoreQuestion<'_>) -> Option<LackingSlots> {
     question.limit.slot_terms(question.rate)?;
-    Some(LackingSlots { limit_index: question.limit_index, is_refused: true })
-}
-
-/// The refund of a charge in the store, with its mark.
-pub(super) fn to_refund(question: &StoreQuestion<'_>, mark: u64) -> StoreRefund {
-    let StoreQuestion { limit, rate, key, cost, .. } = *question;
-    StoreRefund { limit: limit.clone(), rate, key, cost, mark }
+    Some(LackingSlots { limit_index: question.item.limit_index, is_refused: true })
 }
