@@ -45,6 +45,11 @@ pub fn set_unix_time(now: Now, unix_ns: u64) {
     UNIX_AT_ZERO.store(unix_ns.saturating_sub(now.0), Relaxed);
 }
 
+/// The nanoseconds of a span; the greatest number for one beyond 584 years.
+pub fn duration_ns(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl Now {
     /// Reads the clock; a request does so once and passes the moment on.
     #[inline]

@@ -11,6 +11,7 @@ use super::algorithm::sliding_log::SlidingLogParams;
 use super::algorithm::sliding_window::SlidingWindowParams;
 use super::algorithm::token_bucket::TokenBucketParams;
 use super::algorithm::warm_up::WarmUpRate;
+use sluicegate_base::clock::duration_ns;
 use sluicegate_model::{self as model, Algorithm, BUCKETS_MAX};
 
 /// One counter table per rate, the rates of all variants in a row.
@@ -213,7 +214,7 @@ impl Meters {
         });
         let flows =
             flows.enumerate().map(|(rate, one)| (one.0.rate, QueueNumbers::new(one, deepest(rate), config)));
-        let warm_up_ns = config.warm_up.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let warm_up_ns = config.warm_up.map(duration_ns);
         match (&config.algorithm, warm_up_ns) {
             (Algorithm::TokenBucket { .. }, None) => {
                 meters!(TokenBucket, before, spec, tokens, |(rate, bursts), spec| {
@@ -237,6 +238,5 @@ impl Meters {
 
 fn slot_numbers(numbers: &Algorithm) -> Option<SlotNumbers> {
     let Algorithm::Concurrency { min, max, queue, max_wait } = numbers else { return None };
-    let max_wait_ns = max_wait.map(|wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
-    Some(SlotNumbers { min: *min, max: *max, queue: *queue, max_wait_ns })
+    Some(SlotNumbers { min: *min, max: *max, queue: *queue, max_wait_ns: max_wait.map(duration_ns) })
 }

@@ -64,7 +64,7 @@ impl Link {
         rates: Range<usize>,
         key: &SharedKey,
     ) -> Result<StoreReset, StoreFault> {
-        let rules = limit.rules.get(rates).unwrap_or_default().iter();
+        let rules = limit.rules.get(rates).unwrap_or_default();
         let packed = StoreReset::pack_call(self.store().prefix(), rules, key);
         let group = self.store().group_of(key);
         let bytes = self.call_script(group, StoreReset::script(), &packed).await?;
@@ -82,22 +82,12 @@ impl StoreReset {
 
     /// Packs the reset of the counters of `rules` for `key`. Slots of concurrency limits are left out: each request
     /// returns its own.
-    pub fn pack_call<'a>(
-        prefix: &str,
-        rules: impl Iterator<Item = &'a RateRule>,
-        key: &SharedKey,
-    ) -> PackedCall {
+    pub fn pack_call(prefix: &str, rules: &[RateRule], key: &SharedKey) -> PackedCall {
         let mut packed = PackedCall {
             keys: [KeyClass::Entry.name_key(prefix, key, 0)].into_iter().collect(),
             body: Vec::new(),
         };
-        let mut seen: Vec<u32> = Vec::new();
-        for rule in rules {
-            // Views have the entry of the limit's own rate.
-            if seen.contains(&rule.id) {
-                continue;
-            }
-            seen.push(rule.id);
+        for rule in distinct_rules(rules) {
             match rule.class() {
                 KeyClass::Entry => {}
                 KeyClass::Slots => continue,
@@ -124,16 +114,23 @@ impl StoreReset {
     }
 }
 
+/// The rules with entries of their own: views have the entry of the limit's own rate.
+fn distinct_rules(rules: &[RateRule]) -> Vec<&RateRule> {
+    let mut distinct: Vec<&RateRule> = Vec::new();
+    for rule in rules {
+        if !distinct.iter().any(|other| other.id == rule.id) {
+            distinct.push(rule);
+        }
+    }
+    distinct
+}
+
 // === impl ResetEntry ===
 
 impl ResetEntry {
     pub fn new(limit: &SharedLimit, rates: Range<usize>, key: SharedKey) -> ResetEntry {
-        let mut rules: Vec<u32> = Vec::new();
-        for rule in limit.rules.get(rates).unwrap_or_default() {
-            if !rules.contains(&rule.id) {
-                rules.push(rule.id);
-            }
-        }
+        let rules = distinct_rules(limit.rules.get(rates).unwrap_or_default());
+        let rules = rules.into_iter().map(|rule| rule.id).collect();
         ResetEntry { limit: limit.name().to_owned(), key, rules }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::SharedKey;
-use sluicegate_base::clock::Now;
+use sluicegate_base::clock::{Now, duration_ns};
 
 /// The slots of one limit that the workers of this process hold, by rate and key. They include slots that are being
 /// asked for, and slots that were admitted while the store did not answer.
@@ -56,8 +56,8 @@ impl ProcessSlots {
 
     /// Also counts the slots of the previous process, for `time`.
     pub(super) fn inherit_slots(&self, slots: impl Iterator<Item = (SlotKey, u64)>, time: Duration) {
-        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        *self.inherited.lock() = (slots.collect(), Now(Now::read_clock().0.saturating_add(time_ns)));
+        let until = Now(Now::read_clock().0.saturating_add(duration_ns(time)));
+        *self.inherited.lock() = (slots.collect(), until);
     }
 
     /// Slots that the previous process may still hold.

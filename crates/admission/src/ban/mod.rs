@@ -28,7 +28,7 @@ use siphasher::sip::SipHasher13;
 use active::ActiveBans;
 use named::NamedBans;
 use outbox::StrikeOutbox;
-use sluicegate_base::clock::Now;
+use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_http::request::key;
 use sluicegate_http::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
 use sluicegate_limit::table::persistent::SnapshotTable;
@@ -143,7 +143,6 @@ impl Bans {
             BanKey::Ip => KeyPart::Ip,
             BanKey::Account => KeyPart::Account,
         };
-        let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         let state = before.map(|before| &before.state);
         let state = state.filter(|state| state.key == config.key && state.outbox.is_some() == shared);
         let fresh = || BanState {
@@ -157,9 +156,9 @@ impl Bans {
         Bans {
             spec: KeySpec::new(&[part], MissingKey::Ip),
             after: u32::try_from(config.after.units.get()).unwrap_or(u32::MAX),
-            period_ns: ns(config.after.period),
-            first_ns: ns(config.first),
-            longest_ns: ns(config.longest),
+            period_ns: duration_ns(config.after.period),
+            first_ns: duration_ns(config.first),
+            longest_ns: duration_ns(config.longest),
             max_keys,
             strikes: config.strikes.clone(),
             state: state.cloned().unwrap_or_else(|| Arc::new(fresh())),

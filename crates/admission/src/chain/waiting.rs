@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
 
 use super::{ChainMode, ChainedLimit, Charge, RateDecision};
+use sluicegate_base::clock::duration_ns;
 use sluicegate_model::{Algorithm, LimitConfig};
 
 /// The process-wide cap on queued requests. A request that holds much memory counts as several.
@@ -143,7 +143,7 @@ impl QueueTerms {
             let interval = own.rate.period.as_nanos() / u128::from(own.rate.units.get());
             Some(QueueTerms {
                 limit_index: judged.limit_index,
-                max_wait_ns: wait_ns(*max_wait),
+                max_wait_ns: max_wait.map_or(u64::MAX, duration_ns),
                 interval_ns: u64::try_from(interval).unwrap_or(u64::MAX).max(1),
             })
         };
@@ -161,13 +161,9 @@ impl QueueTerms {
 pub fn longest_wait_ns(limit: &LimitConfig, own: usize) -> u64 {
     let waits = limit.variants_at(own).filter_map(|numbers| match numbers {
         Algorithm::LeakyBucket { rates, max_wait } if rates.iter().all(|own| own.queue > 0) => {
-            Some(wait_ns(*max_wait))
+            Some(max_wait.map_or(u64::MAX, duration_ns))
         }
         _ => None,
     });
     waits.max().filter(|_| !limit.dry_run).unwrap_or(0)
-}
-
-fn wait_ns(max_wait: Option<Duration>) -> u64 {
-    max_wait.map_or(u64::MAX, |wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
 }

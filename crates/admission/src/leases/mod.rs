@@ -16,7 +16,7 @@ use aws_lc_rs::rand;
 use parking_lot::Mutex;
 
 use crate::chain::{ChainPermit, FinalCharges};
-use sluicegate_base::clock::Now;
+use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_limit::Limit;
 use sluicegate_observe::metrics::Metrics;
 
@@ -230,7 +230,7 @@ impl Leases {
 }
 
 fn end_after(now: Now, span: Duration) -> Now {
-    Now(now.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    Now(now.0.saturating_add(duration_ns(span)))
 }
 
 // === impl LeaseSet ===

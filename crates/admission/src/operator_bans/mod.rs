@@ -41,10 +41,13 @@ struct BanSet {
     accounts: HashMap<Vec<u8>, Arc<OperatorBan>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A ban. For another process its moments are times of day.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorBan {
     pub target: BanTarget,
+    #[serde(with = "unix_ns")]
     pub at: Now,
+    #[serde(with = "unix_ns")]
     pub until: Now,
     pub reason: String,
     /// The operator.
@@ -79,14 +82,19 @@ pub enum UnbanFault {
     InNetwork(IpNet),
 }
 
-/// A ban in another process; moments are times of day, in ns since 1970.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct SavedBan {
-    target: BanTarget,
-    at: u64,
-    until: u64,
-    reason: String,
-    by: String,
+/// Writes and reads a moment as ns since 1970.
+mod unix_ns {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::Now;
+
+    pub fn serialize<S: Serializer>(moment: &Now, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(moment.to_unix_ns())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Now, D::Error> {
+        u64::deserialize(from).map(Now::from_unix_ns)
+    }
 }
 
 // === impl OperatorBans ===
@@ -163,8 +171,8 @@ impl OperatorBans {
     }
 
     /// All active bans, for another process.
-    pub fn save_bans(&self, now: Now) -> Vec<SavedBan> {
-        self.list_bans(now).iter().map(|ban| ban.to_saved()).collect()
+    pub fn save_bans(&self, now: Now) -> Vec<OperatorBan> {
+        self.list_bans(now).iter().map(|ban| OperatorBan::clone(ban)).collect()
     }
 
     /// The active ban of exactly this target.
@@ -173,23 +181,22 @@ impl OperatorBans {
     }
 
     /// Makes these bans the only ones, each with its end.
-    pub fn replace_bans(&self, bans: impl IntoIterator<Item = (SavedBan, Now)>) {
+    pub fn replace_bans(&self, bans: impl IntoIterator<Item = (OperatorBan, Now)>) {
         let _changing = self.changing.lock();
         let mut set = BanSet::default();
-        for (saved, until) in bans.into_iter().take(BANS_MAX) {
-            set.insert(Arc::new(saved.into_ban(until)));
+        for (ban, until) in bans.into_iter().take(BANS_MAX) {
+            set.insert(Arc::new(OperatorBan { until, ..ban.with_short_texts() }));
         }
         self.replace_set(set);
     }
 
     /// Adopts the bans of another process, as far as they are still active.
-    pub fn restore_bans(&self, saved: Vec<SavedBan>, now: Now) {
+    pub fn restore_bans(&self, saved: Vec<OperatorBan>, now: Now) {
         let _changing = self.changing.lock();
         let mut set = self.set.load().active_at(now);
-        for saved in saved.into_iter().take(BANS_MAX) {
-            let until = Now::from_unix_ns(saved.until);
-            if until > now && set.len() < BANS_MAX {
-                set.insert(Arc::new(saved.into_ban(until)));
+        for ban in saved.into_iter().take(BANS_MAX) {
+            if ban.until > now && set.len() < BANS_MAX {
+                set.insert(Arc::new(ban.with_short_texts()));
             }
         }
         self.replace_set(set);
@@ -263,28 +270,13 @@ impl BanSet {
 // === impl OperatorBan ===
 
 impl OperatorBan {
-    /// The ban for another process.
-    pub fn to_saved(&self) -> SavedBan {
-        SavedBan {
-            target: self.target.clone(),
-            at: self.at.to_unix_ns(),
-            until: self.until.to_unix_ns(),
-            reason: self.reason.clone(),
-            by: self.by.clone(),
-        }
-    }
-}
-
-// === impl SavedBan ===
-
-impl SavedBan {
-    fn into_ban(self, until: Now) -> OperatorBan {
-        let SavedBan { target, at, mut reason, mut by, .. } = self;
-        for text in [&mut reason, &mut by] {
+    /// The ban of another process, which may allow longer texts.
+    fn with_short_texts(mut self) -> OperatorBan {
+        for text in [&mut self.reason, &mut self.by] {
             let end = (0..=TEXT_MAX).rev().find(|end| text.is_char_boundary(*end));
             text.truncate(end.unwrap_or(0));
         }
-        OperatorBan { target, at: Now::from_unix_ns(at), until, reason, by }
+        self
     }
 }
 

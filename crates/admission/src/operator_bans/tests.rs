@@ -100,10 +100,10 @@ fn exactly_what_was_banned_is_lifted() {
 fn bans_are_bounded() {
     let bans = OperatorBans::default();
     let address = |n: usize| format!("10.0.{}.{}", n / 256, n % 256);
-    let saved = (0..BANS_MAX + 5).map(|n| SavedBan {
+    let saved = (0..BANS_MAX + 5).map(|n| OperatorBan {
         target: target(&address(n)),
-        at: START.to_unix_ns(),
-        until: at(10).to_unix_ns(),
+        at: START,
+        until: at(10),
         reason: "é".repeat(TEXT_MAX),
         by: String::new(),
     });

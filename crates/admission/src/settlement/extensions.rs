@@ -208,7 +208,7 @@ impl PartSource {
 impl OwedPart {
     /// Owes so many more units of a rate.
     pub(crate) fn add_units(&self, rate: usize, cost: u64) {
-        self.outbox.open_debt(&self.limit, rate, self.key, &Units { cost, ..self.units });
+        self.outbox.debts.open_debt(&self.limit, rate, self.key, &Units { cost, ..self.units });
     }
 
     fn settle_units(&self, rate: usize, corrected: (u64, u64)) {

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::Gateway;
 use super::grants::{SavedGrant, active_grants};
 use sluicegate_admission::ban_target::BanTarget;
-use sluicegate_admission::operator_bans::{OperatorBan, SavedBan};
+use sluicegate_admission::operator_bans::OperatorBan;
 use sluicegate_base::clock::Now;
 use sluicegate_model::{Config, GrantConfig, GrantKey, LimitConfig};
 use sluicegate_store::operator_entries::OperatorEntry;
@@ -42,7 +42,7 @@ pub fn write_grant(limit: &LimitConfig, grant: &GrantConfig) -> Option<OperatorE
 }
 
 fn write_ban(ban: &OperatorBan) -> Option<OperatorEntry> {
-    write_entry(ban_entry_name(&ban.target), &ban.to_saved(), ban.until)
+    write_entry(ban_entry_name(&ban.target), ban, ban.until)
 }
 
 fn write_entry(name: Vec<u8>, value: &impl Serialize, until: Now) -> Option<OperatorEntry> {
@@ -77,7 +77,7 @@ impl Gateway {
 
     /// Makes the bans among the living entries the only bans of operators.
     pub fn use_ban_entries(&self, living: &[OperatorEntry]) {
-        self.operator_bans.replace_bans(read_entries::<SavedBan>(living, BAN_PREFIX));
+        self.operator_bans.replace_bans(read_entries::<OperatorBan>(living, BAN_PREFIX));
     }
 
     /// The configuration in force with the grants among the living entries as the only ones of shared limits; `None`:

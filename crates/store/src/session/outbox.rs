@@ -78,11 +78,6 @@ impl StoreOutbox {
         }
     }
 
-    /// Adds a debt, see [`Debts::open_debt`].
-    pub fn open_debt(&self, limit: &Arc<SharedLimit>, rate: usize, key: SharedKey, units: &Units) {
-        self.debts.open_debt(limit, rate, key, units);
-    }
-
     /// Corrects a debt of `reserved` units to `used` ones, when the response to its request is over.
     pub fn settle_debt(
         &self,

@@ -21,7 +21,7 @@ use super::slot_queue::{SharedSlotQueue, SlotTerms};
 use super::{GatewayTurn, RateAnswer, RateRule, SharedKey, SlotKey};
 use counts::LimitCounts;
 use reset::LastReset;
-use sluicegate_base::clock::Now;
+use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_limit::table::persistent::SnapshotTable;
 use sluicegate_limit::table::{CounterKey, Table, TableEntry};
 use sluicegate_limit::{Decision, Limit, LimitOutcome, Units};
@@ -354,8 +354,8 @@ impl SharedLimit {
         let model::Algorithm::Concurrency { queue: queue @ 1.., max_wait, .. } = numbers else {
             return None;
         };
-        let max_wait_ns = max_wait.map(|wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
-        Some(SlotTerms { queue: *queue, max_wait_ns, is_fair: !self.config.fair_by.is_empty() })
+        let is_fair = !self.config.fair_by.is_empty();
+        Some(SlotTerms { queue: *queue, max_wait_ns: max_wait.map(duration_ns), is_fair })
     }
 
     /// The turn of a request that does not wait for slots of a rate yet; `None` = none ever waits.

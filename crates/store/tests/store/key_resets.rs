@@ -23,7 +23,7 @@ use crate::support::Redis;
 /// Resets the limit at `index` for key 1.
 #[track_caller]
 fn reset(counters: &mut Counters, shared: &Shared, index: usize, now: u64) -> (u32, u32) {
-    let packed = StoreReset::pack_call("sg", shared.rules[index].iter(), &key(1));
+    let packed = StoreReset::pack_call("sg", &shared.rules[index], &key(1));
     let mut command = redis::cmd("EVAL");
     command.arg(StoreReset::script().code).arg(packed.keys.len());
     packed.keys.iter().for_each(|key| {

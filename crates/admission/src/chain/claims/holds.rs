@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::{Claim, ClaimKind};
 use crate::chain::{Decisions, RateDecision, SharedDemand};
 use crate::settlement::OwedPart;
-use sluicegate_base::clock::Now;
+use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_limit::{Decision, LimitOutcome, Turn};
 use sluicegate_store::{
     Departure, DepartureTicket, SlotKey, StoreAnswer, StoreOutbox, StoreRefund, StoreSettlement,
@@ -85,7 +85,7 @@ impl StoreHolds {
                 claim.limit_index == debt.limit_index && matches!(claim.kind, ClaimKind::Charge(_))
             };
             for claim in claims.iter().filter(own) {
-                self.outbox.open_debt(&debt.limit, claim.rate.into(), debt.key, &debt.units);
+                self.outbox.debts.open_debt(&debt.limit, claim.rate.into(), debt.key, &debt.units);
             }
             if debt.limit.settles() {
                 self.open_debts.push(debt);
@@ -149,10 +149,8 @@ impl StoreHolds {
         for hold in &mut self.holds {
             let HoldState::Departing(wait_ns, mark) = hold.state else { continue };
             let due = Now(received.0.saturating_add(wait_ns));
-            let until = hold.demand.limit.max_queue_wait().map(|time| {
-                let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-                Now(received.0.saturating_add(ns))
-            });
+            let until = hold.demand.limit.max_queue_wait();
+            let until = until.map(|time| Now(received.0.saturating_add(duration_ns(time))));
             let departure = Departure { due, cost: hold.demand.units.cost, mark };
             let departures = &hold.demand.limit.departures[hold.rate];
             hold.state = HoldState::Queued(departures.join_queue(

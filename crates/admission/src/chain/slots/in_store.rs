@@ -308,35 +308,15 @@ impl StoreHolds {
         }
         let answers = session.ask_store(ScriptOp::Take, &questions).await;
         let none_rejects = none_rejects(answers.iter());
-        let mut mark = |(question, answer): (&StoreQuestion<'_>, &StoreAnswer)| {
+        let apply = |((index, question), answer): ((usize, &StoreQuestion<'_>), StoreAnswer)| {
             let StoreQuestion { limit, rate, in_process, ref item } = *question;
-            match answer {
-                StoreAnswer::Failed(_)
-                    if none_rejects && limit.grants_slots_locally(rate, item.key, in_process) =>
-                {
-                    pending.mark_kept(question, Some(answer));
-                    return true;
-                }
-                StoreAnswer::Failed(_) => pending.mark_failed(question, Some(answer)),
-                StoreAnswer::Answered { answer, charged: true }
-                    if answer.decision.outcome != LimitOutcome::Reject =>
-                {
-                    // Slots that were taken in vain are given up by dropping `pending`.
-                    if none_rejects {
-                        pending.mark_granted(question);
-                    }
-                }
-                StoreAnswer::Answered { .. } | StoreAnswer::Full => pending.mark_rejected(question),
-            }
-            false
+            let kept = matches!(answer, StoreAnswer::Failed(_))
+                && none_rejects
+                && limit.grants_slots_locally(rate, item.key, in_process);
+            pending.apply_answer(question, &answer, (none_rejects, kept));
+            (index, answer, kept)
         };
-        let kept: SmallVec<[bool; 2]> = questions.iter().zip(&answers).map(&mut mark).collect();
-        indices
-            .into_iter()
-            .zip(answers)
-            .zip(kept)
-            .map(|((index, answer), kept)| (index, answer, kept))
-            .collect()
+        indices.into_iter().zip(&questions).zip(answers).map(apply).collect()
     }
 }
 

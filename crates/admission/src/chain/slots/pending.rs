@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use sluicegate_limit::LimitOutcome;
 use sluicegate_store::{
     SharedKey, SharedLimit, SlotCount, SlotKey, StoreAnswer, StoreFault, StoreOutbox, StoreQuestion,
 };
@@ -61,6 +62,28 @@ impl<'a> PendingSlots<'a> {
     pub(crate) fn mark_rejected(&mut self, question: &StoreQuestion<'_>) {
         if let Some((slot_key, cost, _)) = self.take_pending(question) {
             self.outbox.slots.release_slots(&slot_key, cost);
+        }
+    }
+
+    /// Applies the answer about the slots. `passes`: no limit rejected, else those that were taken in vain are given up
+    /// by dropping this; `kept`: they are held without an answer.
+    pub(crate) fn apply_answer(
+        &mut self,
+        question: &StoreQuestion<'_>,
+        answer: &StoreAnswer,
+        (passes, kept): (bool, bool),
+    ) {
+        match answer {
+            StoreAnswer::Failed(_) if kept => self.mark_kept(question, Some(answer)),
+            StoreAnswer::Failed(_) => self.mark_failed(question, Some(answer)),
+            StoreAnswer::Answered { answer, charged: true }
+                if answer.decision.outcome != LimitOutcome::Reject =>
+            {
+                if passes {
+                    self.mark_granted(question);
+                }
+            }
+            StoreAnswer::Answered { .. } | StoreAnswer::Full => self.mark_rejected(question),
         }
     }
 

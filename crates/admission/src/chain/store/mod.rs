@@ -120,7 +120,10 @@ impl<M: ChainMode> PendingStore<M> {
             round.refund_partial(session);
             match found {
                 Some(_) => {
-                    round.give_slots_back(pending);
+                    // The slots that were asked for together with those that are lacking.
+                    for (question, answer) in round.questions.iter().zip(&round.answers) {
+                        pending.apply_answer(question, answer, (false, false));
+                    }
                     (lacking, locally_admitted) = (found, round.locally_admitted);
                 }
                 None => {

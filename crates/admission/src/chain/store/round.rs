@@ -8,7 +8,6 @@ use crate::chain::claims::ClaimSet;
 use crate::chain::claims::holds::none_rejects;
 use crate::chain::pass::counts_rejected;
 use crate::chain::slots::LackingSlots;
-use crate::chain::slots::pending::PendingSlots;
 use crate::chain::{ChainedLimit, SharedDemand};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::LimitOutcome;
@@ -102,17 +101,6 @@ impl StoreRound<'_> {
                 && answer.mark != 0
             {
                 session.outbox.queue_refund(question.to_refund(answer.mark));
-            }
-        }
-    }
-
-    /// Gives the slots back that were asked for together with those that are lacking.
-    pub fn give_slots_back(&self, mut pending: PendingSlots<'_>) {
-        for (question, answer) in self.questions.iter().zip(&self.answers) {
-            match answer {
-                StoreAnswer::Failed(_) => pending.mark_failed(question, Some(answer)),
-                StoreAnswer::Answered { charged: true, .. } => {}
-                StoreAnswer::Answered { .. } | StoreAnswer::Full => pending.mark_rejected(question),
             }
         }
     }

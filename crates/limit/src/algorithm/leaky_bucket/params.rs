@@ -13,7 +13,7 @@ use crate::algorithm::rate::ChargeMark;
 use crate::algorithm::schedule::{BucketUsage, Schedule};
 use crate::table::{TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, Units};
-use sluicegate_base::clock::Now;
+use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_model::{self as model, LeakyBucketRate};
 
 /// The numbers of a leaky bucket at one place.
@@ -288,8 +288,4 @@ impl<S: Schedule> TableParams<LeakyBucketEntry<S::Used>> for LeakyBucketParams<S
         }
         to_wake.extend(wakers);
     }
-}
-
-fn duration_ns(wait: Duration) -> u64 {
-    u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)
 }
