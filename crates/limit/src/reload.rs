@@ -30,7 +30,7 @@ impl Limit {
         config: &model::LimitConfig,
         max_keys: usize,
     ) -> Limit {
-        let before = before.filter(|before| is_same_limit(&before.config, config));
+        let before = before.filter(|before| before.is_continued_by(config));
         let mut first = 0;
         let span = |algorithm: &Algorithm| {
             let span = first..first + algorithm.rate_count();
@@ -48,9 +48,26 @@ impl Limit {
         Limit { name, id, spans, meters, max_keys, granted, reserved, config, bypass }
     }
 
-    /// True if its counters are valid for the limit `config`, even if the numbers differ.
+    /// True if its counters are valid for the limit `config`: the same name, key, kind and units. The numbers may
+    /// differ.
     pub fn is_continued_by(&self, config: &model::LimitConfig) -> bool {
-        is_same_limit(&self.config, config)
+        let kind = |limit: &model::LimitConfig| match &limit.algorithm {
+            Algorithm::TokenBucket { .. } => (0, 0),
+            Algorithm::LeakyBucket { .. } => (1, 0),
+            Algorithm::FixedWindow { align, .. } => (2, *align as u8),
+            Algorithm::SlidingWindow { buckets, .. } => (3, *buckets),
+            Algorithm::SlidingLog { .. } => (4, 0),
+            Algorithm::Concurrency { .. } => (5, 0),
+        };
+        let before = &self.config;
+        before.name == config.name
+            && kind(before) == kind(config)
+            && ChargeConfig::counted_units(before.charge.as_ref())
+                == ChargeConfig::counted_units(config.charge.as_ref())
+            && (&before.key, before.missing_key) == (&config.key, config.missing_key)
+            && before.fair_by == config.fair_by
+            && before.warm_up.is_some() == config.warm_up.is_some()
+            && before.shared.is_some() == config.shared.is_some()
     }
 
     /// Puts this limit's parameters in force, for requests of its predecessors as well. `clock` is read under each
@@ -63,27 +80,6 @@ impl Limit {
             }
         });
     }
-}
-
-/// True if the counters of `before` are valid for `config`: the same name, key, kind and units. The numbers may
-/// differ.
-fn is_same_limit(before: &model::LimitConfig, config: &model::LimitConfig) -> bool {
-    let kind = |limit: &model::LimitConfig| match &limit.algorithm {
-        Algorithm::TokenBucket { .. } => (0, 0),
-        Algorithm::LeakyBucket { .. } => (1, 0),
-        Algorithm::FixedWindow { align, .. } => (2, *align as u8),
-        Algorithm::SlidingWindow { buckets, .. } => (3, *buckets),
-        Algorithm::SlidingLog { .. } => (4, 0),
-        Algorithm::Concurrency { .. } => (5, 0),
-    };
-    before.name == config.name
-        && kind(before) == kind(config)
-        && ChargeConfig::counted_units(before.charge.as_ref())
-            == ChargeConfig::counted_units(config.charge.as_ref())
-        && (&before.key, before.missing_key) == (&config.key, config.missing_key)
-        && before.fair_by == config.fair_by
-        && before.warm_up.is_some() == config.warm_up.is_some()
-        && before.shared.is_some() == config.shared.is_some()
 }
 
 /// The index in `before` of each rate of `config`: of the same tier, and at the same position in

@@ -6,7 +6,7 @@
 //! - its parameters: `TableParams`, `MeterParams` and `RateParams`, and `SettleParams` in a file `settle` if responses
 //!   may settle its charges;
 //! - in `counters`: a variant of `Meters`, an arm in `Meters::new`, and a place in each list of the macros there;
-//! - in `reload`: an arm in `is_same_limit`;
+//! - in `reload`: an arm in `is_continued_by`;
 //! - to be shared, in the crate `store`: a variant of `RuleShape` with its arms in `script/rule`, the state in
 //!   `script/reply`, the item in `script/call`, and the same in `take.lua`.
 

@@ -347,7 +347,7 @@ impl StoreQuery {
         round: &StoreRound<'_>,
         undecided: &mut Vec<UndecidedLimit>,
     ) -> Arc<[ChainedLimit]> {
-        let mut replaced: Vec<ChainedLimit> = Vec::new();
+        let mut replaced: Option<Vec<ChainedLimit>> = None;
         for demand in self.shared_demands.iter().filter(|demand| round.is_judged_locally(demand)) {
             let limit_index = usize::from(demand.limit_index);
             let fallback = (!round.is_overruled(demand)).then_some(demand.limit.on_failure);
@@ -362,14 +362,11 @@ impl StoreQuery {
                 Some(OnFailure::Local) | None => Some(demand.limit.local_share()),
             };
             if let Some(share) = share.as_ref().filter(|_| !is_concurrency) {
-                if replaced.is_empty() {
-                    replaced = limits.to_vec();
-                }
-                replaced[limit_index].limit = share.clone();
+                replaced.get_or_insert_with(|| limits.to_vec())[limit_index].limit = share.clone();
             }
             undecided.push(UndecidedLimit { limit_index, fallback, share });
         }
-        if replaced.is_empty() { limits.clone() } else { replaced.into() }
+        replaced.map_or_else(|| limits.clone(), Into::into)
     }
 }
 
