@@ -248,7 +248,7 @@ for pass = 1, 2 do
           end
           new[n] = pack('<I4d' .. string.rep('I4', slots), id, t, unpack(counts, 1, slots))
         end
-        if t and t > last then last = t end
+        if t and t > last and t < WHOLE then last = t end
       end
 
       if changed and not (taking and refused) then

@@ -167,6 +167,21 @@ fn foreign_state_is_never_an_error() {
     });
 }
 
+/// A refund keeps a bucket whose time lies thousands of years ahead; the key gets a time to live all the same.
+#[test]
+fn an_impossible_time_is_no_error() {
+    let (mut counters, shared) = (Counters::start(), every_kind());
+    let mut items = shared.items(&[key(1)], 1);
+    items.iter_mut().for_each(|item| item.mark = START_US);
+    for byte in 0..80 {
+        counters.flush();
+        counters.call(ScriptOp::Take, &items, START_US);
+        let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut counters.connection).unwrap();
+        names.iter().for_each(|name| plant(&mut counters, name, &Foreign::Bitten(0, byte, 0x44)));
+        counters.call(ScriptOp::Refund, &items, START_US + 1);
+    }
+}
+
 #[test]
 fn unsound_state_counts_as_absent() {
     let mut counters = Counters::start();
