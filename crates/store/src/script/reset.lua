@@ -11,7 +11,7 @@
 --
 -- The answer: u32 counters forgotten, u32 counters kept.
 
-local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
+local call, pack, unpack_from, sub = redis.call, struct.pack, struct.unpack, string.sub
 local now = tonumber(ARGV[2])
 if not now then
   local time = call('TIME')
@@ -21,7 +21,7 @@ local WHOLE = 9007199254740992
 
 local body, named = ARGV[1], {}
 for place = 1, #body - 11, 12 do
-  local id, at_once = unpack('<I4d', body, place)
+  local id, at_once = unpack_from('<I4d', body, place)
   named[id] = at_once
 end
 
@@ -30,7 +30,7 @@ local old = redis.pcall('GET', KEYS[1])
 if type(old) == 'string' and #old <= 32768 then
   local at, rest, last, changed = 1, {}, now, false
   while at + 19 <= #old do
-    local id, t = unpack('<I4d', old, at)
+    local id, t = unpack_from('<I4d', old, at)
     local after = at + 20 + id % 64 * 4
     if after > #old + 1 then break end
     local at_once, drops = named[id], true
@@ -38,7 +38,7 @@ if type(old) == 'string' and #old <= 32768 then
       drops = not (t >= now and t < WHOLE)
     elseif t >= now and t < WHOLE then
       if at_once > 0 and id % 64 > 0 then
-        local b, pace = unpack('<ff', old, at + 16)
+        local b, pace = unpack_from('<ff', old, at + 16)
         drops = not (math.min(t - now, b) * pace > at_once * 1.000001)
       end
       if drops then forgotten = forgotten + 1 else kept = kept + 1 end
