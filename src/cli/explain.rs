@@ -10,8 +10,7 @@ use super::args::ExplainArgs;
 use super::file_argument::ConfigInput;
 use super::remote::lacks_admin;
 use super::{ADMIN_UNREACHABLE, CommandFault, CommandResult, failed, print_result, render_json, usage};
-use crate::operate::explain;
-use crate::operate::explain::Query;
+use crate::operate::explain::{self, Query};
 use sluicegate_base::clock::Now;
 use sluicegate_model::Config;
 

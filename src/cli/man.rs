@@ -1,8 +1,7 @@
 //! `man` and `completions`: the manual pages and the completions of shells, from the definition of the command line.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use clap::Command;
 use clap_complete::Shell;

@@ -14,8 +14,7 @@ use super::{
     CANNOT_LISTEN, CONFIG_INVALID, CommandFault, CommandResult, FAILED, WRONG_COMMAND_LINE, print_error,
     warning_text,
 };
-use crate::process;
-use crate::process::{ConfigSource, ProcessFault, Startup};
+use crate::process::{self, ConfigSource, ProcessFault, Startup};
 use sluicegate_config::{self as config, LoadedConfig};
 use sluicegate_model::{LogFormat, Problem, ProblemReport};
 use sluicegate_observe::logging;

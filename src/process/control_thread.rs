@@ -16,8 +16,7 @@ use tokio::task::spawn_blocking;
 
 use super::fleet_reader::FleetReader;
 use super::gateway_tasks::GatewayTasks;
-use super::hot_upgrade::old_process;
-use super::hot_upgrade::old_process::PendingChild;
+use super::hot_upgrade::old_process::{self, PendingChild};
 use super::listeners::Listeners;
 use super::reload_history::ReloadHistory;
 use super::systemd;

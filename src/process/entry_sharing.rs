@@ -88,8 +88,9 @@ impl PauseSharing {
         let (pauses, store) = gateway.sharing.pauses.clone().zip(gateway.store.clone())?;
         // Its upstreams may push back only now.
         gateway.use_pauses(&pauses.list_pauses());
-        let is_same =
-            |before: &PauseSharing| Arc::ptr_eq(&before.pauses, &pauses) && Arc::ptr_eq(&before.store, &store);
+        let is_same = |before: &PauseSharing| {
+            Arc::ptr_eq(&before.pauses, &pauses) && Arc::ptr_eq(&before.store, &store)
+        };
         before.filter(is_same).or_else(|| {
             let current = current.clone();
             let sharing =

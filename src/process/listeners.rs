@@ -11,9 +11,8 @@ use arc_swap::ArcSwap;
 use socket2::SockRef;
 
 use sluicegate_model::ListenConfig;
-use sluicegate_proxy::downstream::bind;
 use sluicegate_proxy::downstream::bind::{
-    BindTarget, BoundListener, BoundSockets, OpenSockets, SocketFileGuard,
+    self, BindTarget, BoundListener, BoundSockets, OpenSockets, SocketFileGuard,
 };
 use sluicegate_proxy::downstream::listener_protocol::ListenerProtocol;
 use sluicegate_proxy::downstream::worker_thread::WorkerCommand;

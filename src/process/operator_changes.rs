@@ -12,9 +12,9 @@ use super::entry_sharing::EntrySharing;
 use sluicegate_base::clock::Now;
 use sluicegate_model::Config;
 use sluicegate_proxy::downstream::worker_thread::WorkerCommand;
-use sluicegate_proxy::gateway;
 use sluicegate_proxy::gateway::{
-    Gateway, GrantFault, KeyResetFault, NewGrant, OperatorChange, OperatorFault, OperatorOutcome, SharedRates,
+    self, Gateway, GrantFault, KeyResetFault, NewGrant, OperatorChange, OperatorFault, OperatorOutcome,
+    SharedRates,
 };
 use sluicegate_store::operator_entries::{EntryFault, OperatorEntry};
 use sluicegate_store::{ResetEntry, SharedKey};

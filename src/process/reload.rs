@@ -12,10 +12,8 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::config_diff;
 use super::control_thread::{ControlCommand, ControlThread};
-use super::fleet;
-use super::systemd;
+use super::{config_diff, fleet, systemd};
 use crate::operate::admin::AdminError;
 use crate::operate::admin::status::Reloaded;
 use sluicegate_base::clock::Now;

@@ -12,8 +12,7 @@ use tokio::sync::Notify;
 
 use super::Store;
 use super::operator_entries::{OperatorEntries, OperatorEntry, share_entries_by};
-use super::script::operator;
-use super::script::operator::OPERATOR_GROUP;
+use super::script::operator::{self, OPERATOR_GROUP};
 use sluicegate_base::clock::Now;
 use sluicegate_http::upstream::UpstreamPause;
 

@@ -5,9 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 
 use super::describe;
-use sluicegate_admission::chain;
 use sluicegate_admission::chain::{
-    ChainVerdict, Decisions, LimitDemand, Look, PendingStore, Queued, RateDecision, UndecidedLimit,
+    self, ChainVerdict, Decisions, LimitDemand, Look, PendingStore, Queued, RateDecision, UndecidedLimit,
     WaitingRequest,
 };
 use sluicegate_base::clock::Now;
@@ -16,8 +15,7 @@ use sluicegate_config::describe::{describe_chain_limit, describe_rate};
 use sluicegate_limit::{Limit, LimitOutcome};
 use sluicegate_model::MissingKey;
 use sluicegate_proxy::gateway::{Gateway, LimitChain};
-use sluicegate_proxy::judge;
-use sluicegate_proxy::judge::{BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
+use sluicegate_proxy::judge::{self, BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
 use sluicegate_proxy::reject::Rejection;
 use sluicegate_store::Session;
 

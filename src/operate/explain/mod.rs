@@ -23,8 +23,7 @@ use sluicegate_http::request::location::{Arrival, LocationCandidate};
 use sluicegate_http::request::source::{BodyValues, Token, TokenVerifier};
 use sluicegate_model::{AccessLogOutput, Config, LocationConfig};
 use sluicegate_proxy::gateway::Gateway;
-use sluicegate_proxy::judge;
-use sluicegate_proxy::judge::{BodyView, Judgement, RequestFacts};
+use sluicegate_proxy::judge::{self, BodyView, Judgement, RequestFacts};
 use sluicegate_proxy::reject::{Fault, Rejection};
 use sluicegate_store::Session;
 

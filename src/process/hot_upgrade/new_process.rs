@@ -15,8 +15,7 @@ use std::time::Duration;
 
 use super::fd_channel::FdChannel;
 use super::sections::HandoverSections;
-use sluicegate_limit::snapshot;
-use sluicegate_limit::snapshot::SnapshotReader;
+use sluicegate_limit::snapshot::{self, SnapshotReader};
 use sluicegate_proxy::downstream::bind::{BindTarget, BoundSockets, OpenSockets};
 
 /// Marks a process as the new one of an upgrade.

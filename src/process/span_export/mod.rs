@@ -16,9 +16,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use collector::Collector;
 use sluicegate_base::system_roots::load_system_roots;
-use sluicegate_observe::traces::otlp;
 use sluicegate_observe::traces::span::SpanRecord;
-use sluicegate_observe::traces::{SpanCounts, Tracer};
+use sluicegate_observe::traces::{SpanCounts, Tracer, otlp};
 
 /// Spans of one export.
 const BATCH_MAX: usize = 512;

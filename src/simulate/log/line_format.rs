@@ -1,9 +1,8 @@
 //! The format of a log: named, given as nginx's `log_format`, or guessed from its first lines.
 
-use super::haproxy;
-use super::json_line;
 use super::line_pattern::{COMBINED, COMMON, LinePattern};
 use super::record::{HeaderNames, LogRecord};
+use super::{haproxy, json_line};
 
 /// How lines are read.
 #[derive(Debug, Clone)]

@@ -14,16 +14,14 @@ use super::waits::{EndedWait, WaitRoom};
 use crate::operate::explain;
 use crate::simulate::log::LoggedRequest;
 use crate::simulate::log::record::{LogRecord, TextField};
-use sluicegate_admission::chain;
-use sluicegate_admission::chain::{ChainVerdict, Decisions, LimitDemand, PendingStore};
+use sluicegate_admission::chain::{self, ChainVerdict, Decisions, LimitDemand, PendingStore};
 use sluicegate_base::clock::{self, Now};
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::location;
 use sluicegate_limit::{Limit, LimitOutcome};
 use sluicegate_model::{LimitId, ListenConfig, LocationId, Scheme};
 use sluicegate_proxy::gateway::Gateway;
-use sluicegate_proxy::judge;
-use sluicegate_proxy::judge::{Caller, ChargeFault, JudgeMode, RequestFacts, RequestHead};
+use sluicegate_proxy::judge::{self, Caller, ChargeFault, JudgeMode, RequestFacts, RequestHead};
 
 /// A gateway that judges requests of the past and forwards nothing.
 pub struct Simulator {

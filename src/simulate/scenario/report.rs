@@ -1,7 +1,6 @@
 //! The outcome of scenarios, as text and as JSON.
 
-use std::fmt;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use ipnet::IpNet;

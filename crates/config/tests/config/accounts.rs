@@ -4,8 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use sluicegate_config::{self as config, describe};
-use sluicegate_model::LimitId;
-use sluicegate_model::*;
+use sluicegate_model::{LimitId, *};
 
 fn tiers() -> Config {
     let loaded = config::load(Path::new("tests/config/valid/tiers.yaml"));

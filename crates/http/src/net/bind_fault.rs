@@ -1,10 +1,9 @@
 //! The reasons why an address cannot be listened on, and the remedies.
 
-use std::fs;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
+use std::{fs, io};
 
 use tokio::time::Instant;
 

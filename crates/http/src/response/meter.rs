@@ -5,8 +5,7 @@ use std::sync::Arc;
 use http::HeaderValue;
 use smallvec::SmallVec;
 
-use super::framing::BodyFraming;
-use super::framing::FramePiece;
+use super::framing::{BodyFraming, FramePiece};
 use super::llm_fields::UsageField;
 use super::llm_usage::{LlmUsage, SaidUsage};
 use super::plan::{METER_POINTERS_MAX, MeterPlan};

@@ -1,11 +1,10 @@
 //! Opens connections to servers: the socket, TLS, and the HTTP version.
 
-use std::fmt;
-use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};

@@ -3,8 +3,7 @@
 
 use std::borrow::Cow;
 use std::error::Error;
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use http::StatusCode;
 use rustls::CertificateError;

@@ -1,8 +1,7 @@
 //! The outcome of sending a request to a server, and the faults that break an exchange.
 
 use std::error::Error;
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use http::StatusCode;
 

@@ -11,8 +11,7 @@ use super::window_quota::{WindowParams, WindowQuota};
 use crate::Decision;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{CounterKey, TableEntry, TableParams};
-use sluicegate_base::clock;
-use sluicegate_base::clock::{ClockShift, Now};
+use sluicegate_base::clock::{self, ClockShift, Now};
 use sluicegate_model::{Rate, WindowAlign};
 
 pub(crate) struct FixedWindowParams {

@@ -1,14 +1,13 @@
 //! Binds listeners: one socket per worker for each TCP address, and one in all for a unix socket. Sockets passed by
 //! systemd or by the previous process are used as they are.
 
-use std::fmt;
 use std::fs::{self, Permissions};
-use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fmt, io};
 
 use arc_swap::ArcSwap;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};

@@ -4,12 +4,10 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 
 use super::connection_limits::{AcceptContext, ConnectionLimits};
-use super::handshake;
-use super::handshake::HandshakeOutcome;
+use super::handshake::{self, HandshakeOutcome};
 use super::http1::{self, Http1Outcome};
-use super::http2;
 use super::listener_protocol::AllowedHttp;
-use super::resp;
+use super::{http2, resp};
 use crate::gateway::worker::{ClientConnection, WorkerThread};
 use sluicegate_http::net::deadline::ConnectionWatch;
 use sluicegate_http::net::socket::{ClientStream, Socket, StdSocket, WatchedSocket};

@@ -13,8 +13,7 @@ use http::{Request, Response, StatusCode};
 use tokio::time::{Instant, Sleep};
 
 use super::fault::ForwardFault;
-use super::retry::{AttemptFault, RetryState, discard_response, may_run_twice};
-use super::retry::{NextTry, TryServer};
+use super::retry::{AttemptFault, NextTry, RetryState, TryServer, discard_response, may_run_twice};
 use super::{OutgoingRequest, rewrite};
 use crate::gateway::Route;
 use crate::gateway::worker::{ClientConnection, Worker};

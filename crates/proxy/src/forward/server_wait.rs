@@ -10,8 +10,7 @@ use tokio::time::Instant;
 
 use super::exchange::{Exchange, run_until_due};
 use super::fault::ForwardFault;
-use super::retry::RetryState;
-use super::retry::TryServer;
+use super::retry::{RetryState, TryServer};
 use crate::gateway::worker::Worker;
 use crate::judge::inbound::waiting_bytes;
 use sluicegate_admission::chain::{Charge, WaitingRequest};

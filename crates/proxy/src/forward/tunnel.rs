@@ -14,10 +14,8 @@ use http::Response;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::response_body;
-use super::rewrite;
 use super::upgrade::UpgradeRequest;
-use super::{ForwardFault, ForwardOutcome};
+use super::{ForwardFault, ForwardOutcome, response_body, rewrite};
 use crate::gateway::Route;
 use crate::judge::request_state::RequestState;
 use crate::reject::header_edits::RenderedValues;

@@ -26,8 +26,7 @@ use sluicegate_http::net::deadline::{
 };
 use sluicegate_http::net::socket::{ClientStream, Socket};
 use sluicegate_http::request::headers::forwarded::peer_value;
-use sluicegate_http::request::location;
-use sluicegate_http::request::location::HostError;
+use sluicegate_http::request::location::{self, HostError};
 use sluicegate_http::request::request_id::RequestIds;
 use sluicegate_http::request::source::{Token, TokenVerifier};
 use sluicegate_http::upstream::{Pools, Upstream};

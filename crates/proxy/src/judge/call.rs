@@ -4,15 +4,13 @@ use std::borrow::Cow;
 
 use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
-use super::head;
-use super::head::Judgement;
+use super::head::{self, Judgement};
 use super::mode::{ChargeRequest, JudgeMode};
 use crate::gateway::{Gateway, LimitChain};
 use crate::reject::{Fault, Rejection};
 use sluicegate_admission::chain::{ChainVerdict, Decisions, LimitDemand, PendingStore};
 use sluicegate_http::request::account::Tier;
-use sluicegate_http::request::location;
-use sluicegate_http::request::location::{HostError, LocationLookup};
+use sluicegate_http::request::location::{self, HostError, LocationLookup};
 use sluicegate_http::request::source::BodyValues;
 use sluicegate_limit::Limit;
 use sluicegate_model::{BanKey, LimitId, LocationId, Scheme};

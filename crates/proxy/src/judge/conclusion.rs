@@ -8,12 +8,10 @@ use http::{HeaderMap, Response};
 
 use crate::gateway::LimitChain;
 use crate::judge::inbound::InboundRequest;
-use crate::judge::limit_report;
-use crate::judge::limit_report::{write_dry_runs, write_judged};
+use crate::judge::limit_report::{self, write_dry_runs, write_judged};
 use crate::judge::request_state::{RequestState, Verdict, chain_of, strike};
 use crate::reject::{DegradedTo, Fault, LimitCause, LimitRejection, RejectContext, Rejection};
-use sluicegate_admission::chain;
-use sluicegate_admission::chain::{ChainCause, RateDecision};
+use sluicegate_admission::chain::{self, ChainCause, RateDecision};
 use sluicegate_http::request::headers::hop_by_hop;
 use sluicegate_http::request::location;
 use sluicegate_limit::LimitOutcome;

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::demand::{Caller, ChargeFault};
-use crate::gateway::worker::RequestInFlight;
-use crate::gateway::worker::Worker;
+use crate::gateway::worker::{RequestInFlight, Worker};
 use crate::gateway::{Gateway, LimitChain};
 use crate::reject::{Fault, Rejection};
 use sluicegate_admission::ban::StrikeTarget;
@@ -16,8 +15,7 @@ use sluicegate_admission::chain::{
     ChainMode, ChainVerdict, ChainedLimit, Decisions, LimitDemand, PendingStore, WaitingRequest,
 };
 use sluicegate_base::clock::Now;
-use sluicegate_http::request::account;
-use sluicegate_http::request::account::Tier;
+use sluicegate_http::request::account::{self, Tier};
 use sluicegate_http::request::client::{Client, UNIX_CLIENT};
 use sluicegate_http::request::descriptor::DescriptorFacts;
 use sluicegate_http::request::key::KeyInput;

@@ -15,13 +15,11 @@ use sluicegate_admission::chain::{
     ChainMode, ChainVerdict, Decisions, LimitDemand, PendingStore, WaitingRequest,
 };
 use sluicegate_http::request::access::AccessDecision;
-use sluicegate_http::request::account;
-use sluicegate_http::request::account::DuplicateAccount;
+use sluicegate_http::request::account::{self, DuplicateAccount};
 use sluicegate_http::request::cors;
 use sluicegate_http::request::headers::hop_by_hop;
 use sluicegate_http::request::headers::summary::HeaderSummary;
-use sluicegate_http::request::location;
-use sluicegate_http::request::location::{Arrival, LocationLookup, RequestTarget, TargetError};
+use sluicegate_http::request::location::{self, Arrival, LocationLookup, RequestTarget, TargetError};
 use sluicegate_http::upstream::Upstream;
 use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::BandwidthShare;

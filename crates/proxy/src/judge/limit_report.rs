@@ -4,10 +4,8 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 
 use crate::gateway::{Gateway, LimitChain};
-use crate::judge::request_state::RequestState;
-use crate::judge::request_state::chain_of;
-use sluicegate_admission::chain;
-use sluicegate_admission::chain::{ChainPermit, ChainRejection, QueueStay, RateDecision};
+use crate::judge::request_state::{RequestState, chain_of};
+use sluicegate_admission::chain::{self, ChainPermit, ChainRejection, QueueStay, RateDecision};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome};
 use sluicegate_model::{LimitId, LocationId};

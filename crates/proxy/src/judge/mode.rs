@@ -4,13 +4,10 @@ use std::borrow::Cow;
 
 use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
-use crate::gateway::worker::RequestInFlight;
-use crate::gateway::worker::{ClientConnection, Worker};
+use crate::gateway::worker::{ClientConnection, RequestInFlight, Worker};
 use crate::gateway::{Gateway, LimitChain};
-use sluicegate_admission::chain;
-use sluicegate_admission::chain::{ChainMode, LimitDemand};
-use sluicegate_http::request::location;
-use sluicegate_http::request::location::HostError;
+use sluicegate_admission::chain::{self, ChainMode, LimitDemand};
+use sluicegate_http::request::location::{self, HostError};
 use sluicegate_limit::Limit;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::LocationId;

@@ -21,23 +21,19 @@ use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use crate::forward;
-use crate::forward::{ForwardFault, ForwardOutcome, ResponseBody};
+use crate::forward::{self, ForwardFault, ForwardOutcome, ResponseBody};
 use crate::gateway::worker::{ClientConnection, Worker, WorkerThread};
-use crate::judge::conclusion;
-use crate::judge::conclusion::RequestTexts;
+use crate::judge::conclusion::{self, RequestTexts};
 use crate::judge::inbound::InboundRequest;
-use crate::judge::limit_report;
 use crate::judge::request_state::RequestState;
-use crate::judge::{Admitted, Judged, Received, Rejected};
+use crate::judge::{Admitted, Judged, Received, Rejected, limit_report};
 use crate::reject::Fault;
 use crate::service::calls::CallProtocol;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock;
 use sluicegate_http::net::deadline::RequestWatch;
-use sluicegate_http::request::body;
 use sluicegate_http::request::headers::hop_by_hop;
-use sluicegate_http::request::location;
+use sluicegate_http::request::{body, location};
 use sluicegate_model::{LimitId, LocationId};
 
 /// The response header that tells trusted proxies that the `on_failure` fallback judged instead of the store.

@@ -10,12 +10,11 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use super::Store;
 use super::connection::StoreConnector;
 use super::fault::StoreAddress;
-use super::prober;
 use super::server::StoreServer;
 use super::topology::{NO_OWNER, SLOTS, Topology, slot_of_tag};
+use super::{Store, prober};
 
 /// Deadline for the answer of one server, the connect included.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);

@@ -9,12 +9,11 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use super::Store;
 use super::connection::{StoreConnection, StoreConnector};
 use super::fault::StoreAddress;
-use super::prober;
 use super::server::StoreServer;
 use super::topology::Topology;
+use super::{Store, prober};
 
 /// Deadline for the answer of one sentinel, the connect included.
 const ASK_TIMEOUT: Duration = Duration::from_millis(250);

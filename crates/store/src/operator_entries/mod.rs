@@ -15,8 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::script::operator;
-use crate::script::operator::OPERATOR_GROUP;
+use crate::script::operator::{self, OPERATOR_GROUP};
 use crate::{PackedCall, Store, StoreFault};
 use entry_set::EntrySet;
 use sluicegate_base::clock::Now;

@@ -13,8 +13,7 @@ use sluicegate_store::{
     StoreReset,
 };
 
-use crate::limits;
-use crate::limits::{SECOND as SECOND_NS, config as limit, fixed, leaky, log, sliding, token};
+use crate::limits::{self, SECOND as SECOND_NS, config as limit, fixed, leaky, log, sliding, token};
 use crate::link::support::{settled, single, until};
 use crate::script::settle::charging;
 use crate::script::support::*;

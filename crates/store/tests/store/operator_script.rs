@@ -1,8 +1,7 @@
 //! The script of operators' entries, at times that the test chooses.
 
-use sluicegate_store::script::operator;
 use sluicegate_store::script::operator::{
-    ChangeAnswer, ChangeKind, ENTRIES_MAX, EntriesUpdate, EntryChange, EntryCursor,
+    self, ChangeAnswer, ChangeKind, ENTRIES_MAX, EntriesUpdate, EntryChange, EntryCursor,
 };
 
 use crate::bans::support::{HOUR_US, SECOND_US, START_US};

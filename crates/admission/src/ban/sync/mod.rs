@@ -9,9 +9,8 @@ use super::{BanStart, Bans, InstallOutcome, StrikeOutcome};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_observe::metrics::{BanEvent, Metrics};
-use sluicegate_store::script::bans;
 use sluicegate_store::script::bans::{
-    Ban, BanRules, BanUpdate, CLIENTS_PER_CALL, STRIKES_PER_CALL, StrikeAnswer, StrikeReport,
+    self, Ban, BanRules, BanUpdate, CLIENTS_PER_CALL, STRIKES_PER_CALL, StrikeAnswer, StrikeReport,
 };
 use sluicegate_store::{PackedCall, SharedKey, Store, StoreFault};
 

@@ -5,9 +5,8 @@ use std::future::poll_fn;
 use bytes::Bytes;
 use http_body::Body;
 
-use super::WholeBody;
 use super::inbound::InboundBody;
-use super::{BodyFault, BodyRoom, RequestBody, poll_client};
+use super::{BodyFault, BodyRoom, RequestBody, WholeBody, poll_client};
 use crate::net::deadline::RequestWatch;
 
 /// A body of which the beginning was read.

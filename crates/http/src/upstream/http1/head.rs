@@ -7,8 +7,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValu
 use http::uri::PathAndQuery;
 use http::{Method, Request, StatusCode};
 
-use super::framing::ResponseFraming;
-use super::framing::{MalformedResponse, describe_error, parse_field};
+use super::framing::{MalformedResponse, ResponseFraming, describe_error, parse_field};
 use super::upload::RequestFraming;
 use crate::request::body::RequestBody;
 use crate::request::headers::added_fields::AddedFields;

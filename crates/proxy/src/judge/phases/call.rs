@@ -5,8 +5,7 @@ use std::time::Duration;
 use http_body::SizeHint;
 
 use super::{Admitted, Judged, Received, Rejected};
-use crate::judge::call;
-use crate::judge::call::{CallTerms, ChargeCall};
+use crate::judge::call::{self, CallTerms, ChargeCall};
 use crate::judge::conclusion;
 use crate::judge::facts::{BodyView, RequestFacts, RequestHead};
 use crate::judge::mode::ChargeRequest;

@@ -17,14 +17,11 @@ use http::Response;
 use http_body::Body;
 
 use super::body_reading;
-use super::conclusion;
-use super::conclusion::Conclusion;
+use super::conclusion::{self, Conclusion};
 use super::facts::{BodyView, RequestFacts, RequestHead};
-use super::head;
-use super::head::Judgement;
+use super::head::{self, Judgement};
 use super::mode::ChargeRequest;
-use super::pushback;
-use super::pushback::PausePlace;
+use super::pushback::{self, PausePlace};
 use crate::judge::conclusion::RequestTexts;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report;

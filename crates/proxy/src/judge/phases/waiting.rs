@@ -1,11 +1,9 @@
 //! The phases of a request that waits: for its turn, for its upstream, and for its slots.
 
 use super::{Admitted, Judged, Paused, Received, Waiting, note_fallbacks};
-use crate::judge::conclusion;
-use crate::judge::limit_report;
-use crate::judge::pushback;
-use crate::judge::pushback::Waited;
+use crate::judge::pushback::{self, Waited};
 use crate::judge::request_state::{RequestState, Verdict};
+use crate::judge::{conclusion, limit_report};
 use crate::reject::{LimitCause, LimitRejection, Rejection};
 use sluicegate_admission::chain::{ChainRejection, Queued, UndecidedLimit};
 use sluicegate_base::clock::Now;

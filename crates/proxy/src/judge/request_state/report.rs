@@ -12,8 +12,7 @@ use sluicegate_model::LogField;
 use sluicegate_observe::access_log::line::{AccessRecord, RecordedCharge};
 use sluicegate_observe::metrics::AnswerMaker;
 use sluicegate_observe::traces::WorkerTracer;
-use sluicegate_observe::traces::span;
-use sluicegate_observe::traces::span::SpanRecord;
+use sluicegate_observe::traces::span::{self, SpanRecord};
 
 impl RequestState {
     /// The name of its key by the limit that rejected it or made it wait; `None` also where names are not kept.

@@ -10,13 +10,11 @@ use http::{HeaderMap, HeaderName, Response, StatusCode};
 
 use super::original::{self, HeaderFault};
 use super::{NO_SERVICE, answer, check, count_call, refuse_fault};
-use crate::forward;
-use crate::forward::ResponseBody;
+use crate::forward::{self, ResponseBody};
 use crate::gateway::CallerFault;
 use crate::judge::inbound::InboundRequest;
-use crate::judge::limit_report;
 use crate::judge::request_state::{RequestState, Verdict};
-use crate::judge::{CallTerms, Received, Rejected, StatedFacts};
+use crate::judge::{CallTerms, Received, Rejected, StatedFacts, limit_report};
 use crate::reject::Fault;
 use sluicegate_http::request::body;
 use sluicegate_observe::metrics::CallResult;

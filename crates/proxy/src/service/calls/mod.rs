@@ -21,8 +21,7 @@ use http::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
 use http::{Method, Response, StatusCode};
 use http_body::Body;
 
-use crate::forward;
-use crate::forward::ResponseBody;
+use crate::forward::{self, ResponseBody};
 use crate::gateway::CallerFault;
 use crate::judge;
 use crate::judge::inbound::InboundRequest;
@@ -34,9 +33,8 @@ pub use described::Described;
 pub use rls::{RlsCall, answer_rls};
 use sluicegate_admission::leases::{LeaseId, SettleFault};
 use sluicegate_base::clock::Now;
-use sluicegate_http::request::body;
 use sluicegate_http::request::headers::hop_by_hop;
-use sluicegate_http::request::location;
+use sluicegate_http::request::{body, location};
 use sluicegate_observe::metrics::CallResult;
 
 /// Bytes of the body of a call.

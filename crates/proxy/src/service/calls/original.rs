@@ -13,8 +13,7 @@ use http::{Method, Request, Uri, Version};
 
 use sluicegate_http::request::body::RequestBody;
 use sluicegate_http::request::client::ClientIp;
-use sluicegate_http::request::headers::forwarded;
-use sluicegate_http::request::headers::forwarded::{X_FORWARDED_HOST, X_FORWARDED_PROTO};
+use sluicegate_http::request::headers::forwarded::{self, X_FORWARDED_HOST, X_FORWARDED_PROTO};
 use sluicegate_model::Scheme;
 
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");

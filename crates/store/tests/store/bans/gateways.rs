@@ -2,8 +2,7 @@
 
 use sluicegate_base::clock::Now;
 use sluicegate_store::SharedKey;
-use sluicegate_store::script::bans;
-use sluicegate_store::script::bans::{Ban, BanCursor};
+use sluicegate_store::script::bans::{self, Ban, BanCursor};
 
 use crate::bans::support::*;
 use crate::link::support::until;

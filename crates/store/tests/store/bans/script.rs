@@ -7,8 +7,9 @@ use proptest::test_runner::{Config, TestRunner};
 use sluicegate_admission::ban::{BanStart, Bans, StrikeOutcome};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
-use sluicegate_store::script::bans;
-use sluicegate_store::script::bans::{BANS_GROUP, Ban, BanCursor, BanRules, StrikeAnswer, StrikeReport};
+use sluicegate_store::script::bans::{
+    self, BANS_GROUP, Ban, BanCursor, BanRules, StrikeAnswer, StrikeReport,
+};
 
 use crate::bans::support::*;
 

@@ -9,8 +9,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{self as model, BanKey, Rate};
 use sluicegate_observe::metrics::{MetricLabels, Metrics};
-use sluicegate_store::script::bans;
-use sluicegate_store::script::bans::{Ban, BanCursor, BanRules, BanUpdate, StrikeAnswer, StrikeReport};
+use sluicegate_store::script::bans::{self, Ban, BanCursor, BanRules, BanUpdate, StrikeAnswer, StrikeReport};
 use sluicegate_store::{PackedCall, SharedKey, Store};
 use tokio::task::JoinHandle;
 

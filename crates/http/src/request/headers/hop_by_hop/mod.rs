@@ -1,7 +1,9 @@
 //! Hop-by-hop header fields, which are never forwarded, and the framing of messages.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
-use http::header::{FORWARDED, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+    TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
 use http::{HeaderMap, HeaderValue, Version};
 
 use super::summary::HeaderSummary;

@@ -17,8 +17,7 @@ use http::{Method, Response, StatusCode};
 use http_body::Body;
 
 use super::{BODY_MAX, FROM_BROWSER, NO_SERVICE, count_call};
-use crate::forward;
-use crate::forward::{GrpcFrames, ResponseBody};
+use crate::forward::{self, GrpcFrames, ResponseBody};
 use crate::gateway::CallerFault;
 use crate::judge;
 use crate::judge::inbound::InboundRequest;

@@ -8,9 +8,8 @@ use super::messages::{
 };
 use super::plan::PlannedPart;
 use crate::gateway::LimitChain;
-use crate::judge::MergedPlaces;
-use crate::judge::limit_report;
 use crate::judge::request_state::RequestState;
+use crate::judge::{MergedPlaces, limit_report};
 use sluicegate_admission::chain::RateDecision;
 use sluicegate_limit::{Limit, LimitOutcome};
 use sluicegate_model::{LimitId, Rate};
