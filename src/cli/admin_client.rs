@@ -19,7 +19,7 @@ pub(super) enum AdminFault {
 }
 
 impl AdminFault {
-    pub fn why(&self) -> &str {
+    pub(super) fn why(&self) -> &str {
         let (AdminFault::Rejected(why) | AdminFault::Unreachable(why)) = self;
         why
     }
@@ -34,16 +34,16 @@ pub(super) struct OperatorRequest {
 }
 
 impl OperatorRequest {
-    pub fn get(path: impl Into<String>) -> OperatorRequest {
+    pub(super) fn get(path: impl Into<String>) -> OperatorRequest {
         OperatorRequest::with_body("GET", path, String::new())
     }
 
-    pub fn with_body(method: &'static str, path: impl Into<String>, body: String) -> OperatorRequest {
+    pub(super) fn with_body(method: &'static str, path: impl Into<String>, body: String) -> OperatorRequest {
         OperatorRequest { method, path: path.into(), body }
     }
 
     /// The status and the text of the answer; 401, 404 and 405 count as faults of the connection.
-    pub fn send(&self, admin: &AdminConfig, accept: &str) -> Result<(u16, String), AdminFault> {
+    pub(super) fn send(&self, admin: &AdminConfig, accept: &str) -> Result<(u16, String), AdminFault> {
         match self.exchange(admin, accept)? {
             (404 | 405, _) => Err(describe_unreachable(admin, UNKNOWN_REQUEST)),
             response => Ok(response),
@@ -51,7 +51,7 @@ impl OperatorRequest {
     }
 
     /// The text of a success. A refusal is [`AdminFault::Rejected`] with the message of the gateway.
-    pub fn send_for_text(&self, admin: &AdminConfig, accept: &str) -> Result<String, AdminFault> {
+    pub(super) fn send_for_text(&self, admin: &AdminConfig, accept: &str) -> Result<String, AdminFault> {
         let (status, text) = self.exchange(admin, accept)?;
         match status {
             200..=299 => Ok(text),

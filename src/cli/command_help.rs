@@ -155,7 +155,7 @@ impl CommandHelp {
     }
 
     /// The exit codes that the command uses, with their meanings.
-    pub fn exit_codes(&self) -> impl Iterator<Item = (usize, &'static str)> {
+    pub(super) fn exit_codes(&self) -> impl Iterator<Item = (usize, &'static str)> {
         self.codes.iter().map(|&code| (code, EXIT_CODES[code]))
     }
 

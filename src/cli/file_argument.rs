@@ -25,7 +25,10 @@ pub(super) enum ConfigInput {
 
 impl ConfigInput {
     /// The input that `-c FILE` and the argument FILE name, if not both do.
-    pub fn choose(option: Option<PathBuf>, argument: Option<PathBuf>) -> Result<ConfigInput, CommandFault> {
+    pub(super) fn choose(
+        option: Option<PathBuf>,
+        argument: Option<PathBuf>,
+    ) -> Result<ConfigInput, CommandFault> {
         let path = match (option, argument) {
             (Some(_), Some(_)) => return Err(usage("the file is given twice: by -c and as an argument")),
             (one, other) => one.or(other).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE)),
@@ -34,7 +37,7 @@ impl ConfigInput {
     }
 
     /// The path of the file, for a command that cannot use stdin; the error names `why`.
-    pub fn into_file(self, verb: &str, why: &str) -> Result<PathBuf, CommandFault> {
+    pub(super) fn into_file(self, verb: &str, why: &str) -> Result<PathBuf, CommandFault> {
         match self {
             ConfigInput::File(path) => Ok(path),
             ConfigInput::Stdin => {
@@ -43,7 +46,7 @@ impl ConfigInput {
         }
     }
 
-    pub fn display_name(&self) -> String {
+    pub(super) fn display_name(&self) -> String {
         match self {
             ConfigInput::File(path) => path.display().to_string(),
             ConfigInput::Stdin => STDIN_NAME.to_owned(),
@@ -51,7 +54,7 @@ impl ConfigInput {
     }
 
     /// Reads and checks the configuration.
-    pub fn load(&self) -> Result<LoadedConfig, ProblemReport> {
+    pub(super) fn load(&self) -> Result<LoadedConfig, ProblemReport> {
         match self {
             ConfigInput::File(path) => config::load(path),
             ConfigInput::Stdin => {

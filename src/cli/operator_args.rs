@@ -126,7 +126,7 @@ pub(super) struct KeyArgs {
 }
 
 impl OperatorVerb {
-    pub fn wants_json(&self) -> bool {
+    pub(super) fn wants_json(&self) -> bool {
         match self {
             OperatorVerb::Show { key, .. }
             | OperatorVerb::Reset { key, .. }

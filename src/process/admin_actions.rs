@@ -18,7 +18,7 @@ use sluicegate_proxy::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
 use sluicegate_store::Session;
 
 /// The control thread, as long as it runs.
-pub struct ControlHandle {
+pub(super) struct ControlHandle {
     control: Weak<ControlThread>,
     commands: mpsc::Sender<ControlCommand>,
     /// The session of the control thread with the store, beside those of the workers.
@@ -26,7 +26,7 @@ pub struct ControlHandle {
 }
 
 impl ControlHandle {
-    pub fn new(control: &Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) -> ControlHandle {
+    pub(super) fn new(control: &Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) -> ControlHandle {
         ControlHandle { control: Rc::downgrade(control), commands, session: Rc::default() }
     }
 }

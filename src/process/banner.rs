@@ -17,7 +17,7 @@ type BannerLine = (String, Vec<String>);
 
 /// Writes the banner to stderr, because stdout belongs to the access log, and then the lines of the log that wait for
 /// it. `listening` and `admin` are the bound addresses, e.g. `http://127.0.0.1:8080` or `unix:/path`.
-pub fn print_banner(config: &Config, source: &str, listening: &[String], admin: Option<&str>) {
+pub(super) fn print_banner(config: &Config, source: &str, listening: &[String], admin: Option<&str>) {
     let lines = banner_lines(config, source, listening, admin);
     let text = if logging::is_json() { render_json(&lines) } else { render_text(&lines) };
     // A closed stderr must not stop the start.

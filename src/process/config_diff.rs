@@ -13,7 +13,7 @@ use sluicegate_model::{
 const NAMES_MAX: usize = 8;
 
 /// E.g. `limits: added b, changed a; locations: changed /x`. Of a secret it names only the field.
-pub fn describe_changes(old: &Config, new: &Config) -> String {
+pub(super) fn describe_changes(old: &Config, new: &Config) -> String {
     let named = [
         ("listen", named_listeners(old), named_listeners(new)),
         ("limits", named_limits(old), named_limits(new)),

@@ -30,13 +30,13 @@ use sluicegate_proxy::downstream::worker_thread::WorkerCommand;
 use sluicegate_proxy::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
 
 /// Commands that may wait.
-pub const COMMANDS_MAX: usize = 64;
+pub(super) const COMMANDS_MAX: usize = 64;
 
 /// Time to write the last lines of the access log.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
 
 /// A command to the running gateway.
-pub enum ControlCommand {
+pub(super) enum ControlCommand {
     /// Reload the file, and send the result to the caller.
     Reload(Option<oneshot::Sender<Result<Reloaded, AdminError>>>),
     /// Reload the file, because the files were found with these contents.
@@ -49,7 +49,7 @@ pub enum ControlCommand {
     Upgrade,
 }
 
-pub struct ControlThread {
+pub(super) struct ControlThread {
     /// `None` = the configuration does not come from a file.
     pub file: Option<PathBuf>,
     pub current: Arc<ArcSwap<Gateway>>,
@@ -80,7 +80,7 @@ pub struct ControlThread {
     pub pending_child: Arc<PendingChild>,
 }
 
-pub struct AdminServer {
+pub(super) struct AdminServer {
     pub listener: AdminListener,
     pub state: AdminState,
     /// `None` = no connection is accepted.
@@ -89,7 +89,7 @@ pub struct AdminServer {
 
 impl ControlThread {
     /// Starts to serve the admin listener; [`AdminServer::stop_on_drop`] stops it.
-    pub fn open_admin(&self) {
+    pub(super) fn open_admin(&self) {
         if let Some(server) = &mut *self.admin_server.borrow_mut() {
             match server.listener.clone_listener() {
                 Ok(admin) => {
@@ -110,7 +110,7 @@ impl ControlThread {
     }
 
     /// Executes commands one after the other. Equal commands that wait together are executed once.
-    pub async fn run_commands(self: Rc<ControlThread>, mut commands: mpsc::Receiver<ControlCommand>) {
+    pub(super) async fn run_commands(self: Rc<ControlThread>, mut commands: mpsc::Receiver<ControlCommand>) {
         while let Some(first) = commands.recv().await {
             let (mut reload, mut upgrade, mut waiting) = (false, false, Vec::new());
             let (mut changed, mut changes, mut secret) = (None, Vec::new(), false);
@@ -158,7 +158,7 @@ impl ControlThread {
     ///
     /// # Errors
     /// The process is out of descriptors.
-    pub async fn accept_all(&self) -> io::Result<()> {
+    pub(super) async fn accept_all(&self) -> io::Result<()> {
         let commands = self.listeners.borrow().accept_commands(self.workers.count())?;
         self.workers.send_commands(commands).await;
         Ok(())
@@ -208,7 +208,7 @@ impl ControlThread {
     }
 
     /// Called before the end: a new process has either taken over, or is ended.
-    pub fn resolve_upgrade(&self) {
+    pub(super) fn resolve_upgrade(&self) {
         if self.pending_child.close_for_good() {
             self.listeners.borrow_mut().release_sockets();
         } else {
@@ -216,14 +216,14 @@ impl ControlThread {
         }
     }
 
-    pub fn with_tasks(&self, act: impl FnOnce(&mut GatewayTasks)) {
+    pub(super) fn with_tasks(&self, act: impl FnOnce(&mut GatewayTasks)) {
         if let Some(tasks) = &mut *self.tasks.borrow_mut() {
             act(tasks);
         }
     }
 
     /// Shuts the tasks down and flushes the access log.
-    pub async fn shut_down(&self) {
+    pub(super) async fn shut_down(&self) {
         let tasks = self.tasks.take();
         if let Some(tasks) = tasks {
             tasks.shut_down().await;

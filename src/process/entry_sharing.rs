@@ -15,7 +15,7 @@ use sluicegate_store::operator_entries::{OperatorEntries, share_entries};
 use sluicegate_store::{KnownResets, SharedPauses, Store, share_pauses};
 
 /// The changes that all gateways of a store know, and the task that shares them, until dropped.
-pub struct EntrySharing {
+pub(super) struct EntrySharing {
     entries: Arc<OperatorEntries>,
     store: Arc<Store>,
     _task: JoinSet<()>,
@@ -27,7 +27,7 @@ pub struct EntrySharing {
 impl EntrySharing {
     /// Shares the changes of `gateway` if it has a store; continues `before` as far as it shares through the same one.
     /// `changed` is notified when a change is to be adopted.
-    pub fn start(
+    pub(super) fn start(
         before: Option<EntrySharing>,
         gateway: &Gateway,
         changed: &Rc<Notify>,
@@ -60,12 +60,12 @@ impl EntrySharing {
         EntrySharing { entries, store: store.clone(), _task: task, known_resets: RefCell::default() }
     }
 
-    pub fn entries(&self) -> &Arc<OperatorEntries> {
+    pub(super) fn entries(&self) -> &Arc<OperatorEntries> {
         &self.entries
     }
 
     /// Adopts the resets and bans of all gateways, as far as they are new.
-    pub fn use_entries(&self, gateway: &Gateway) {
+    pub(super) fn use_entries(&self, gateway: &Gateway) {
         let living = self.entries.list_living();
         gateway.use_ban_entries(&living);
         for reset in self.known_resets.borrow_mut().take_new(&living) {
@@ -75,7 +75,7 @@ impl EntrySharing {
 }
 
 /// The task that shares the pauses of upstreams, until dropped.
-pub struct PauseSharing {
+pub(super) struct PauseSharing {
     pauses: Arc<SharedPauses>,
     store: Arc<Store>,
     _task: JoinSet<()>,
@@ -83,7 +83,10 @@ pub struct PauseSharing {
 
 impl PauseSharing {
     /// Shares the pauses of the gateway in force if it has any to share; continues `before` with the same store.
-    pub fn start(before: Option<PauseSharing>, current: &Arc<ArcSwap<Gateway>>) -> Option<PauseSharing> {
+    pub(super) fn start(
+        before: Option<PauseSharing>,
+        current: &Arc<ArcSwap<Gateway>>,
+    ) -> Option<PauseSharing> {
         let gateway = current.load_full();
         let (pauses, store) = gateway.sharing.pauses.clone().zip(gateway.store.clone())?;
         // Its upstreams may push back only now.

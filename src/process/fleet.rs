@@ -39,7 +39,7 @@ fn store_use(gateway: &Gateway) -> StoreUse {
 
 /// Shares the secret of hashes and publishes reports through the store of the gateway in force. Returns when the
 /// control thread ends.
-pub async fn run_store_tasks(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
+pub(super) async fn run_store_tasks(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
     loop {
         let used = store_use(&control.current.load());
         tokio::select! {
@@ -89,7 +89,7 @@ async fn wait_other_use(control: &ControlThread, used: &StoreUse) {
 
 impl ControlThread {
     /// Puts the gateway in force again with the secret that the store told, for which requests then need no lock.
-    pub async fn use_shared_secret(&self) {
+    pub(super) async fn use_shared_secret(&self) {
         let before = self.current.load_full();
         let told = before.store.as_ref().and_then(|store| store.shared_secret());
         let Some(told) = told.map(ValueHasher::from_shared_secret) else { return };
@@ -110,7 +110,7 @@ impl ControlThread {
     ///
     /// # Errors
     /// There is no such limit, or names are not kept.
-    pub async fn fleet_keys(
+    pub(super) async fn fleet_keys(
         &self,
         limit: &str,
         by: HeavyBy,
@@ -200,7 +200,7 @@ fn encode_keys(lists: &[(Arc<str>, Vec<HeavyKey>, Vec<HeavyKey>)]) -> Value {
 
 /// The hash that tells files apart, which `sha256sum gateway.yaml` begins with; files that it names are left out, as
 /// they may differ from host to host. Empty without a file.
-pub fn hash_of_file(files: &[FileFingerprint]) -> String {
+pub(super) fn hash_of_file(files: &[FileFingerprint]) -> String {
     // The first one that was read is gateway.yaml.
     files.first().map(FileFingerprint::short_hash).unwrap_or_default()
 }

@@ -19,7 +19,7 @@ const TEXT_MAX: usize = 64;
 
 /// The last reading; callers meanwhile wait for it.
 #[derive(Default)]
-pub struct FleetReader(Mutex<Option<FleetReading>>);
+pub(super) struct FleetReader(Mutex<Option<FleetReading>>);
 
 struct FleetReading {
     link: Link,
@@ -30,7 +30,7 @@ struct FleetReading {
 
 impl FleetReader {
     /// The reports of all gateways, this one included; `None` = the store does not answer.
-    pub async fn read_reports(&self, store: &Arc<Store>) -> Option<Rc<[NodeReport]>> {
+    pub(super) async fn read_reports(&self, store: &Arc<Store>) -> Option<Rc<[NodeReport]>> {
         let mut last = self.0.lock().await;
         let known = last.take().filter(|last| Arc::ptr_eq(last.link.store(), store));
         let reading = match known {

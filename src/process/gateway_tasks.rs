@@ -25,7 +25,7 @@ use sluicegate_store::Store;
 const LAST_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Must be created and changed on the local runtime of the control thread.
-pub struct GatewayTasks {
+pub(super) struct GatewayTasks {
     current: Arc<ArcSwap<Gateway>>,
     file_watch: JoinHandle<()>,
     ban_sharing: Option<JoinSet<()>>,
@@ -47,7 +47,7 @@ impl GatewayTasks {
     ///
     /// # Errors
     /// The snapshot thread cannot be started.
-    pub fn start_all(
+    pub(super) fn start_all(
         current: Arc<ArcSwap<Gateway>>,
         entries_changed: Rc<Notify>,
     ) -> io::Result<GatewayTasks> {
@@ -70,7 +70,7 @@ impl GatewayTasks {
     }
 
     /// Switches all tasks from `before` to `gateway`, which is in force now.
-    pub fn switch_gateway(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
+    pub(super) fn switch_gateway(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
         self.file_watch.abort();
         self.file_watch = tokio::spawn(watch_files(gateway.config.account.clone()));
         self.upstream_tasks.restart_all(&gateway.upstreams);
@@ -94,12 +94,12 @@ impl GatewayTasks {
     }
 
     /// The changes of operators that all gateways know; `None` = there is no store.
-    pub fn entry_sharing(&self) -> Option<&EntrySharing> {
+    pub(super) fn entry_sharing(&self) -> Option<&EntrySharing> {
         self.entry_sharing.as_ref()
     }
 
     /// Restarts the snapshots if their file changed.
-    pub fn update_snapshot(&mut self, gateway: &Arc<Gateway>) {
+    pub(super) fn update_snapshot(&mut self, gateway: &Arc<Gateway>) {
         let path = self.snapshots.as_ref().map(|(path, _)| path);
         if path == gateway.config.state.snapshot.as_ref() {
             return;
@@ -112,19 +112,19 @@ impl GatewayTasks {
     }
 
     /// The file of the snapshots, and the reason if the last one was not written.
-    pub fn snapshot_status(&self) -> Option<(&Path, Option<String>)> {
+    pub(super) fn snapshot_status(&self) -> Option<(&Path, Option<String>)> {
         self.snapshots.as_ref().map(|(path, snapshots)| (path.as_path(), snapshots.last_fault()))
     }
 
     /// Stops the snapshots, which another process writes from now on.
-    pub fn release_snapshot(&mut self) {
+    pub(super) fn release_snapshot(&mut self) {
         if let Some((_, snapshots)) = self.snapshots.take() {
             snapshots.stop_unsaved();
         }
     }
 
     /// Sends the last spans, deregisters the gateway from the store, and writes the last snapshot.
-    pub async fn shut_down(self) {
+    pub(super) async fn shut_down(self) {
         if let Some(export) = self.span_export {
             export.flush_and_end().await;
         }

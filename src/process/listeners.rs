@@ -18,7 +18,7 @@ use sluicegate_proxy::downstream::listener_protocol::ListenerProtocol;
 use sluicegate_proxy::downstream::worker_thread::WorkerCommand;
 
 #[derive(Default)]
-pub struct Listeners {
+pub(super) struct Listeners {
     listeners: Vec<OpenListener>,
     last_id: u64,
     /// Passed sockets that no listener uses so far.
@@ -35,7 +35,7 @@ struct OpenListener {
 }
 
 /// A change of the listeners; all that could fail has succeeded.
-pub struct PreparedListeners {
+pub(super) struct PreparedListeners {
     /// The listeners that stay, by id, with their new protocols.
     kept: Vec<(u64, ListenerProtocol)>,
     /// New listeners, with the workers' handles on their sockets.
@@ -50,7 +50,7 @@ type ListenerChanges = (Vec<(usize, WorkerCommand)>, Vec<u64>, bool);
 
 impl Listeners {
     /// `spare` are sockets that a later configuration may use.
-    pub fn new(bound: Vec<BoundListener>, spare: OpenSockets) -> Listeners {
+    pub(super) fn new(bound: Vec<BoundListener>, spare: OpenSockets) -> Listeners {
         let mut listeners = Listeners { spare_sockets: spare, ..Listeners::default() };
         for bound in bound {
             listeners.add_listener(bound);
@@ -77,7 +77,7 @@ impl Listeners {
     }
 
     /// The addresses of all listeners, for people.
-    pub fn display_addresses(&self) -> Vec<String> {
+    pub(super) fn display_addresses(&self) -> Vec<String> {
         self.listeners.iter().map(|open| open.display_address.clone()).collect()
     }
 
@@ -85,7 +85,7 @@ impl Listeners {
     ///
     /// # Errors
     /// The process is out of descriptors.
-    pub fn accept_commands(&self, workers: usize) -> io::Result<Vec<(usize, WorkerCommand)>> {
+    pub(super) fn accept_commands(&self, workers: usize) -> io::Result<Vec<(usize, WorkerCommand)>> {
         let mut commands = Vec::new();
         for open in &self.listeners {
             commands.extend(listener_commands(
@@ -102,7 +102,7 @@ impl Listeners {
     ///
     /// # Errors
     /// A sentence that names the address and the reason; then nothing has changed.
-    pub fn prepare_change(
+    pub(super) fn prepare_change(
         &self,
         listen: &[ListenConfig],
         workers: usize,
@@ -136,7 +136,7 @@ impl Listeners {
     }
 
     /// Puts `prepared` in force.
-    pub fn apply_change(&mut self, prepared: PreparedListeners, workers: usize) -> ListenerChanges {
+    pub(super) fn apply_change(&mut self, prepared: PreparedListeners, workers: usize) -> ListenerChanges {
         let PreparedListeners { kept: mut protocols, added, spare } = prepared;
         self.spare_sockets = spare;
         let (mut accept, mut close, mut recheck) = (Vec::new(), Vec::new(), false);
@@ -168,7 +168,7 @@ impl Listeners {
 
     /// Takes over the files of unix sockets from the process that made them: removes each when its listener closes, or
     /// at once without a listener.
-    pub fn adopt_socket_files(&mut self, files: Vec<PathBuf>) {
+    pub(super) fn adopt_socket_files(&mut self, files: Vec<PathBuf>) {
         for file in files {
             let target = BindTarget::Unix(file.clone());
             let file_guard = SocketFileGuard::new(file);
@@ -184,7 +184,7 @@ impl Listeners {
     ///
     /// # Errors
     /// The process is out of descriptors.
-    pub fn export_sockets(&self) -> io::Result<Vec<(BindTarget, BoundSockets)>> {
+    pub(super) fn export_sockets(&self) -> io::Result<Vec<(BindTarget, BoundSockets)>> {
         let mut all = self.spare_sockets.clone_handles()?;
         for open in &self.listeners {
             all.add_sockets(open.target.clone(), open.sockets.clone_handles()?);
@@ -193,7 +193,7 @@ impl Listeners {
     }
 
     /// Drops all sockets and keeps their files: another process has taken over.
-    pub fn release_sockets(&mut self) {
+    pub(super) fn release_sockets(&mut self) {
         for open in self.listeners.drain(..) {
             if let Some(file_guard) = open.socket_file {
                 file_guard.keep_file();
@@ -202,7 +202,7 @@ impl Listeners {
     }
 
     /// Closes the handles kept here; the workers close their own.
-    pub fn close_all(&mut self) {
+    pub(super) fn close_all(&mut self) {
         self.listeners.clear();
     }
 }

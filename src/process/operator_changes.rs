@@ -28,7 +28,7 @@ const ADOPT_INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// The reason why it is not made.
-pub async fn request_change(
+pub(super) async fn request_change(
     commands: &mpsc::Sender<ControlCommand>,
     change: OperatorChange,
 ) -> Result<OperatorOutcome, OperatorFault> {
@@ -39,7 +39,7 @@ pub async fn request_change(
 }
 
 /// Removes the rest of each grant after its end. Never returns.
-pub async fn remove_ended_grants(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
+pub(super) async fn remove_ended_grants(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
     loop {
         let changed = control.gateway_changed.notified();
         let next_end = control.current.load().next_grant_end();
@@ -65,7 +65,7 @@ pub async fn remove_ended_grants(control: Rc<ControlThread>, commands: mpsc::Sen
 }
 
 /// Adopts the changes of all gateways each time there are new ones. Never returns.
-pub async fn adopt_entries(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
+pub(super) async fn adopt_entries(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
     loop {
         control.entries_changed.notified().await;
         while let Err(fault) = request_change(&commands, OperatorChange::UseEntries).await {
@@ -79,7 +79,10 @@ pub async fn adopt_entries(control: Rc<ControlThread>, commands: mpsc::Sender<Co
 }
 
 impl ControlThread {
-    pub async fn apply_change(&self, change: OperatorChange) -> Result<OperatorOutcome, OperatorFault> {
+    pub(super) async fn apply_change(
+        &self,
+        change: OperatorChange,
+    ) -> Result<OperatorOutcome, OperatorFault> {
         let (gateway, now) = (self.current.load_full(), Now::read_clock());
         match change {
             OperatorChange::ResetKey { limit, key, tier } => {
@@ -193,7 +196,7 @@ impl ControlThread {
     }
 
     /// Makes all workers use `gateway`. Nothing can fail here.
-    pub async fn put_in_force(&self, gateway: &Arc<Gateway>) {
+    pub(super) async fn put_in_force(&self, gateway: &Arc<Gateway>) {
         gateway.apply_numbers(&Now::read_clock);
         self.current.store(gateway.clone());
         self.workers.send_to_all(|| WorkerCommand::UseGateway(gateway.clone())).await;

@@ -51,7 +51,10 @@ fn is_same_problem(one: &str, other: &str) -> bool {
 impl ControlThread {
     /// Reads the file again and puts it in force, or returns the reason against it. Problems of files that have changed
     /// since they were `found` are not reported: the files are being written.
-    pub async fn reload_config(&self, found: Option<Vec<FileFingerprint>>) -> Result<Reloaded, AdminError> {
+    pub(super) async fn reload_config(
+        &self,
+        found: Option<Vec<FileFingerprint>>,
+    ) -> Result<Reloaded, AdminError> {
         // The files are unchanged since the last attempt, so the same problem is not reported again.
         let again = found.as_ref().is_some_and(|found| *found == *self.files.borrow());
         if !again {
@@ -151,7 +154,7 @@ impl ControlThread {
     }
 
     /// Registers the values known here with `metrics`, and with the metrics that continue them. Call it once.
-    pub fn register_metrics(&self, metrics: &Metrics) {
+    pub(super) fn register_metrics(&self, metrics: &Metrics) {
         let limits = self.connection_limits.clone();
         metrics.watch_process(values::CONNECTIONS, Vec::new(), move || limits.open_count() as u64);
         self.history.clone().register_metrics(metrics);
@@ -216,7 +219,7 @@ async fn reread_files(files: &[FileFingerprint]) -> Option<Vec<FileFingerprint>>
 /// Checks the files at the interval of the configuration in force. Requests a reload when they have changed and were
 /// equal in two consecutive checks, so that a half-written file is left alone. Each content is tried once, unless
 /// something other than the files blocked it.
-pub async fn watch_config(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
+pub(super) async fn watch_config(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
     let mut known = control.files.borrow().clone();
     let mut tried = known.clone();
     let mut changed: Option<Vec<FileFingerprint>> = None;

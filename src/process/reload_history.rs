@@ -14,7 +14,7 @@ use sluicegate_proxy::gateway::Gateway;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// The outcomes of reloads, and the gateways that still exist.
-pub struct ReloadHistory {
+pub(super) struct ReloadHistory {
     started: Now,
     applied: AtomicU64,
     rejected: AtomicU64,
@@ -26,7 +26,7 @@ pub struct ReloadHistory {
 
 /// The last attempt to put a configuration in force.
 #[derive(Debug, Clone)]
-pub struct ReloadAttempt {
+pub(super) struct ReloadAttempt {
     pub shown: LastReload,
     /// The same configuration may succeed later.
     pub is_blocked: bool,
@@ -34,7 +34,7 @@ pub struct ReloadAttempt {
 
 impl ReloadHistory {
     /// Begins with `gateway`, the first one in force.
-    pub fn new(gateway: &Arc<Gateway>) -> Arc<ReloadHistory> {
+    pub(super) fn new(gateway: &Arc<Gateway>) -> Arc<ReloadHistory> {
         Arc::new(ReloadHistory {
             started: Now::read_clock(),
             applied: AtomicU64::new(0),
@@ -46,11 +46,11 @@ impl ReloadHistory {
     }
 
     /// When the process began to serve, in milliseconds since 1970.
-    pub fn started_at_ms(&self) -> u64 {
+    pub(super) fn started_at_ms(&self) -> u64 {
         self.started.to_unix_ns() / 1_000_000
     }
 
-    pub fn register_metrics(self: Arc<ReloadHistory>, metrics: &Metrics) {
+    pub(super) fn register_metrics(self: Arc<ReloadHistory>, metrics: &Metrics) {
         let watch = |metric, result: Option<&str>, read: fn(&ReloadHistory) -> u64| {
             let history = self.clone();
             let labels = result.map(|result| ("result", result.to_owned())).into_iter().collect();
@@ -66,7 +66,7 @@ impl ReloadHistory {
     }
 
     /// Records that `gateway` is in force, and its changes against the previous one.
-    pub fn record_applied(&self, gateway: &Arc<Gateway>, changes: &str) {
+    pub(super) fn record_applied(&self, gateway: &Arc<Gateway>, changes: &str) {
         self.track_gateway(gateway);
         self.applied.fetch_add(1, Relaxed);
         self.applied_at.store(unix_seconds(), Relaxed);
@@ -74,14 +74,14 @@ impl ReloadHistory {
     }
 
     /// Counts `gateway` among the live ones until it is gone.
-    pub fn track_gateway(&self, gateway: &Arc<Gateway>) {
+    pub(super) fn track_gateway(&self, gateway: &Arc<Gateway>) {
         let mut gateways = self.gateways.lock();
         gateways.retain(|gateway| gateway.strong_count() > 0);
         gateways.push(Arc::downgrade(gateway));
     }
 
     /// Records a rejected configuration and the reason.
-    pub fn record_rejected(&self, why: &str, is_blocked: bool) {
+    pub(super) fn record_rejected(&self, why: &str, is_blocked: bool) {
         self.rejected.fetch_add(1, Relaxed);
         self.record_attempt("failed", is_blocked, why);
     }
@@ -91,17 +91,17 @@ impl ReloadHistory {
         *self.last.lock() = Some(ReloadAttempt { shown, is_blocked });
     }
 
-    pub fn last_attempt(&self) -> Option<ReloadAttempt> {
+    pub(super) fn last_attempt(&self) -> Option<ReloadAttempt> {
         self.last.lock().clone()
     }
 
     /// Counted from 1.
-    pub fn generation(&self) -> u64 {
+    pub(super) fn generation(&self) -> u64 {
         1 + self.applied.load(Relaxed)
     }
 
     /// Seconds since the process began to serve.
-    pub fn uptime_seconds(&self) -> u64 {
+    pub(super) fn uptime_seconds(&self) -> u64 {
         Now::read_clock().ns_since(self.started) / SECOND_NS
     }
 }

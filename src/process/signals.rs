@@ -21,21 +21,21 @@ use sluicegate_proxy::gateway::Gateway;
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// The signals that must not end a starting process.
-pub struct EarlySignals {
+pub(super) struct EarlySignals {
     hang_up: Signal,
     user_1: Signal,
     user_2: Signal,
 }
 
 /// All signals that the process handles.
-pub struct Signals {
+pub(super) struct Signals {
     early: EarlySignals,
     terminate: Signal,
     interrupt: Signal,
 }
 
 /// The receivers of the commands that signals cause.
-pub struct SignalRelay {
+pub(super) struct SignalRelay {
     pub commands: mpsc::Sender<ControlCommand>,
     pub current: Arc<ArcSwap<Gateway>>,
 }
@@ -45,7 +45,7 @@ impl EarlySignals {
     ///
     /// # Errors
     /// A handler cannot be installed.
-    pub fn catch_early(runtime: &LocalRuntime) -> io::Result<EarlySignals> {
+    pub(super) fn catch_early(runtime: &LocalRuntime) -> io::Result<EarlySignals> {
         let _within = runtime.enter();
         Ok(EarlySignals {
             hang_up: signal(SignalKind::hangup())?,
@@ -58,7 +58,7 @@ impl EarlySignals {
     ///
     /// # Errors
     /// A handler cannot be installed.
-    pub fn with_termination(self, runtime: &LocalRuntime) -> io::Result<Signals> {
+    pub(super) fn with_termination(self, runtime: &LocalRuntime) -> io::Result<Signals> {
         let _within = runtime.enter();
         Ok(Signals {
             early: self,
@@ -70,7 +70,7 @@ impl EarlySignals {
 
 impl Signals {
     /// Resolves at TERM or INT; relays the commands of the other signals meanwhile.
-    pub async fn wait_for_stop(&mut self, relay: &SignalRelay) {
+    pub(super) async fn wait_for_stop(&mut self, relay: &SignalRelay) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return,
@@ -83,7 +83,7 @@ impl Signals {
     }
 
     /// Resolves at a TERM or INT that is distinct from the one at `first`; `None` = there was none so far.
-    pub async fn wait_for_second_stop(&mut self, relay: &SignalRelay, mut first: Option<Instant>) {
+    pub(super) async fn wait_for_second_stop(&mut self, relay: &SignalRelay, mut first: Option<Instant>) {
         loop {
             self.wait_for_stop(relay).await;
             match first {

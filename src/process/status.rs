@@ -13,7 +13,7 @@ use sluicegate_store::node_reports::NodeReport;
 use sluicegate_store::{BreakerState, StoreServerState};
 
 impl ControlThread {
-    pub async fn read_status(&self) -> Status {
+    pub(super) async fn read_status(&self) -> Status {
         let gateway = self.current.load_full();
         let redis = self.read_redis(&gateway).await;
         let now = Now::read_clock();

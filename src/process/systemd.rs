@@ -19,7 +19,7 @@ const UNNAMED: &str = "unknown";
 ///
 /// # Errors
 /// One is not a listening stream socket.
-pub fn take_passed_sockets() -> Result<OpenSockets, String> {
+pub(super) fn take_passed_sockets() -> Result<OpenSockets, String> {
     let mut fds = ListenFd::from_env();
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
@@ -56,7 +56,7 @@ fn check_listening(socket: &impl AsFd) -> io::Result<()> {
 }
 
 /// Notifies that the process serves, and from now on feeds the watchdog at half its timeout.
-pub fn notify_ready() {
+pub(super) fn notify_ready() {
     send_states(&[NotifyState::Ready]);
     if let Some(timeout) = sd_notify::watchdog_enabled() {
         tokio::spawn(async move {
@@ -69,7 +69,7 @@ pub fn notify_ready() {
     }
 }
 
-pub fn notify_reloading() {
+pub(super) fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send_states(&[NotifyState::Reloading, now]),
         Err(error) => tracing::debug!(%error, "cannot read the clock for systemd"),
@@ -77,7 +77,7 @@ pub fn notify_reloading() {
 }
 
 /// Notifies of these states.
-pub fn send_states(states: &[NotifyState<'_>]) {
+pub(super) fn send_states(states: &[NotifyState<'_>]) {
     // Without systemd this does nothing.
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "cannot notify systemd");

@@ -15,21 +15,21 @@ use sluicegate_proxy::gateway::worker::Worker;
 /// A worker that has not answered by then is busy or ends.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-pub struct Workers {
+pub(super) struct Workers {
     commands: Vec<mpsc::UnboundedSender<(WorkerCommand, CommandDone)>>,
     /// `None` = end at once.
     drain: RefCell<Option<watch::Sender<bool>>>,
 }
 
 /// Carries no message; closed when every worker has ended.
-pub type WorkersEnded = mpsc::UnboundedReceiver<()>;
+pub(super) type WorkersEnded = mpsc::UnboundedReceiver<()>;
 
 impl Workers {
     /// Starts one thread per inbox; none accepts connections yet.
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn start_threads(
+    pub(super) fn start_threads(
         gateway: &Arc<Gateway>,
         limits: &Arc<ConnectionLimits>,
         inboxes: Vec<WorkerInbox>,
@@ -57,12 +57,12 @@ impl Workers {
         Ok((workers, ended))
     }
 
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.commands.len()
     }
 
     /// Sends each command to the worker with its index, and waits until all are done.
-    pub async fn send_commands(&self, commands: impl IntoIterator<Item = (usize, WorkerCommand)>) {
+    pub(super) async fn send_commands(&self, commands: impl IntoIterator<Item = (usize, WorkerCommand)>) {
         let (done, mut all_done) = mpsc::channel(1);
         for (worker, command) in commands {
             if let Some(sender) = self.commands.get(worker) {
@@ -75,12 +75,12 @@ impl Workers {
     }
 
     /// [`Workers::send_commands`] with one command for every worker.
-    pub async fn send_to_all(&self, command: impl Fn() -> WorkerCommand) {
+    pub(super) async fn send_to_all(&self, command: impl Fn() -> WorkerCommand) {
         self.send_commands((0..self.count()).map(|worker| (worker, command()))).await;
     }
 
     /// Runs `inspect` in every worker, and returns the results of those that answer in time.
-    pub async fn inspect<T: Send + 'static>(
+    pub(super) async fn inspect<T: Send + 'static>(
         &self,
         inspect: impl Fn(&Worker) -> T + Clone + Send + 'static,
     ) -> Vec<T> {
@@ -95,14 +95,14 @@ impl Workers {
     }
 
     /// Makes all workers finish their open connections and end.
-    pub fn begin_drain(&self) {
+    pub(super) fn begin_drain(&self) {
         if let Some(drain) = &*self.drain.borrow() {
             let _ = drain.send(true);
         }
     }
 
     /// Makes all workers end at once.
-    pub fn end_now(&self) {
+    pub(super) fn end_now(&self) {
         self.drain.take();
     }
 }

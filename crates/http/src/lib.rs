@@ -1,11 +1,12 @@
 //! HTTP on both sides of the gateway: client sockets, the facts of a request, servers, the usage of a response.
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 /// The atomic types of the files that `tests/interleavings` compiles with those of loom.
 mod atomics {
-    pub use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
+    pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 }
 
 // Client sockets, TLS, the PROXY protocol, RESP, deadlines.

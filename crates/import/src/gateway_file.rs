@@ -28,17 +28,17 @@ pub(super) struct PlannedField {
 }
 
 impl PlannedField {
-    pub fn new(name: &str, value: impl Into<String>, note: impl Into<String>) -> PlannedField {
+    pub(crate) fn new(name: &str, value: impl Into<String>, note: impl Into<String>) -> PlannedField {
         PlannedField { name: name.to_owned(), value: value.into(), note: note.into() }
     }
 
     /// A field without a note.
-    pub fn plain(name: &str, value: impl Into<String>) -> PlannedField {
+    pub(crate) fn plain(name: &str, value: impl Into<String>) -> PlannedField {
         PlannedField::new(name, value, "")
     }
 
     /// A mapping; `None` if it has no fields.
-    pub fn map(name: &str, fields: &[(impl AsRef<str>, impl AsRef<str>)]) -> Option<PlannedField> {
+    pub(crate) fn map(name: &str, fields: &[(impl AsRef<str>, impl AsRef<str>)]) -> Option<PlannedField> {
         (!fields.is_empty()).then(|| PlannedField::plain(name, flow_map(fields)))
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct SourceText {
 
 impl SourceText {
     /// Reads a regular file of at most 8 MiB, or stdin if the path is `-`.
-    pub fn read(path: &Path) -> Result<SourceText, ImportFault> {
+    pub(crate) fn read(path: &Path) -> Result<SourceText, ImportFault> {
         let name = if path == Path::new(STDIN) { "stdin".to_owned() } else { path.display().to_string() };
         let start = ImportedLine::start_of(&name);
         let bytes = match path == Path::new(STDIN) {
@@ -34,7 +34,7 @@ impl SourceText {
         Ok(SourceText { name, text })
     }
 
-    pub fn start(&self) -> ImportedLine {
+    pub(crate) fn start(&self) -> ImportedLine {
         ImportedLine::start_of(&self.name)
     }
 }

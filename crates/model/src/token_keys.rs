@@ -10,7 +10,7 @@ use sluicegate_base::file::FileContent;
 pub struct TokenKeys(Vec<TokenKey>);
 
 #[derive(Debug, Clone)]
-pub struct TokenKey {
+pub(crate) struct TokenKey {
     /// `None` = the key serves tokens with any key id.
     pub id: Option<String>,
     pub algorithms: Vec<Algorithm>,

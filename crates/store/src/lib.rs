@@ -28,11 +28,12 @@
 //! ([`share_secret`]). All of these have one tag, and so one hash slot in a Cluster.
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 /// The atomic types of the files that `tests/interleavings` compiles with those of loom.
 mod atomics {
-    pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 }
 mod background_take;
 mod debts;

@@ -120,7 +120,7 @@ pub(super) fn read_gateway(admin: &AdminConfig, chosen: Option<&str>) -> Result<
 }
 
 impl GatewayReading {
-    pub fn parse_answers(
+    pub(super) fn parse_answers(
         status: Value,
         limits: Value,
         limit: Option<String>,
@@ -139,7 +139,7 @@ impl GatewayReading {
         })
     }
 
-    pub fn render_json(&self) -> String {
+    pub(super) fn render_json(&self) -> String {
         format!("{:#}\n", self.answers)
     }
 }

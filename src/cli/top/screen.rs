@@ -36,12 +36,12 @@ pub(super) struct TopScreen {
 }
 
 impl TopScreen {
-    pub fn new(reading: GatewayReading, colors: bool) -> TopScreen {
+    pub(super) fn new(reading: GatewayReading, colors: bool) -> TopScreen {
         TopScreen { reading, read_at: Instant::now(), trouble: None, chosen: None, colors }
     }
 
     /// Keeps the old numbers if there are no new ones.
-    pub fn update(&mut self, outcome: Result<GatewayReading, AdminFault>) {
+    pub(super) fn update(&mut self, outcome: Result<GatewayReading, AdminFault>) {
         match outcome {
             Ok(reading) => {
                 self.reading = reading;
@@ -52,7 +52,7 @@ impl TopScreen {
         }
     }
 
-    pub fn chosen_limit(&self) -> Option<&str> {
+    pub(super) fn chosen_limit(&self) -> Option<&str> {
         self.chosen.as_deref()
     }
 
@@ -63,13 +63,13 @@ impl TopScreen {
     }
 
     /// Chooses the limit so many rows below.
-    pub fn choose_neighbor(&mut self, step: isize) {
+    pub(super) fn choose_neighbor(&mut self, step: isize) {
         let last = self.reading.limits.len().saturating_sub(1);
         let row = self.chosen_row().map_or(0, |row| row.saturating_add_signed(step).min(last));
         self.chosen = self.reading.limits.get(row).map(|limit| limit.limit.clone());
     }
 
-    pub fn draw(&self, frame: &mut Frame) {
+    pub(super) fn draw(&self, frame: &mut Frame) {
         let part = |heading, columns, rows| Part { heading, columns, rows };
         let limits = part("limits".to_owned(), LIMIT_COLUMNS, limit_rows(&self.reading));
         let keys = part(describe_keys(&self.reading), KEY_COLUMNS, key_rows(&self.reading));

@@ -134,36 +134,36 @@ impl AdminError {
 
 impl Answer {
     /// Text for people, JSON for programs.
-    pub fn forms(text: String, json: &impl Serialize) -> Answer {
+    pub(super) fn forms(text: String, json: &impl Serialize) -> Answer {
         AnswerContent::Forms { text, json: render_json(json) }.into()
     }
 
     /// JSON for every caller.
-    pub fn json(value: &impl Serialize) -> Answer {
+    pub(super) fn json(value: &impl Serialize) -> Answer {
         Answer::fixed(JSON, render_json(value))
     }
 
     /// Text for every caller.
-    pub fn text(text: &'static str) -> Answer {
+    pub(super) fn text(text: &'static str) -> Answer {
         Answer::fixed(TEXT, Bytes::from_static(text.as_bytes()))
     }
 
     /// A body of any `kind` with status 200.
-    pub fn fixed(kind: &'static str, body: impl Into<AdminBody>) -> Answer {
+    pub(super) fn fixed(kind: &'static str, body: impl Into<AdminBody>) -> Answer {
         AnswerContent::Fixed { kind, body: body.into() }.into()
     }
 
     /// Records the change that the endpoint made.
-    pub fn with_change(self, change: Change) -> Answer {
+    pub(super) fn with_change(self, change: Change) -> Answer {
         Answer { change: Some(change), ..self }
     }
 
-    pub fn with_headers(self, headers: Vec<(HeaderName, HeaderValue)>) -> Answer {
+    pub(super) fn with_headers(self, headers: Vec<(HeaderName, HeaderValue)>) -> Answer {
         Answer { headers, ..self }
     }
 
     /// The form that the caller asks for; of an error JSON also for a caller that sends JSON.
-    pub fn into_response(self, headers: &HeaderMap) -> Response<AdminBody> {
+    pub(super) fn into_response(self, headers: &HeaderMap) -> Response<AdminBody> {
         let is_error = !self.status.is_success();
         let (kind, body) = match self.content {
             AnswerContent::Fixed { kind, body } => (kind, body),

@@ -31,7 +31,7 @@ pub(super) enum CallerRejection {
 
 impl CallerPolicy {
     /// Authorizes the request from `address`. `public` endpoints need no token and accept any host.
-    pub fn check_request(
+    pub(super) fn check_request(
         &self,
         head: &Parts,
         address: SocketAddr,
@@ -56,7 +56,7 @@ impl CallerPolicy {
         secrets::find_secret(sent, all).map(|position| &self.0.tokens[position])
     }
 
-    pub fn needs_token(&self) -> bool {
+    pub(super) fn needs_token(&self) -> bool {
         !self.0.tokens.is_empty()
     }
 

@@ -41,7 +41,7 @@ pub(super) struct InUseGuard(Rc<ConnectionGuard>);
 impl AdminConnections {
     /// Waits until fewer than `most` are open. Closes the longest unused one; if none is unused, all are about to
     /// answer.
-    pub async fn make_room(&self, most: usize) {
+    pub(super) async fn make_room(&self, most: usize) {
         while self.open.borrow().len() >= most {
             if let Some(abort) = self.longest_unused() {
                 abort.abort();
@@ -56,7 +56,7 @@ impl AdminConnections {
         unused.min_by_key(|(since, _)| *since).map(|(_, abort)| abort.clone())
     }
 
-    pub fn track_connection(self: &Rc<AdminConnections>) -> ConnectionGuard {
+    pub(super) fn track_connection(self: &Rc<AdminConnections>) -> ConnectionGuard {
         let unused_since = Cell::new(Some(Instant::now()));
         let own = Rc::new(AdminConnection {
             ends_at: Cell::new(Instant::now() + CONNECTION_TIMEOUT),
@@ -70,19 +70,19 @@ impl AdminConnections {
 
 impl AdminConnection {
     /// Lets the connection last for `time` from now.
-    pub fn extend_for(&self, time: Duration) {
+    pub(super) fn extend_for(&self, time: Duration) {
         self.ends_at.set(self.ends_at.get().max(Instant::now() + time));
     }
 
     /// Closes the connection at once.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         if let Some(abort) = self.abort.get() {
             abort.abort();
         }
     }
 
     /// Resolves when the connection has lasted long enough.
-    pub async fn wait_for_end(&self) {
+    pub(super) async fn wait_for_end(&self) {
         while Instant::now() < self.ends_at.get() {
             tokio::time::sleep_until(self.ends_at.get()).await;
         }
@@ -91,7 +91,7 @@ impl AdminConnection {
 
 impl ConnectionGuard {
     /// Marks the connection as in use until the guard is dropped, together with the body of the answer.
-    pub fn mark_in_use(self: Rc<ConnectionGuard>) -> InUseGuard {
+    pub(super) fn mark_in_use(self: Rc<ConnectionGuard>) -> InUseGuard {
         self.own.unused_since.set(None);
         InUseGuard(self)
     }

@@ -64,7 +64,7 @@ pub(super) enum ParameterKind {
 }
 
 impl Parameter {
-    pub const fn in_path(
+    pub(super) const fn in_path(
         name: &'static str,
         kind: ParameterKind,
         example: &'static str,
@@ -73,7 +73,7 @@ impl Parameter {
         Parameter { name, default: None, kind, example, sentence }
     }
 
-    pub const fn in_query(
+    pub(super) const fn in_query(
         (name, default): (&'static str, &'static str),
         kind: ParameterKind,
         example: &'static str,
@@ -168,7 +168,7 @@ pub(super) struct AdminCaller {
 
 impl Endpoint {
     /// An endpoint that shows something, without parameters; a row of the table sets its other fields.
-    pub const READ: Endpoint = Endpoint {
+    pub(super) const READ: Endpoint = Endpoint {
         name: "",
         method: "GET",
         path: "",
@@ -180,16 +180,18 @@ impl Endpoint {
         handler: |_| Box::pin(std::future::ready(Err(AdminError::shutting_down()))),
     };
     /// An endpoint that changes something; a row of the table sets its other fields.
-    pub const CHANGE: Endpoint =
+    pub(super) const CHANGE: Endpoint =
         Endpoint { method: "POST", access: EndpointAccess::Change, ..Endpoint::READ };
 
     /// The parameters of the query with their defaults.
-    pub fn query_parameters(&self) -> impl Iterator<Item = (&'static Parameter, &'static str)> + use<> {
+    pub(super) fn query_parameters(
+        &self,
+    ) -> impl Iterator<Item = (&'static Parameter, &'static str)> + use<> {
         self.parameters.iter().filter_map(|parameter| Some((parameter, parameter.default?)))
     }
 
     /// The answer to a body that does not fit the endpoint.
-    pub fn reject_body(&self, why: &str) -> AdminError {
+    pub(super) fn reject_body(&self, why: &str) -> AdminError {
         let example = self.body.as_ref().map_or("{\"reason\": \"maintenance\"}", |body| body.example);
         AdminError::new(StatusCode::BAD_REQUEST, &format!("{why}; post e.g. {example}"))
     }
@@ -198,7 +200,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// The first such member.
-    pub fn check_members(&self, body: &Map<String, Value>) -> Result<(), AdminError> {
+    pub(super) fn check_members(&self, body: &Map<String, Value>) -> Result<(), AdminError> {
         let fields = self.body.as_ref().map_or(&[][..], |body| body.object.fields);
         let is_unknown = |name: &&String| fields.iter().all(|field| field.name != name.as_str());
         match body.keys().find(is_unknown) {
@@ -210,18 +212,18 @@ impl Endpoint {
 
 impl AdminRequest {
     /// The value of a parameter in the path; empty if the path has none of this name.
-    pub fn path_value(&self, name: &str) -> &str {
+    pub(super) fn path_value(&self, name: &str) -> &str {
         find_value(&self.path_values, name).unwrap_or_default()
     }
 
     /// The value of a parameter in the query, or its default.
-    pub fn query_value(&self, name: &str) -> &str {
+    pub(super) fn query_value(&self, name: &str) -> &str {
         let default = || self.endpoint.query_parameters().find(|(parameter, _)| parameter.name == name);
         find_value(&self.query_values, name).or_else(|| Some(default()?.1)).unwrap_or_default()
     }
 
     /// The value of an integer in the query.
-    pub fn query_number(&self, name: &str) -> usize {
+    pub(super) fn query_number(&self, name: &str) -> usize {
         self.query_value(name).parse().unwrap_or(usize::MAX)
     }
 
@@ -229,7 +231,7 @@ impl AdminRequest {
     ///
     /// # Errors
     /// The answer to a body that is none.
-    pub fn read_body<T: DeserializeOwned>(&self) -> Result<T, AdminError> {
+    pub(super) fn read_body<T: DeserializeOwned>(&self) -> Result<T, AdminError> {
         let body = Value::Object(self.body.clone());
         serde_json::from_value(body).map_err(|error| self.endpoint.reject_body(&error.to_string()))
     }
@@ -238,7 +240,7 @@ impl AdminRequest {
     ///
     /// # Errors
     /// The answer to a member that is no text.
-    pub fn body_text(&self, name: &str) -> Result<Option<&str>, AdminError> {
+    pub(super) fn body_text(&self, name: &str) -> Result<Option<&str>, AdminError> {
         match self.body.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),

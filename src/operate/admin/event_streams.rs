@@ -34,7 +34,7 @@ struct EventStream {
 
 impl EventStreams {
     /// Opens a stream over `connection` that begins with `first`; `None` if too many are open.
-    pub fn open_stream(&self, connection: &Rc<AdminConnection>, first: Bytes) -> Option<AdminBody> {
+    pub(super) fn open_stream(&self, connection: &Rc<AdminConnection>, first: Bytes) -> Option<AdminBody> {
         let mut streams = self.0.borrow_mut();
         streams.retain(|stream| !stream.events.is_closed());
         if streams.len() >= STREAMS_MAX {
@@ -50,12 +50,12 @@ impl EventStreams {
     }
 
     /// True if a stream has a reader.
-    pub fn has_readers(&self) -> bool {
+    pub(super) fn has_readers(&self) -> bool {
         self.0.borrow().iter().any(|stream| !stream.events.is_closed())
     }
 
     /// Sends `event` to every stream with a reader that keeps up, and ends old streams and those without a reader.
-    pub fn send_event(&self, event: &Bytes) {
+    pub(super) fn send_event(&self, event: &Bytes) {
         let now = Instant::now();
         self.0.borrow_mut().retain_mut(|stream| {
             stream.missed = match stream.events.try_send(event.clone()) {
@@ -72,7 +72,7 @@ impl EventStreams {
     }
 
     /// Ends all streams.
-    pub fn close_all(&self) {
+    pub(super) fn close_all(&self) {
         self.0.borrow_mut().clear();
     }
 }

@@ -36,7 +36,7 @@ json_object! {
 
 impl KeyStatus {
     /// `tier`: that of the caller.
-    pub fn of_key(
+    pub(super) fn of_key(
         gateway: &Gateway,
         limit: LimitId,
         key: &HeavyKey,
@@ -59,7 +59,7 @@ impl KeyStatus {
 }
 
 impl KeyGrant {
-    pub fn find(gateway: &Gateway, limit: LimitId, key: &HeavyKey, now: Now) -> Option<KeyGrant> {
+    pub(super) fn find(gateway: &Gateway, limit: LimitId, key: &HeavyKey, now: Now) -> Option<KeyGrant> {
         let limit = &gateway.config.limits[limit.0];
         let id = grant_key(key).id_in(limit);
         let is_own = |grant: &&GrantConfig| grant.key.id_in(limit) == id && grant.until_ns > now.0;

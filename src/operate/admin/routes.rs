@@ -18,7 +18,7 @@ pub(super) enum EndpointRoute {
 }
 
 impl EndpointRoute {
-    pub fn find(endpoints: &'static [Endpoint], method: &str, path: &str) -> EndpointRoute {
+    pub(super) fn find(endpoints: &'static [Endpoint], method: &str, path: &str) -> EndpointRoute {
         let same_path = endpoints.iter().filter_map(|endpoint| Some((endpoint, match_path(endpoint, path)?)));
         let mut same_path: Vec<_> = same_path.collect();
         // A HEAD is a GET without its body.

@@ -35,12 +35,12 @@ pub(super) struct AdminService {
 }
 
 impl AdminService {
-    pub fn new(state: AdminState, policy: CallerPolicy) -> AdminService {
+    pub(super) fn new(state: AdminState, policy: CallerPolicy) -> AdminService {
         AdminService { state, policy }
     }
 
     /// Answers a request that came over `connection` from `peer`.
-    pub async fn answer_request(
+    pub(super) async fn answer_request(
         self,
         request: Request<Incoming>,
         peer: SocketAddr,

@@ -82,18 +82,18 @@ const RESULTS: [&str; 2] = ["ok", "refused"];
 pub(super) struct ChangeCounts(Vec<(&'static str, [AtomicU64; RESULTS.len()])>);
 
 impl ChangeCounts {
-    pub fn new(endpoints: impl Iterator<Item = &'static str>) -> ChangeCounts {
+    pub(super) fn new(endpoints: impl Iterator<Item = &'static str>) -> ChangeCounts {
         ChangeCounts(endpoints.map(|name| (name, Default::default())).collect())
     }
 
-    pub fn count_change(&self, name: &str, is_ok: bool) {
+    pub(super) fn count_change(&self, name: &str, is_ok: bool) {
         if let Some((_, counts)) = self.0.iter().find(|(known, _)| *known == name) {
             counts[usize::from(!is_ok)].fetch_add(1, Relaxed);
         }
     }
 
     /// Registers all counts with `metrics`, and with the metrics that continue them. Call it once.
-    pub fn register_metrics(self: &Arc<ChangeCounts>, metrics: &Metrics) {
+    pub(super) fn register_metrics(self: &Arc<ChangeCounts>, metrics: &Metrics) {
         for (at, (name, _)) in self.0.iter().enumerate() {
             for (result, word) in RESULTS.into_iter().enumerate() {
                 let counts = self.clone();

@@ -30,7 +30,7 @@ pub(super) struct TrafficSample {
 
 impl TrafficSample {
     /// Reads the counters now; the names of `before`, the previous sample, are used again.
-    pub fn take(gateway: &Gateway, at: Now, before: Option<&TrafficSample>) -> TrafficSample {
+    pub(super) fn take(gateway: &Gateway, at: Now, before: Option<&TrafficSample>) -> TrafficSample {
         let before = before.filter(|before| before.generation == gateway.generation);
         let (limits, limit_names, upstream_names) = match before {
             Some(before) => {
@@ -60,14 +60,14 @@ impl TrafficSample {
     }
 
     /// The limits of each name, with their name and counts.
-    pub fn limits(&self) -> impl Iterator<Item = (LimitId, &str, &DecisionCounts)> {
+    pub(super) fn limits(&self) -> impl Iterator<Item = (LimitId, &str, &DecisionCounts)> {
         let named = self.limits.iter().zip(self.limit_names.iter());
         named.zip(&self.limit_counts).map(|((limit, name), counts)| (*limit, &**name, counts))
     }
 
     /// Finds the counts that a limit of the later sample `seen` had here: by its place there and its name; zero for one
     /// that was not there.
-    pub fn counts_before(&self, seen: &TrafficSample) -> impl Fn(usize, &str) -> DecisionCounts {
+    pub(super) fn counts_before(&self, seen: &TrafficSample) -> impl Fn(usize, &str) -> DecisionCounts {
         // Rarely different: for a minute after a reload.
         let is_same = self.generation == seen.generation;
         let by_name = || self.limit_names.iter().enumerate().map(|(at, name)| (&**name, at)).collect();
@@ -79,7 +79,7 @@ impl TrafficSample {
     }
 
     /// The response times of the upstream that is at `at` in the sample `seen`.
-    pub fn times_of(&self, seen: &TrafficSample, at: usize) -> Option<&BucketCounts> {
+    pub(super) fn times_of(&self, seen: &TrafficSample, at: usize) -> Option<&BucketCounts> {
         let name = seen.upstream_names.get(at)?;
         let at = match self.generation == seen.generation {
             true => at,

@@ -15,14 +15,14 @@ use sluicegate_proxy::gateway::heavy_keys::report::{
 use sluicegate_proxy::gateway::heavy_keys::{CountedLimit, REFUSALS_MAX};
 
 /// The most keys that are listed at once.
-pub const TOP_MAX: usize = 1000;
+pub(super) const TOP_MAX: usize = 1000;
 
 impl ControlThread {
     /// The keys of a limit that ask most or are refused most, at most [`TOP_MAX`] of them, the heaviest first.
     ///
     /// # Errors
     /// There is no such limit, or names are not kept.
-    pub async fn heavy_keys(
+    pub(super) async fn heavy_keys(
         &self,
         limit: &str,
         by: HeavyBy,
@@ -36,12 +36,12 @@ impl ControlThread {
     ///
     /// # Errors
     /// There is no such limit, or the text names no key of it.
-    pub async fn find_key(&self, limit: &str, text: &str) -> Result<HeavyKey, KeyLookupError> {
+    pub(super) async fn find_key(&self, limit: &str, text: &str) -> Result<HeavyKey, KeyLookupError> {
         read_key(&self.workers, &self.current.load_full(), limit, text).await
     }
 
     /// The last refusals, the latest first.
-    pub async fn recent_refusals(&self) -> Vec<RecentRefusal> {
+    pub(super) async fn recent_refusals(&self) -> Vec<RecentRefusal> {
         read_refusals(&self.workers, &self.current.load_full()).await
     }
 }

@@ -15,31 +15,31 @@ use rustix::net::{
 };
 
 /// Sockets in one packet; the kernel takes 253.
-pub const SOCKETS_MAX: usize = 64;
+pub(crate) const SOCKETS_MAX: usize = 64;
 /// Bytes of text in one packet; more than the longest path.
 const TEXT_MAX: usize = 8 * 1024;
 /// Room for [`SOCKETS_MAX`] descriptors.
 const RIGHTS_SPACE: usize = rustix::cmsg_space!(ScmRights(SOCKETS_MAX));
 
 /// One end of the channel. Sending and receiving block.
-pub struct FdChannel(OwnedFd);
+pub(crate) struct FdChannel(OwnedFd);
 
 /// The text and the sockets of a packet.
-pub type FdMessage = (Vec<u8>, Vec<OwnedFd>);
+pub(crate) type FdMessage = (Vec<u8>, Vec<OwnedFd>);
 
 impl FdChannel {
     /// One end for this process, and one for a child.
     ///
     /// # Errors
     /// The process is out of descriptors.
-    pub fn socket_pair() -> io::Result<(FdChannel, OwnedFd)> {
+    pub(crate) fn socket_pair() -> io::Result<(FdChannel, OwnedFd)> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((FdChannel(ours), theirs))
     }
 
     /// The end that this process received as its standard input; `None` if that is something else.
-    pub fn from_stdin() -> Option<FdChannel> {
+    pub(crate) fn from_stdin() -> Option<FdChannel> {
         let end = io::stdin().as_fd().try_clone_to_owned().ok()?;
         let kind = rustix::net::sockopt::socket_type(&end).ok()?;
         if kind != SocketType::SEQPACKET {
@@ -55,7 +55,7 @@ impl FdChannel {
     ///
     /// # Errors
     /// The timeout cannot be set.
-    pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+    pub(crate) fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         set_socket_timeout(&self.0, Timeout::Recv, Some(timeout))?;
         Ok(set_socket_timeout(&self.0, Timeout::Send, Some(timeout))?)
     }
@@ -64,7 +64,7 @@ impl FdChannel {
     ///
     /// # Errors
     /// The other side is gone, or does not receive in time.
-    pub fn send_message(&self, text: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(crate) fn send_message(&self, text: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); RIGHTS_SPACE];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !sockets.is_empty() && !control.push(SendAncillaryMessage::ScmRights(sockets)) {
@@ -79,7 +79,7 @@ impl FdChannel {
     ///
     /// # Errors
     /// The other side is gone, or sends nothing in time.
-    pub fn receive_message(&self) -> io::Result<FdMessage> {
+    pub(crate) fn receive_message(&self) -> io::Result<FdMessage> {
         let mut space = [MaybeUninit::uninit(); RIGHTS_SPACE];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut text = vec![0; TEXT_MAX];

@@ -19,24 +19,24 @@ use sluicegate_limit::snapshot::{self, SnapshotReader};
 use sluicegate_proxy::downstream::bind::{BindTarget, BoundSockets, OpenSockets};
 
 /// Marks a process as the new one of an upgrade.
-pub const UPGRADE_VARIABLE: &str = "SLUICEGATE_UPGRADE";
+pub(crate) const UPGRADE_VARIABLE: &str = "SLUICEGATE_UPGRADE";
 /// Time for each step of the old process, which closes its connections gracefully and writes its counters, which may be
 /// many.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The kinds of packets.
-pub const TCP: &[u8] = b"tcp ";
-pub const UNIX: &[u8] = b"unix ";
+pub(crate) const TCP: &[u8] = b"tcp ";
+pub(crate) const UNIX: &[u8] = b"unix ";
 /// Sockets that systemd passed to the old process.
-pub const SYSTEMD: &[u8] = b"systemd ";
-pub const ADMIN: &[u8] = b"admin ";
-pub const ALL: &[u8] = b"all";
-pub const READY: &[u8] = b"ready";
-pub const COUNTERS: &[u8] = b"counters";
-pub const SERVING: &[u8] = b"serving";
+pub(crate) const SYSTEMD: &[u8] = b"systemd ";
+pub(crate) const ADMIN: &[u8] = b"admin ";
+pub(crate) const ALL: &[u8] = b"all";
+pub(crate) const READY: &[u8] = b"ready";
+pub(crate) const COUNTERS: &[u8] = b"counters";
+pub(crate) const SERVING: &[u8] = b"serving";
 
 /// The sockets of the old process, and the channel to it.
-pub struct ReceivedHandover {
+pub(crate) struct ReceivedHandover {
     channel: FdChannel,
     pub sockets: OpenSockets,
     /// Files of unix sockets, which belong to the old process until this one serves.
@@ -50,7 +50,7 @@ impl ReceivedHandover {
     ///
     /// # Errors
     /// The old process does not send everything.
-    pub fn receive_handover() -> Result<Option<ReceivedHandover>, String> {
+    pub(crate) fn receive_handover() -> Result<Option<ReceivedHandover>, String> {
         if std::env::var_os(UPGRADE_VARIABLE).is_none() {
             return Ok(None);
         }
@@ -98,14 +98,14 @@ impl ReceivedHandover {
     }
 
     /// The admin listener, if its address is unchanged.
-    pub fn take_admin(&mut self, address: SocketAddr) -> Option<TcpListener> {
+    pub(crate) fn take_admin(&mut self, address: SocketAddr) -> Option<TcpListener> {
         self.admin.take_if(|(theirs, _)| *theirs == address).map(|(_, listener)| listener)
     }
 
     /// Sends `ready`, and receives the counters of the old process, which judges no request from then on, and its
     /// sections; older releases send the counters alone. Without an answer counters start fresh: this process has the
     /// sockets and must serve.
-    pub fn receive_counters(&self) -> (Option<SnapshotReader>, HandoverSections) {
+    pub(crate) fn receive_counters(&self) -> (Option<SnapshotReader>, HandoverSections) {
         let lost = |reason: &str| tracing::warn!(reason, "the counters of the old process are lost");
         let received = self.channel.send_message(READY, &[]).and_then(|()| self.channel.receive_message());
         let mut files = match received {
@@ -126,7 +126,7 @@ impl ReceivedHandover {
     }
 
     /// Sends `serving`.
-    pub fn notify_serving(&self) {
+    pub(crate) fn notify_serving(&self) {
         if let Err(error) = self.channel.send_message(SERVING, &[]) {
             tracing::warn!(%error, "the old process cannot be notified");
         }

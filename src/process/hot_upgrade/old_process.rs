@@ -31,10 +31,10 @@ const SERVING_TIMEOUT: Duration = Duration::from_secs(5);
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The sockets to hand over: those of listeners, and that of the admin listener.
-pub type HandoverSockets = (Vec<(BindTarget, BoundSockets)>, Option<(SocketAddr, TcpListener)>);
+pub(crate) type HandoverSockets = (Vec<(BindTarget, BoundSockets)>, Option<(SocketAddr, TcpListener)>);
 
 /// A new process that is ready to serve; dropping this before it serves kills it.
-pub struct Successor {
+pub(crate) struct Successor {
     pid: u32,
     pending: Arc<PendingChild>,
     channel: FdChannel,
@@ -42,7 +42,7 @@ pub struct Successor {
 
 /// The new process until it serves. It must not outlive this process unseen if this one ends meanwhile.
 #[derive(Default)]
-pub struct PendingChild(Mutex<ChildState>);
+pub(crate) struct PendingChild(Mutex<ChildState>);
 
 #[derive(Default)]
 enum ChildState {
@@ -58,7 +58,10 @@ enum ChildState {
 ///
 /// # Errors
 /// The reason why it is not ready; then it has ended.
-pub fn start_successor(handover: &HandoverSockets, pending: Arc<PendingChild>) -> Result<Successor, String> {
+pub(crate) fn start_successor(
+    handover: &HandoverSockets,
+    pending: Arc<PendingChild>,
+) -> Result<Successor, String> {
     let failed = |error: io::Error| format!("the new process cannot be started: {error}");
     if rustix::process::getpid().is_init() {
         return Err("this is process 1, and its container or system ends with it".to_owned());
@@ -88,7 +91,7 @@ fn spawn_program(channel: OwnedFd) -> io::Result<Child> {
 ///
 /// # Errors
 /// There is no memory.
-pub fn write_state(gateway: &Arc<Gateway>) -> io::Result<[File; 2]> {
+pub(crate) fn write_state(gateway: &Arc<Gateway>) -> io::Result<[File; 2]> {
     let file = File::from(memfd_create("counters", MemfdFlags::CLOEXEC)?);
     let handover = HandoverCounters::for_gateway(gateway);
     snapshot::write_tables(file.try_clone()?, gateway.keys.secret(), &handover, &mut Vec::new())?;
@@ -117,7 +120,7 @@ fn send_sockets((listeners, admin): &HandoverSockets, channel: &FdChannel) -> io
 }
 
 impl Successor {
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
@@ -126,7 +129,7 @@ impl Successor {
     ///
     /// # Errors
     /// The reason why it does not serve; then it has ended.
-    pub fn hand_over(mut self, files: &[File]) -> Result<(), String> {
+    pub(crate) fn hand_over(mut self, files: &[File]) -> Result<(), String> {
         let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
         let handed = self
             .channel
@@ -229,7 +232,7 @@ impl PendingChild {
     }
 
     /// Ends a process that does not serve yet, and prevents any other; true when one serves in place of this one.
-    pub fn close_for_good(&self) -> bool {
+    pub(crate) fn close_for_good(&self) -> bool {
         let mut state = self.0.lock();
         match std::mem::replace(&mut *state, ChildState::Closed) {
             ChildState::Starting(child) => {

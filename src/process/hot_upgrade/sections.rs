@@ -18,17 +18,17 @@ use sluicegate_proxy::gateway::Gateway;
 const BYTES_MAX: u64 = 64 << 20;
 
 /// [`SavedNumbers`](sluicegate_proxy::gateway::SavedNumbers) of limits and bans.
-pub const NUMBERS: (&str, u32) = ("numbers", 1);
+pub(crate) const NUMBERS: (&str, u32) = ("numbers", 1);
 /// A list of [`SavedServer`](sluicegate_http::upstream::SavedServer).
-pub const SERVERS: (&str, u32) = ("servers", 1);
+pub(crate) const SERVERS: (&str, u32) = ("servers", 1);
 /// [`StoreHandover`](sluicegate_store::StoreHandover): the state of shared limits.
-pub const STORE: (&str, u32) = ("store", 1);
+pub(crate) const STORE: (&str, u32) = ("store", 1);
 /// [`SavedOperatorState`](sluicegate_proxy::gateway::SavedOperatorState): bans and grants.
-pub const OPERATORS: (&str, u32) = ("operators", 1);
+pub(crate) const OPERATORS: (&str, u32) = ("operators", 1);
 
 /// All sections of one process.
 #[derive(Debug, Default)]
-pub struct HandoverSections(Vec<HandoverSection>);
+pub(crate) struct HandoverSections(Vec<HandoverSection>);
 
 /// A name, its version and the content.
 type HandoverSection = (String, u32, Vec<u8>);
@@ -38,7 +38,7 @@ impl HandoverSections {
     ///
     /// # Errors
     /// The state cannot be serialized.
-    pub fn from_gateway(gateway: &Gateway) -> io::Result<HandoverSections> {
+    pub(crate) fn from_gateway(gateway: &Gateway) -> io::Result<HandoverSections> {
         let mut sections = HandoverSections::default();
         sections.add_section(STORE, &gateway.known_store())?;
         sections.add_section(NUMBERS, &gateway.save_limit_params())?;
@@ -54,7 +54,7 @@ impl HandoverSections {
     }
 
     /// `None` = the section is missing, has another version only, or is garbled, which is logged.
-    pub fn parse_section<T: DeserializeOwned>(&self, (name, version): (&str, u32)) -> Option<T> {
+    pub(crate) fn parse_section<T: DeserializeOwned>(&self, (name, version): (&str, u32)) -> Option<T> {
         let (_, _, content) = self.0.iter().find(|(one, own, _)| one == name && *own == version)?;
         let read = serde_json::from_slice(content);
         read.inspect_err(|error| tracing::warn!(section = name, %error, "the hand-over cannot be read")).ok()
@@ -64,7 +64,7 @@ impl HandoverSections {
     ///
     /// # Errors
     /// There is no memory.
-    pub fn write_memfd(&self) -> io::Result<File> {
+    pub(crate) fn write_memfd(&self) -> io::Result<File> {
         let mut bytes = Vec::new();
         for (name, version, content) in &self.0 {
             bytes.extend((name.len() as u32).to_le_bytes());
@@ -82,7 +82,7 @@ impl HandoverSections {
     ///
     /// # Errors
     /// The file cannot be read; a truncated file yields the sections before the cut.
-    pub fn read_memfd(mut file: File) -> io::Result<HandoverSections> {
+    pub(crate) fn read_memfd(mut file: File) -> io::Result<HandoverSections> {
         file.seek(SeekFrom::Start(0))?;
         let mut bytes = Vec::new();
         file.take(BYTES_MAX).read_to_end(&mut bytes)?;

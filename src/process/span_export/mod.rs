@@ -31,14 +31,14 @@ const FAULT_PAUSE: Duration = Duration::from_secs(1);
 const LAST_EXPORT: Duration = Duration::from_secs(1);
 
 /// The task that exports the spans of one tracer. Dropped, it goes on until no request uses that tracer.
-pub struct SpanExport {
+pub(super) struct SpanExport {
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
 impl SpanExport {
     /// `None` if the spans of `tracer` are exported already.
-    pub fn start(tracer: &Tracer) -> Option<SpanExport> {
+    pub(super) fn start(tracer: &Tracer) -> Option<SpanExport> {
         let (settings, spans) = tracer.config.otlp.clone().zip(tracer.take_receiver())?;
         let (stop, stopped) = watch::channel(false);
         let counts = tracer.counts.clone();
@@ -55,7 +55,7 @@ impl SpanExport {
     }
 
     /// Sends the remaining spans, and waits at most a second for it.
-    pub async fn flush_and_end(mut self) {
+    pub(super) async fn flush_and_end(mut self) {
         let _ = self.stop.send(true);
         if timeout(LAST_EXPORT, &mut self.task).await.is_err() {
             self.task.abort();

@@ -7,7 +7,7 @@ use super::record::LogRecord;
 use super::time::{self, LogTime};
 
 /// Fills `record` from a line. `None`: the line has another format; the record is then undefined.
-pub fn parse_line(line: &[u8], record: &mut LogRecord) -> Option<()> {
+pub(super) fn parse_line(line: &[u8], record: &mut LogRecord) -> Option<()> {
     let (before, (arrival_ns, is_exact), after) = find_date(line)?;
     record.arrival_ns = arrival_ns;
     record.is_whole_second = !is_exact;

@@ -12,7 +12,7 @@ use super::time;
 use sluicegate_limit::LimitOutcome;
 
 /// Fills `record` from a line. `None`: it is no JSON object with a `ts`; the record is then undefined.
-pub fn parse_line(line: &[u8], names: &mut HeaderNames, record: &mut LogRecord) -> Option<()> {
+pub(super) fn parse_line(line: &[u8], names: &mut HeaderNames, record: &mut LogRecord) -> Option<()> {
     let mut reader = serde_json::Deserializer::from_str(str::from_utf8(line).ok()?);
     reader.deserialize_map(LineVisitor { names, record }).ok()?;
     reader.end().ok()

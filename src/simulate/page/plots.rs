@@ -8,7 +8,7 @@ use crate::simulate::replay::timeline::{RequestTimeline, TimePart};
 use sluicegate_base::escape;
 
 /// One bar of a distribution.
-pub struct BarRow {
+pub(super) struct BarRow {
     pub label: String,
     pub value: u64,
     /// The class of its colour.
@@ -16,7 +16,7 @@ pub struct BarRow {
 }
 
 /// The text with all characters escaped that mean something in HTML, in elements and in quoted attributes.
-pub fn escape_html(text: &str) -> String {
+pub(super) fn escape_html(text: &str) -> String {
     // A control character shows nothing and may confuse a reader who copies it.
     let text = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
     let mut out = Vec::with_capacity(text.len());
@@ -25,7 +25,7 @@ pub fn escape_html(text: &str) -> String {
 }
 
 /// Requests over time, stacked: admitted, waited, rejected.
-pub fn draw_timeline(out: &mut String, timeline: &RequestTimeline) {
+pub(super) fn draw_timeline(out: &mut String, timeline: &RequestTimeline) {
     let parts = &timeline.parts;
     let highest = parts.iter().map(|part| part.requests).max().unwrap_or(0).max(1) as f64;
     let _ = write!(
@@ -61,7 +61,7 @@ pub fn draw_timeline(out: &mut String, timeline: &RequestTimeline) {
 }
 
 /// A distribution: a bar for each row.
-pub fn draw_bars(out: &mut String, rows: &[BarRow]) {
+pub(super) fn draw_bars(out: &mut String, rows: &[BarRow]) {
     let highest = rows.iter().map(|row| row.value).max().unwrap_or(0).max(1) as f64;
     out.push_str("<div class=scroll><table>");
     for BarRow { label, value, color } in rows {
@@ -72,7 +72,7 @@ pub fn draw_bars(out: &mut String, rows: &[BarRow]) {
 }
 
 /// One bar; `share` is from 0 to 1.
-pub fn draw_bar(out: &mut String, share: f64, color: &str) {
+pub(super) fn draw_bar(out: &mut String, share: f64, color: &str) {
     let _ = write!(
         out,
         "<svg class=bar viewBox=\"0 0 100 1\" preserveAspectRatio=none aria-hidden=true>\
@@ -83,7 +83,7 @@ pub fn draw_bar(out: &mut String, share: f64, color: &str) {
 }
 
 /// The smallest burst by rate, both on logarithmic scales, with the chosen point.
-pub fn draw_curve(out: &mut String, curve: &[CurvePoint], chosen: &str) {
+pub(super) fn draw_curve(out: &mut String, curve: &[CurvePoint], chosen: &str) {
     let bounds = |value: &dyn Fn(&CurvePoint) -> f64| {
         let all = curve.iter().map(value);
         let (least, most) =

@@ -17,7 +17,7 @@ use sluicegate_model::LimitId;
 
 /// The requests that wait or hold slots.
 #[derive(Default)]
-pub struct WaitRoom {
+pub(super) struct WaitRoom {
     stays: Slab<Stay>,
     /// Moments at which a stay has to be looked at, in order; those of a stay that has changed since are void.
     moments: BinaryHeap<Reverse<(Now, u64, usize)>>,
@@ -47,7 +47,7 @@ enum StayState {
 }
 
 /// The end of a request's wait.
-pub struct EndedWait {
+pub(super) struct EndedWait {
     pub arrival: Now,
     pub asked: Box<[DemandedLimit]>,
     pub waited_ns: u64,
@@ -69,7 +69,7 @@ impl Wake for ReplayWaker {
 
 impl WaitRoom {
     /// Adds a request that waits since `now`. `timeout` is that of its location.
-    pub fn add_waiting(
+    pub(super) fn add_waiting(
         &mut self,
         queued: Queued,
         now: Now,
@@ -85,17 +85,17 @@ impl WaitRoom {
     }
 
     /// Adds a request that holds slots from `now` on.
-    pub fn add_holding(&mut self, permit: ChainPermit, now: Now, hold_ns: u64) {
+    pub(super) fn add_holding(&mut self, permit: ChainPermit, now: Now, hold_ns: u64) {
         let place = self.insert(StayState::Holds(permit), now, None, hold_ns, &[]);
         self.schedule(place, Now(now.0.saturating_add(hold_ns)));
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.stays.is_empty()
     }
 
     /// Lets the time pass until `until`: requests go when their turn comes, and give their slots back at their end.
-    pub fn pass_time(&mut self, until: Now, ended: &mut impl FnMut(EndedWait)) {
+    pub(super) fn pass_time(&mut self, until: Now, ended: &mut impl FnMut(EndedWait)) {
         while let Some(Reverse((at, id, place))) = self.moments.peek().copied() {
             if at > until {
                 return;
@@ -110,7 +110,7 @@ impl WaitRoom {
     }
 
     /// Looks at the requests that were woken, by one that went or that was judged.
-    pub fn look_at_woken(&mut self, now: Now, ended: &mut impl FnMut(EndedWait)) {
+    pub(super) fn look_at_woken(&mut self, now: Now, ended: &mut impl FnMut(EndedWait)) {
         loop {
             let Some((place, id)) = self.woken.lock().pop() else { return };
             if self.stays.get(place).is_some_and(|stay| stay.id == id) {

@@ -48,7 +48,7 @@ pub(super) struct StepTally {
 // === impl RequestEnd ===
 
 impl RequestEnd {
-    pub fn new(outcome: &PipelineOutcome) -> RequestEnd {
+    pub(super) fn new(outcome: &PipelineOutcome) -> RequestEnd {
         let by_limit = outcome.limit.map_or(RejectionCause::UpstreamStop, RejectionCause::Limit);
         let cause = match outcome.verdict {
             Verdict::Admit | Verdict::Wait => None,
@@ -66,11 +66,11 @@ impl RequestEnd {
         }
     }
 
-    pub fn is_admitted(&self) -> bool {
+    pub(super) fn is_admitted(&self) -> bool {
         self.cause.is_none()
     }
 
-    pub fn has_waited(&self) -> bool {
+    pub(super) fn has_waited(&self) -> bool {
         self.is_admitted() && self.wait_ns > 0
     }
 }
@@ -78,7 +78,7 @@ impl RequestEnd {
 // === impl RejectionCause ===
 
 impl RejectionCause {
-    pub fn name(self, gateway: &Gateway) -> &str {
+    pub(super) fn name(self, gateway: &Gateway) -> &str {
         match self {
             RejectionCause::Limit(limit) => &gateway.limits[limit.0].name,
             RejectionCause::Fault(fault) => fault.cause(),
@@ -92,7 +92,7 @@ impl RejectionCause {
 
 impl StepTally {
     /// Counts the end of the request at `index`.
-    pub fn count(&mut self, index: u64, end: &RequestEnd) {
+    pub(super) fn count(&mut self, index: u64, end: &RequestEnd) {
         increment(&mut self.statuses, end.status);
         let Some(cause) = end.cause else {
             self.admitted += 1;

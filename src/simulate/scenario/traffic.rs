@@ -44,7 +44,7 @@ pub(super) struct RequestTemplate {
 // === impl StepSchedule ===
 
 impl<'s> StepSchedule<'s> {
-    pub fn new(scenario: &'s Scenario) -> StepSchedule<'s> {
+    pub(super) fn new(scenario: &'s Scenario) -> StepSchedule<'s> {
         let first = |(step, of): (usize, &ScenarioStep)| Reverse((as_ns(of.at), step, 0));
         StepSchedule { steps: &scenario.steps, next: scenario.steps.iter().enumerate().map(first).collect() }
     }
@@ -76,7 +76,7 @@ fn as_ns(span: std::time::Duration) -> u64 {
 impl RequestTemplate {
     /// # Errors
     /// As [`ParsedQuery::parse_query`].
-    pub fn new(step: &ScenarioStep, listen: &[ListenConfig]) -> Result<RequestTemplate, String> {
+    pub(super) fn new(step: &ScenarioStep, listen: &[ListenConfig]) -> Result<RequestTemplate, String> {
         let mut query = ParsedQuery::parse_query(&step.query, listen)?;
         let body = Bytes::from(query.data.take().unwrap_or_default());
         if !body.is_empty() {
@@ -90,7 +90,7 @@ impl RequestTemplate {
         Ok(RequestTemplate { query, listener, body, from: step.from.clone() })
     }
 
-    pub fn make_request(&self, index: u64) -> (Request<RequestBody>, ArrivingConnection) {
+    pub(super) fn make_request(&self, index: u64) -> (Request<RequestBody>, ArrivingConnection) {
         let mut request = Request::new(RequestBody::at_hand(self.body.clone()));
         *request.method_mut() = self.query.method.clone();
         *request.uri_mut() = self.query.uri.clone();
@@ -100,7 +100,7 @@ impl RequestTemplate {
     }
 
     /// The networks take turns, and in each of them the addresses.
-    pub fn address(&self, index: u64) -> IpAddr {
+    pub(super) fn address(&self, index: u64) -> IpAddr {
         let networks = self.from.len() as u64;
         let (turn, network) = (index / networks, &self.from[(index % networks) as usize]);
         let bits = network.max_prefix_len() - network.prefix_len();

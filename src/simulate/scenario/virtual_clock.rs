@@ -21,7 +21,7 @@ const TIMER_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
 impl VirtualClock {
-    pub fn start() -> io::Result<VirtualClock> {
+    pub(super) fn start() -> io::Result<VirtualClock> {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
         let zero = runtime.block_on(async { Now::read_clock() });
         Ok(VirtualClock { runtime, zero })
@@ -29,7 +29,7 @@ impl VirtualClock {
 
     /// Runs `work` from the next whole second on, at which the time of day is `start` since 1970. Tasks that it leaves
     /// behind end with it.
-    pub fn run_from<T>(&self, start: Duration, work: impl Future<Output = T>) -> T {
+    pub(super) fn run_from<T>(&self, start: Duration, work: impl Future<Output = T>) -> T {
         let local = LocalSet::new();
         local.block_on(&self.runtime, async {
             let passed = Now::read_clock().ns_since(self.zero) % SECOND_NS;

@@ -34,12 +34,12 @@ const LOG_SPAN_NS: u64 = 1_000_000_000;
 impl ActiveBans {
     /// True if any ban is active: one load while there is none.
     #[inline]
-    pub fn any_active(&self, now: Now) -> bool {
+    pub(super) fn any_active(&self, now: Now) -> bool {
         self.count.load(Relaxed) > 0 && self.count_active(now) > 0
     }
 
     /// The number of active bans.
-    pub fn count_active(&self, now: Now) -> usize {
+    pub(super) fn count_active(&self, now: Now) -> usize {
         if self.count.load(Relaxed) > 0 && self.next_end.load(Relaxed) <= now.0 {
             self.expire_ended(&mut self.inner.lock(), now);
         }
@@ -47,13 +47,13 @@ impl ActiveBans {
     }
 
     /// Adds a ban that starts now; returns [`super::BanStart::log_skipped`].
-    pub fn start_ban(&self, end: u64, now: Now) -> Option<u64> {
+    pub(super) fn start_ban(&self, end: u64, now: Now) -> Option<u64> {
         self.add_ban(end, now);
         self.try_log(now)
     }
 
     /// Returns [`super::BanStart::log_skipped`] for a ban that was added already.
-    pub fn try_log(&self, now: Now) -> Option<u64> {
+    pub(super) fn try_log(&self, now: Now) -> Option<u64> {
         let mut inner = self.inner.lock();
         if now.ns_since(inner.logged_since) >= LOG_SPAN_NS {
             (inner.logged_since, inner.logged) = (now, 0);
@@ -66,14 +66,14 @@ impl ActiveBans {
         Some(std::mem::take(&mut inner.unlogged))
     }
 
-    pub fn add_ban(&self, end: u64, now: Now) {
+    pub(super) fn add_ban(&self, end: u64, now: Now) {
         let mut inner = self.inner.lock();
         inner.ends.push(Reverse(end));
         self.expire_ended(&mut inner, now);
     }
 
     /// Removes a ban that was lifted, by its end.
-    pub fn remove_ban(&self, end: u64, now: Now) {
+    pub(super) fn remove_ban(&self, end: u64, now: Now) {
         let mut inner = self.inner.lock();
         let mut is_removed = false;
         inner.ends.retain(|Reverse(other)| {

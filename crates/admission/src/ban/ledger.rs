@@ -35,12 +35,12 @@ struct BanEntry {
 // === impl BanLedger ===
 
 impl BanLedger {
-    pub fn cursor(&self) -> BanCursor {
+    pub(super) fn cursor(&self) -> BanCursor {
         self.cursor
     }
 
     /// Moves on to the store's cursor `next`. If the store lost its memory, every ban is to be reported again.
-    pub fn advance_cursor(&mut self, next: BanCursor) {
+    pub(super) fn advance_cursor(&mut self, next: BanCursor) {
         if self.cursor.is_lost_in(next) {
             self.unreported.extend(self.bans.keys());
         }
@@ -48,7 +48,7 @@ impl BanLedger {
     }
 
     /// Records a ban that the store announced.
-    pub fn record_known(&mut self, id: u128, until: Now, repeats: u32, now: Now) {
+    pub(super) fn record_known(&mut self, id: u128, until: Now, repeats: u32, now: Now) {
         let is_longer = |entry: &BanEntry| entry.until.0 > until.0.saturating_add(SAME_BAN_NS);
         if !self.bans.get(&id).is_some_and(is_longer) && self.insert_ban(id, BanEntry { until, repeats }, now)
         {
@@ -57,14 +57,14 @@ impl BanLedger {
     }
 
     /// Records a ban that the store does not know.
-    pub fn record_unreported(&mut self, id: u128, until: Now, repeats: u32, now: Now) {
+    pub(super) fn record_unreported(&mut self, id: u128, until: Now, repeats: u32, now: Now) {
         if self.insert_ban(id, BanEntry { until, repeats }, now) {
             self.unreported.insert(id);
         }
     }
 
     /// Forgets a ban that was lifted, so that it is not reported again.
-    pub fn forget_ban(&mut self, id: u128) {
+    pub(super) fn forget_ban(&mut self, id: u128) {
         self.bans.remove(&id);
         self.unreported.remove(&id);
     }
@@ -84,7 +84,7 @@ impl BanLedger {
     }
 
     /// Bans to report, as many as fit into one call; `lasts_us` gives the length of a ban by its repeats.
-    pub fn unreported_batch(&mut self, now: Now, lasts_us: impl Fn(u32) -> u64) -> Vec<(u128, Ban)> {
+    pub(super) fn unreported_batch(&mut self, now: Now, lasts_us: impl Fn(u32) -> u64) -> Vec<(u128, Ban)> {
         let mut found = Vec::new();
         while found.len() < CLIENTS_PER_CALL
             && let Some(id) = self.unreported.pop_first()
@@ -101,13 +101,13 @@ impl BanLedger {
         found
     }
 
-    pub fn mark_reported(&mut self, bans: &[(u128, Ban)]) {
+    pub(super) fn mark_reported(&mut self, bans: &[(u128, Ban)]) {
         for (id, _) in bans {
             self.unreported.remove(id);
         }
     }
 
-    pub fn has_unreported(&self) -> bool {
+    pub(super) fn has_unreported(&self) -> bool {
         !self.unreported.is_empty()
     }
 }

@@ -59,7 +59,12 @@ impl Default for StrikeOutbox {
 
 impl StrikeOutbox {
     /// Queues one strike; false if there is no room for another client.
-    pub fn add_strike(&self, key: &CounterKey, now: Now, client: impl FnOnce() -> ClientIdentity) -> bool {
+    pub(super) fn add_strike(
+        &self,
+        key: &CounterKey,
+        now: Now,
+        client: impl FnOnce() -> ClientIdentity,
+    ) -> bool {
         if let Some(entry) = self.clients.lock().get_mut(&key.id) {
             entry.add_one(now);
             return true;
@@ -80,17 +85,17 @@ impl StrikeOutbox {
     }
 
     /// Swaps the queued strikes with `strikes`, which must be empty.
-    pub fn swap_strikes(&self, strikes: &mut StrikesByClient) {
+    pub(super) fn swap_strikes(&self, strikes: &mut StrikesByClient) {
         std::mem::swap(&mut *self.clients.lock(), strikes);
     }
 
     /// Resolves when there is enough for a call.
-    pub async fn wait_batch(&self) {
+    pub(super) async fn wait_batch(&self) {
         self.batch_ready.notified().await;
     }
 
     /// Lifts for one call. They wait on until [`StrikeOutbox::finish_lifts`].
-    pub fn take_lifts(&self, now: Now) -> Vec<StrikeReport> {
+    pub(super) fn take_lifts(&self, now: Now) -> Vec<StrikeReport> {
         let mut lifts = self.lifts.lock();
         lifts.retain(|_, until| *until > now);
         let report = |(client, until): (&SharedKey, &Now)| {
@@ -99,7 +104,7 @@ impl StrikeOutbox {
         lifts.iter().take(CLIENTS_PER_CALL).map(report).collect()
     }
 
-    pub fn finish_lifts(&self, sent: &[StrikeReport]) {
+    pub(super) fn finish_lifts(&self, sent: &[StrikeReport]) {
         let mut lifts = self.lifts.lock();
         for report in sent {
             lifts.remove(&report.client);

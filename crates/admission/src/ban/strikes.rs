@@ -98,7 +98,7 @@ impl PersistentEntry for ClientRecord {
 
 impl Strikes {
     /// Adds one strike and returns the number of strikes in the last `period_ns`.
-    pub fn add_strike(
+    pub(super) fn add_strike(
         &mut self,
         now: Now,
         period_ns: u64,
@@ -114,19 +114,19 @@ impl Strikes {
         self.older_count + self.newest_count
     }
 
-    pub fn clear(&mut self, pool: &mut StrikePool) {
+    pub(super) fn clear(&mut self, pool: &mut StrikePool) {
         pool.release_times(self.first, self.last);
         *self = Strikes::default();
     }
 
     /// Encodes all strikes at the time of the oldest: no client is banned for detail that a snapshot lost.
-    pub fn encode_into(&self, pool: &StrikePool, out: &mut Vec<u8>) {
+    pub(super) fn encode_into(&self, pool: &StrikePool, out: &mut Vec<u8>) {
         let oldest = (self.first as usize).checked_sub(1).and_then(|index| pool.times.get(index));
         out.extend(oldest.map_or(self.newest, |time| time.at).to_le_bytes());
         out.extend((self.older_count + self.newest_count).to_le_bytes());
     }
 
-    pub fn decode_from(bytes: &mut &[u8], shift: ClockShift) -> Option<Strikes> {
+    pub(super) fn decode_from(bytes: &mut &[u8], shift: ClockShift) -> Option<Strikes> {
         let newest = shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?));
         let newest_count = u32::from_le_bytes(take_bytes(bytes)?);
         // Far more than any ban needs, with room to add as many again.
@@ -199,7 +199,7 @@ impl StrikePool {
 
 impl StrikeBudget {
     /// `times` strikes may be stored in all pools together.
-    pub fn new(times: usize) -> StrikeBudget {
+    pub(super) fn new(times: usize) -> StrikeBudget {
         StrikeBudget(AtomicUsize::new(times))
     }
 

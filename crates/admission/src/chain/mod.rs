@@ -189,12 +189,12 @@ impl Deref for ChainedLimit {
 // === impl SharedDemand ===
 
 impl SharedDemand {
-    pub fn is_dry_run(&self) -> bool {
+    pub(crate) fn is_dry_run(&self) -> bool {
         self.limit.is_dry_run() || self.units.unenforced
     }
 
     /// The question to the store about one of its rates.
-    pub fn to_question(&self, rate: usize) -> StoreQuestion<'_> {
+    pub(crate) fn to_question(&self, rate: usize) -> StoreQuestion<'_> {
         let mut question = StoreQuestion::new(&self.limit, rate, self.key, self.units.cost);
         (question.item.limit_index, question.item.dry_run) = (self.limit_index, self.is_dry_run());
         question

@@ -88,11 +88,11 @@ mod unix_ns {
 
     use super::Now;
 
-    pub fn serialize<S: Serializer>(moment: &Now, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(moment: &Now, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u64(moment.to_unix_ns())
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Now, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Now, D::Error> {
         u64::deserialize(from).map(Now::from_unix_ns)
     }
 }

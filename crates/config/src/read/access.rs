@@ -38,7 +38,7 @@ const EXCERPT_MAX: usize = 40;
 
 impl<'a> IpSetReader<'a> {
     /// Relative paths of lists start at `folder`.
-    pub fn read_sets(root: &FieldReader<'a>, folder: &Path) -> IpSetReader<'a> {
+    pub(crate) fn read_sets(root: &FieldReader<'a>, folder: &Path) -> IpSetReader<'a> {
         let mut sets = IpSetReader::default();
         for (key, value) in root.find(&root_fields::IP_SETS).map(|value| value.entries()).unwrap_or_default()
         {
@@ -57,7 +57,7 @@ impl<'a> IpSetReader<'a> {
     }
 
     /// One or more networks and names of sets; `none` = no address.
-    pub fn read_networks(&self, value: &FieldValue<'_>) -> NetworkList {
+    pub(crate) fn read_networks(&self, value: &FieldValue<'_>) -> NetworkList {
         let mut networks = NetworkList::default();
         if value.is_word("none") {
             return networks;
@@ -89,7 +89,7 @@ impl<'a> IpSetReader<'a> {
     }
 
     /// All sets. Unused ones get a warning, so it comes after everything that may use a set.
-    pub fn collect_sets(&self) -> Vec<IpSetConfig> {
+    pub(crate) fn collect_sets(&self) -> Vec<IpSetConfig> {
         for (index, (set, value)) in self.list.iter().zip(&self.defined).enumerate() {
             if !self.used.borrow().contains(&index) {
                 let message = format!("the address set `{}` is defined and never used", set.name);

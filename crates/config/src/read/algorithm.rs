@@ -42,7 +42,7 @@ pub(crate) struct NumberReader<'f> {
 
 impl NumberReader<'_> {
     /// Reads the algorithm and its fields; `None` after an error.
-    pub fn read_algorithm(self) -> Option<Algorithm> {
+    pub(crate) fn read_algorithm(self) -> Option<Algorithm> {
         let fields = self.fields;
         let kind = fields.read_valid(&limit::ALGORITHM)?;
         report_foreign_fields(fields, kind);

@@ -44,7 +44,7 @@ pub(crate) struct LimitReader<'a> {
 }
 
 impl<'a> LimitReader<'a> {
-    pub fn read_limits(
+    pub(crate) fn read_limits(
         root: &FieldReader<'a>,
         sets: &'a IpSetReader<'a>,
         state: &'a StateReader,
@@ -77,7 +77,7 @@ impl<'a> LimitReader<'a> {
     }
 
     /// A chain of names, views, inline limits and short rates, in the order of evaluation.
-    pub fn read_chain(&mut self, value: &FieldValue<'_>, owner: &str) -> ReadChain {
+    pub(crate) fn read_chain(&mut self, value: &FieldValue<'_>, owner: &str) -> ReadChain {
         let mut chain = ReadChain::default();
         if value.is_word("none") {
             return chain;
@@ -239,7 +239,7 @@ impl<'a> LimitReader<'a> {
     }
 
     /// Reports the limits of a chain that count requests in flight, for a place where nothing gives slots back.
-    pub fn refuse_slots(&self, chain: &ReadChain, value: &FieldValue<'_>) {
+    pub(crate) fn refuse_slots(&self, chain: &ReadChain, value: &FieldValue<'_>) {
         for id in &chain.limits {
             let config = &self.list[*id];
             let is_inline = self.defined.iter().all(|(defined, _)| defined != id);
@@ -279,7 +279,7 @@ impl<'a> LimitReader<'a> {
     }
 
     /// All limits, followed by the shadows; unused ones get a warning, unless calls may name them.
-    pub fn into_limits(mut self, has_service: bool) -> Vec<LimitConfig> {
+    pub(crate) fn into_limits(mut self, has_service: bool) -> Vec<LimitConfig> {
         for (index, value) in &self.defined {
             if !has_service && !self.used.contains(index) {
                 let name = &self.list[*index].name;

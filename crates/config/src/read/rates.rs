@@ -22,7 +22,7 @@ pub(crate) enum RateForm {
 
 impl RateForm {
     /// The form of the limit in `fields`, by its units and its first rate.
-    pub fn find_form(fields: &FieldReader<'_>) -> RateForm {
+    pub(crate) fn find_form(fields: &FieldReader<'_>) -> RateForm {
         let first = || fields.find(&limit::RATE)?.one_or_more().first()?.as_text();
         match (counts_bytes_alone(fields), first().is_some_and(is_size)) {
             (false, _) => RateForm::Units,
@@ -32,18 +32,18 @@ impl RateForm {
     }
 
     /// The form of a limit that was read before.
-    pub fn of_limit(limit: &LimitConfig) -> RateForm {
+    pub(crate) fn of_limit(limit: &LimitConfig) -> RateForm {
         if limit.counts_kib() { RateForm::Kib } else { RateForm::Units }
     }
 
     /// A rate in this form.
-    pub fn parse_rate(self, text: &str) -> Parsed<Rate> {
+    pub(crate) fn parse_rate(self, text: &str) -> Parsed<Rate> {
         self.check_form(text)?;
         if self == RateForm::Kib { parse_kib_rate(text) } else { scalars::parse_rate(text) }
     }
 
     /// An amount beside a rate in this form, e.g. `burst`; `parse` reads a number.
-    pub fn parse_amount(self, text: &str, parse: impl Fn(&str) -> Parsed<u64>) -> Parsed<u64> {
+    pub(crate) fn parse_amount(self, text: &str, parse: impl Fn(&str) -> Parsed<u64>) -> Parsed<u64> {
         self.check_form(text)?;
         if self == RateForm::Kib { parse_kib(text) } else { parse(text) }
     }
@@ -71,7 +71,7 @@ impl RateForm {
     }
 
     /// Amounts as the file would have them.
-    pub fn show_amount(self, amount: u64) -> String {
+    pub(crate) fn show_amount(self, amount: u64) -> String {
         match self {
             RateForm::Kib => show_kib(amount),
             RateForm::Units | RateForm::Bytes => amount.to_string(),

@@ -100,12 +100,12 @@ pub(crate) struct UpstreamTlsReader {
 type FileField = Field<OrWord<Text<PathBuf>>>;
 
 impl UpstreamTlsReader {
-    pub fn new(folder: PathBuf) -> UpstreamTlsReader {
+    pub(crate) fn new(folder: PathBuf) -> UpstreamTlsReader {
         UpstreamTlsReader { folder, system_store: OnceCell::new() }
     }
 
     /// The TLS settings for these servers; `None` if they use none. `named` is the value that lists the servers.
-    pub fn read_tls(
+    pub(crate) fn read_tls(
         &self,
         servers: &[UpstreamServerConfig],
         upstream: &FieldReader<'_>,
@@ -155,13 +155,17 @@ impl UpstreamTlsReader {
     }
 
     /// The authorities of the file that `ca` names; `None` for the word instead of a name.
-    pub fn read_authorities(&self, fields: &FieldReader<'_>, ca: &FileField) -> Option<Arc<RootCertStore>> {
+    pub(crate) fn read_authorities(
+        &self,
+        fields: &FieldReader<'_>,
+        ca: &FileField,
+    ) -> Option<Arc<RootCertStore>> {
         let load = |path: &Path| collect_authorities(load_certificates(path)?);
         fields.read_with(ca, |name| self.load_file(name, load)).flatten()
     }
 
     /// The certificate and key of the files that `cert` and `key` name.
-    pub fn read_identity(
+    pub(crate) fn read_identity(
         &self,
         fields: &FieldReader<'_>,
         cert: &FileField,

@@ -51,7 +51,7 @@ impl NamedUpstreams {
 
 impl<'a> UpstreamReader<'a> {
     /// Relative paths of certificates and keys start at `folder`.
-    pub fn read_upstreams(root: &FieldReader<'a>, folder: &Path) -> UpstreamReader<'a> {
+    pub(crate) fn read_upstreams(root: &FieldReader<'a>, folder: &Path) -> UpstreamReader<'a> {
         let mut upstreams = UpstreamReader {
             known: RefCell::default(),
             defined: Vec::new(),
@@ -78,7 +78,7 @@ impl<'a> UpstreamReader<'a> {
     }
 
     /// The upstream that a value names by its name, a URL or a unix socket.
-    pub fn resolve_name(&self, value: &FieldValue<'_>) -> Option<UpstreamId> {
+    pub(crate) fn resolve_name(&self, value: &FieldValue<'_>) -> Option<UpstreamId> {
         let text = value.parse_with(|text| Ok(text.to_owned()))?;
         let mut named = self.known.borrow_mut();
         let index = match named.by_name.get(&text) {
@@ -117,7 +117,7 @@ impl<'a> UpstreamReader<'a> {
     }
 
     /// All upstreams; unused ones get a warning.
-    pub fn into_upstreams(self) -> Vec<UpstreamConfig> {
+    pub(crate) fn into_upstreams(self) -> Vec<UpstreamConfig> {
         let named = self.known.into_inner();
         for (index, value) in &self.defined {
             if !named.used.contains(index) {

@@ -40,7 +40,7 @@ const COMPANIONS: [(&str, &[&str], &[&str]); 8] = [
 ];
 
 impl<'a> ForeignField<'a> {
-    pub fn new(
+    pub(super) fn new(
         section: &'static str,
         key: &MapKey,
         node: &'a Node,
@@ -61,7 +61,7 @@ impl<'a> ForeignField<'a> {
     }
 
     /// True if the message about another field covers this one too.
-    pub fn is_companion(&self) -> bool {
+    pub(super) fn is_companion(&self) -> bool {
         COMPANIONS.iter().any(|(section, names, others)| {
             *section == self.section
                 && names.contains(&self.name.as_str())
@@ -70,7 +70,7 @@ impl<'a> ForeignField<'a> {
     }
 
     /// The text to write instead, where no field of the section has the meaning.
-    pub fn explain(&self) -> Option<String> {
+    pub(super) fn explain(&self) -> Option<String> {
         let owned = |text: &str| Some(text.to_owned());
         if self.name == "<<" {
             return owned("merge keys are not supported; an alias such as *name can replace a whole value");
@@ -149,7 +149,7 @@ impl<'a> ForeignField<'a> {
     }
 
     /// The value of this field as `field`, for which it stands, would hold it.
-    pub fn translate_as(&self, field: &str) -> Option<String> {
+    pub(super) fn translate_as(&self, field: &str) -> Option<String> {
         let text = plain_text(self.node);
         Some(match (field, text) {
             ("path", Some(text)) => match text.split_once("Path") {

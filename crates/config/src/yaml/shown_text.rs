@@ -8,7 +8,7 @@ const TEXT_MAX: usize = 80;
 const ITEMS_MAX: usize = 8;
 
 /// A short value as it is written in the file, or `…`.
-pub fn show_node(node: &Node) -> String {
+pub(crate) fn show_node(node: &Node) -> String {
     match &node.content {
         NodeContent::Text(text) => show_text(&text.written),
         NodeContent::List(items) if (1..=ITEMS_MAX).contains(&items.len()) => {
@@ -25,13 +25,13 @@ pub fn show_node(node: &Node) -> String {
 }
 
 /// A field with its value as shown, or with `…` if that may be a secret.
-pub fn show_field(name: &str, value: &str) -> String {
+pub(crate) fn show_field(name: &str, value: &str) -> String {
     let value = if may_hold_secret(name) { "…" } else { value };
     format!("{}: {value}", show_text(name))
 }
 
 /// A short text as a value of the file, quoted where it must be.
-pub fn show_text(text: &str) -> String {
+pub(crate) fn show_text(text: &str) -> String {
     let text = redact_credentials(text);
     if text.is_empty() || text.len() > TEXT_MAX || text.contains(char::is_control) {
         return "…".to_owned();

@@ -45,7 +45,7 @@ struct Resolution {
 struct LookupGuard(Arc<DnsName>);
 
 impl DnsName {
-    pub fn new(host: &str, port: u16) -> Arc<DnsName> {
+    pub(super) fn new(host: &str, port: u16) -> Arc<DnsName> {
         Arc::new(DnsName {
             host: host.to_owned(),
             port,
@@ -60,7 +60,7 @@ impl DnsName {
     ///
     /// # Errors
     /// The name has no address and never had one.
-    pub async fn addresses(self: &Arc<Self>, refresh: Duration) -> io::Result<Vec<SocketAddr>> {
+    pub(super) async fn addresses(self: &Arc<Self>, refresh: Duration) -> io::Result<Vec<SocketAddr>> {
         let lookup_done = {
             let lookup_done = self.lookup_done.notified();
             let mut resolved = self.resolved.lock();
@@ -78,7 +78,7 @@ impl DnsName {
     }
 
     /// Looks the name up every `refresh`.
-    pub async fn refresh_forever(self: Arc<Self>, refresh: Duration) {
+    pub(super) async fn refresh_forever(self: Arc<Self>, refresh: Duration) {
         loop {
             self.start_lookup(&mut self.resolved.lock());
             tokio::time::sleep(refresh).await;
@@ -86,16 +86,16 @@ impl DnsName {
     }
 
     /// Changes when an address disappears: then [`DnsName::has_address`] tells which connections are obsolete.
-    pub fn loss_count(&self) -> u32 {
+    pub(super) fn loss_count(&self) -> u32 {
         self.loss_count.load(Ordering::Relaxed)
     }
 
     /// True if the name still has the address with this [`address_tag`].
-    pub fn has_address(&self, tag: u32) -> bool {
+    pub(super) fn has_address(&self, tag: u32) -> bool {
         self.resolved.lock().addresses.iter().any(|known| address_tag(known) == tag)
     }
 
-    pub fn known_addresses(&self) -> Vec<SocketAddr> {
+    pub(super) fn known_addresses(&self) -> Vec<SocketAddr> {
         self.resolved.lock().addresses.clone()
     }
 

@@ -9,38 +9,38 @@ use crate::atomics::{AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 
 /// The requests in flight at one server.
 #[derive(Default)]
-pub struct InFlightCount(AtomicU32);
+pub(super) struct InFlightCount(AtomicU32);
 
 /// The flags of one server: a set of bits.
 #[derive(Default)]
-pub struct ServerFlags(AtomicU8);
+pub(super) struct ServerFlags(AtomicU8);
 
 /// The waiters of one queue, at times one more. Only the holder of the queue's lock changes it.
 #[derive(Default)]
-pub struct WaiterCount(AtomicUsize);
+pub(super) struct WaiterCount(AtomicUsize);
 
 // === impl InFlightCount ===
 
 impl InFlightCount {
     #[inline]
-    pub fn get(&self) -> u32 {
+    pub(super) fn get(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
 
     /// Counts a request in and returns the count before it.
     #[inline]
-    pub fn add(&self) -> u32 {
+    pub(super) fn add(&self) -> u32 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Counts a request in unless `most` are in flight; never more than `most`, not even for a moment.
-    pub fn try_add(&self, most: u32) -> bool {
+    pub(super) fn try_add(&self, most: u32) -> bool {
         let count_in = |count| (count < most).then_some(count + 1);
         self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, count_in).is_ok()
     }
 
     #[inline]
-    pub fn remove(&self) {
+    pub(super) fn remove(&self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -49,17 +49,17 @@ impl InFlightCount {
 
 impl ServerFlags {
     #[inline]
-    pub fn get(&self) -> u8 {
+    pub(super) fn get(&self) -> u8 {
         self.0.load(Ordering::Relaxed)
     }
 
     /// True if it was not set before.
-    pub fn set(&self, flag: u8) -> bool {
+    pub(super) fn set(&self, flag: u8) -> bool {
         self.0.fetch_or(flag, Ordering::SeqCst) & flag == 0
     }
 
     /// True if it was set before.
-    pub fn clear(&self, flag: u8) -> bool {
+    pub(super) fn clear(&self, flag: u8) -> bool {
         self.0.fetch_and(!flag, Ordering::SeqCst) & flag != 0
     }
 }
@@ -68,16 +68,16 @@ impl ServerFlags {
 
 impl WaiterCount {
     #[inline]
-    pub fn is_zero(&self) -> bool {
+    pub(super) fn is_zero(&self) -> bool {
         self.0.load(Ordering::SeqCst) == 0
     }
 
-    pub fn set(&self, waiters: usize) {
+    pub(super) fn set(&self, waiters: usize) {
         self.0.store(waiters, Ordering::SeqCst);
     }
 
     /// Counts a newcomer beside `waiters` others, before it looks for a place.
-    pub fn announce(&self, waiters: usize) {
+    pub(super) fn announce(&self, waiters: usize) {
         self.set(waiters + 1);
         // The search reads counts and flags of the servers relaxed.
         fence(Ordering::SeqCst);

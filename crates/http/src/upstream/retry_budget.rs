@@ -54,21 +54,21 @@ pub(super) struct RetryBudget {
 pub struct RetryPermit(Arc<RetryBudget>);
 
 impl RetryBudget {
-    pub fn new(workers: usize) -> Arc<RetryBudget> {
+    pub(super) fn new(workers: usize) -> Arc<RetryBudget> {
         let requests = (0..workers.max(1)).map(|_| SecondCounts::default()).collect();
         Arc::new(RetryBudget { requests, ..RetryBudget::default() })
     }
 
     /// Counts a request; only `worker` itself may call this.
     #[inline]
-    pub fn count_request(&self, worker: usize, now: Now) {
+    pub(super) fn count_request(&self, worker: usize, now: Now) {
         if let Some(seconds) = self.requests.get(worker) {
             seconds.count_in(now.0 / SECOND_NS);
         }
     }
 
     /// A permit for one retry, if retries are at most `percent` of the requests of the last ten seconds.
-    pub fn try_retry(self: &Arc<Self>, percent: Option<f64>, now: Now) -> Option<RetryPermit> {
+    pub(super) fn try_retry(self: &Arc<Self>, percent: Option<f64>, now: Now) -> Option<RetryPermit> {
         let second = now.0 / SECOND_NS;
         // Locked, so that comparing and counting are atomic.
         let retries = self.retries.lock();

@@ -112,24 +112,24 @@ pub(super) enum HealthChange {
 }
 
 impl ServerState {
-    pub fn new(name: Option<Arc<DnsName>>) -> ServerState {
+    pub(super) fn new(name: Option<Arc<DnsName>>) -> ServerState {
         let max_connections = AtomicU32::new(u32::MAX);
         ServerState { max_connections, dns_name: name, ..ServerState::default() }
     }
 
     /// `u32::MAX` = no bound.
     #[inline]
-    pub fn max_connections(&self) -> u32 {
+    pub(super) fn max_connections(&self) -> u32 {
         self.max_connections.load(Relaxed)
     }
 
-    pub fn set_max_connections(&self, most: u32) {
+    pub(super) fn set_max_connections(&self, most: u32) {
         self.max_connections.store(most, Relaxed);
     }
 
     /// Tells the queue that there may be a place, if requests wait.
     #[inline]
-    pub fn signal_queue(&self) {
+    pub(super) fn signal_queue(&self) {
         if let Some(QueueSignal { waiting, queue }) = self.queue.get()
             && !waiting.is_zero()
         {
@@ -138,23 +138,23 @@ impl ServerState {
     }
 
     #[inline]
-    pub fn flags(&self) -> u8 {
+    pub(super) fn flags(&self) -> u8 {
         self.flags.get()
     }
 
     /// True if it was not set before.
-    pub fn set_flag(&self, flag: u8) -> bool {
+    pub(super) fn set_flag(&self, flag: u8) -> bool {
         self.flags.set(flag)
     }
 
     /// True if it was set before.
-    pub fn clear_flag(&self, flag: u8) -> bool {
+    pub(super) fn clear_flag(&self, flag: u8) -> bool {
         self.flags.clear(flag)
     }
 
     /// Counts an error. Returns the errors in a row and, if this one deserves a warning, the number of errors of this
     /// reason that were not logged before it.
-    pub fn record_error(&self, now: Now, fault: ServerFault) -> (u32, Option<u64>) {
+    pub(super) fn record_error(&self, now: Now, fault: ServerFault) -> (u32, Option<u64>) {
         let mut recent = self.recent_faults.lock();
         recent.last = Some((now, fault.to_text()));
         let suppressed = recent.warnings[fault.index()].count_error(now);
@@ -164,13 +164,13 @@ impl ServerState {
 
     /// Ends a row of errors. Mostly there is no row, and nothing is written.
     #[inline]
-    pub fn record_success(&self) {
+    pub(super) fn record_success(&self) {
         if self.errors.load(Relaxed) != 0 {
             self.errors.store(0, Relaxed);
         }
     }
 
-    pub fn mark_ejected(&self, until: Now) {
+    pub(super) fn mark_ejected(&self, until: Now) {
         self.ejected_until.store(until.0, Relaxed);
         self.errors.store(0, Relaxed);
         if self.set_flag(EJECTED) {
@@ -178,34 +178,34 @@ impl ServerState {
         }
     }
 
-    pub fn is_ejection_over(&self, now: Now) -> bool {
+    pub(super) fn is_ejection_over(&self, now: Now) -> bool {
         now.0 >= self.ejected_until.load(Relaxed)
     }
 
     /// Counts data that it sent without a request, and pauses the reuse of its connections; true for the first time.
-    pub fn record_stray_data(&self, now: Now) -> bool {
+    pub(super) fn record_stray_data(&self, now: Now) -> bool {
         self.reuse_paused_until.store(now.0.saturating_add(REUSE_PAUSE_NS), Relaxed);
         self.stray_data.fetch_add(1, Relaxed) == 0
     }
 
     #[inline]
-    pub fn is_reuse_paused(&self) -> bool {
+    pub(super) fn is_reuse_paused(&self) -> bool {
         let until = self.reuse_paused_until.load(Relaxed);
         until != 0 && Now::read_clock().0 < until
     }
 
-    pub fn begin_slow_start(&self, now: Now) {
+    pub(super) fn begin_slow_start(&self, now: Now) {
         self.slow_start_since.store(now.0, Relaxed);
         self.set_flag(SLOW_START);
     }
 
     /// Nanoseconds since the slow start began.
-    pub fn slow_start_ns(&self, now: Now) -> u64 {
+    pub(super) fn slow_start_ns(&self, now: Now) -> u64 {
         now.ns_since(Now(self.slow_start_since.load(Relaxed)))
     }
 
     /// Records a health check; the state changes after `rise` passes in a row, or `fall` failures.
-    pub fn record_check(
+    pub(super) fn record_check(
         &self,
         result: Result<(), String>,
         rise: u32,
@@ -240,7 +240,7 @@ impl ServerState {
     }
 
     /// The state as of `now`, for another process.
-    pub fn to_saved(&self, now: Now) -> SavedServerState {
+    pub(super) fn to_saved(&self, now: Now) -> SavedServerState {
         let is = |flag| self.flags() & flag != 0;
         let last_error = self.last_error().map(|(at, text)| (now.ns_since(at), text.into_owned()));
         SavedServerState {
@@ -256,7 +256,7 @@ impl ServerState {
     }
 
     /// Takes over the state of another process as of `now`; the server is not in use yet.
-    pub fn restore_saved(&self, saved: &SavedServerState, now: Now) {
+    pub(super) fn restore_saved(&self, saved: &SavedServerState, now: Now) {
         let states = [(saved.down, DOWN), (saved.draining, DRAINING)];
         for (_, flag) in states.iter().filter(|(is, _)| *is) {
             self.set_flag(*flag);
@@ -275,7 +275,7 @@ impl ServerState {
             saved.last_error.clone().map(|(age, text)| (Now(now.0.saturating_sub(age)), text.into()));
     }
 
-    pub fn last_error(&self) -> Option<(Now, Cow<'static, str>)> {
+    pub(super) fn last_error(&self) -> Option<(Now, Cow<'static, str>)> {
         self.recent_faults.lock().last.clone()
     }
 }

@@ -247,12 +247,12 @@ fn build_limits(
 
 impl IngressRules {
     /// True if ingress-nginx matches all paths of the host by expressions because of this one.
-    pub fn makes_expressions(&self, path: &IngressPath) -> bool {
+    pub(super) fn makes_expressions(&self, path: &IngressPath) -> bool {
         self.use_regex || self.rewrite_target.as_ref().is_some_and(|target| *target != path.path)
     }
 
     /// The paths of gateway.yaml, as ingress-nginx writes them for nginx; `by_regex`: as expressions.
-    pub fn write_paths(&self, path: &IngressPath, by_regex: bool) -> Vec<String> {
+    pub(super) fn write_paths(&self, path: &IngressPath, by_regex: bool) -> Vec<String> {
         let text = path.path.as_str();
         let folder = text.trim_end_matches('/');
         let is_folder = path.kind == PathKindOfIngress::Prefix && !folder.is_empty();

@@ -18,7 +18,7 @@ pub(super) struct AccessPlan {
 }
 
 impl AccessPlan {
-    pub fn into_field(self) -> Option<PlannedField> {
+    pub(super) fn into_field(self) -> Option<PlannedField> {
         let mut fields = Vec::new();
         if let Some(allow) = &self.allow {
             fields.push(("allow", quoted_list(allow)));
@@ -29,7 +29,7 @@ impl AccessPlan {
         PlannedField::map("access", &fields)
     }
 
-    pub fn nobody() -> AccessPlan {
+    pub(super) fn nobody() -> AccessPlan {
         AccessPlan { allow: None, deny: all_networks().to_vec() }
     }
 }

@@ -38,7 +38,7 @@ impl<'n, 'd> FlatLocation<'n, 'd> {
 
     /// # Errors
     /// Why the gateway cannot match the path.
-    pub fn check_path(&self) -> Result<(), String> {
+    pub(super) fn check_path(&self) -> Result<(), String> {
         match self.node.static_path() {
             // The field has no spaces around its path, and marks before it.
             Some(path) if !path.starts_with('/') || path.trim_end() != path => {

@@ -35,7 +35,7 @@ const FOLLOWED_MAX: usize = 8;
 impl ZoneKey {
     /// # Errors
     /// Why the key cannot be translated.
-    pub fn read(text: &str, table: &VariableTable<'_>) -> Result<ZoneKey, String> {
+    pub(super) fn read(text: &str, table: &VariableTable<'_>) -> Result<ZoneKey, String> {
         read_key(text, table, 0)
     }
 }

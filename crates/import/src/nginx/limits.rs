@@ -60,12 +60,12 @@ struct PlannedGroup {
 const DEFAULT_STATUS: u16 = 503;
 
 impl<'d> LimitBook<'d> {
-    pub fn new(zones: &'d ZoneTable<'d>) -> LimitBook<'d> {
+    pub(super) fn new(zones: &'d ZoneTable<'d>) -> LimitBook<'d> {
         LimitBook { zones, groups: Vec::new() }
     }
 
     /// `None` = the chain is empty.
-    pub fn limits_behind(&self, chain: &[LimitUse<'d>]) -> Option<LimitsBehind> {
+    pub(super) fn limits_behind(&self, chain: &[LimitUse<'d>]) -> Option<LimitsBehind> {
         let by_address = |limit: &LimitUse<'_>| {
             let key = self.zones.get(&self.groups[limit.group].zone).map(|zone| &zone.key);
             matches!(key, Some(Ok(key)) if key.parts.iter().any(|part| part == "ip"))
@@ -77,7 +77,7 @@ impl<'d> LimitBook<'d> {
 
     /// Adds the limits of a scope to the chain of a location, in nginx's order: rates before connections. A kind that
     /// it has already stays as it is.
-    pub fn collect(
+    pub(super) fn collect(
         &mut self,
         chain: &mut Vec<LimitUse<'d>>,
         scope: &Scope<'d>,
@@ -158,7 +158,7 @@ impl<'d> LimitBook<'d> {
     }
 
     /// Builds the limits, once every location has been collected.
-    pub fn build_limits(&self) -> PlannedLimits {
+    pub(super) fn build_limits(&self) -> PlannedLimits {
         let mut planned = PlannedLimits { limits: Vec::new(), groups: Vec::new() };
         let mut names = HashSet::new();
         for group in &self.groups {
@@ -296,7 +296,7 @@ impl LimitUse<'_> {
 
 impl PlannedLimits {
     /// The entries of a chain, and the status for the location if those of its limits do not hold there.
-    pub fn write_chain(&self, chain: &[LimitUse<'_>]) -> (Vec<String>, Option<u16>) {
+    pub(super) fn write_chain(&self, chain: &[LimitUse<'_>]) -> (Vec<String>, Option<u16>) {
         let mut entries: Vec<String> = Vec::new();
         for limit in chain {
             let Some(group) = self.groups.get(limit.group) else { continue };

@@ -32,7 +32,7 @@ struct Listener {
 
 impl ListenerTable {
     /// Finds the addresses with TLS: one `ssl` holds for all servers of an address.
-    pub fn find_tls(&mut self, scopes: &[Scope<'_>]) {
+    pub(super) fn find_tls(&mut self, scopes: &[Scope<'_>]) {
         let listens = scopes.iter().flat_map(Scope::own_level).filter(|directive| directive.name == "listen");
         for listen in
             listens.filter(|listen| listen.args.iter().any(|word| word == "ssl") && !is_quic(listen))
@@ -42,7 +42,7 @@ impl ListenerTable {
     }
 
     /// Adds the listeners of a server; `scope` is that of its block.
-    pub fn add_server(
+    pub(super) fn add_server(
         &mut self,
         number: usize,
         server: &Directive,
@@ -76,7 +76,7 @@ impl ListenerTable {
 
     /// Reads the certificates of the servers with TLS. Returns the servers that ask clients for certificates in nginx,
     /// but not in the gateway.
-    pub fn read_certificates(&mut self, scopes: &[Scope<'_>], folder: &Path) -> HashSet<usize> {
+    pub(super) fn read_certificates(&mut self, scopes: &[Scope<'_>], folder: &Path) -> HashSet<usize> {
         let mut closed = HashSet::new();
         for listener in self.listeners.values_mut().filter(|listener| listener.tls) {
             let scopes = || listener.servers.iter().map(|number| (*number, &scopes[*number]));
@@ -106,12 +106,12 @@ impl ListenerTable {
     }
 
     /// True if every listener reads PROXY headers, or none does.
-    pub fn all_have_proxy_protocol(&self, wanted: bool) -> bool {
+    pub(super) fn all_have_proxy_protocol(&self, wanted: bool) -> bool {
         self.listeners.values().all(|listener| listener.proxy_protocol == wanted)
     }
 
     /// True if all servers listen on the same addresses, so that locations need not name them.
-    pub fn are_uniform(&self) -> bool {
+    pub(super) fn are_uniform(&self) -> bool {
         let mut servers =
             self.listeners.values().map(|listener| (&listener.servers, listener.default_server()));
         let first = servers.next();
@@ -119,7 +119,7 @@ impl ListenerTable {
     }
 
     /// The names of the listeners of every server: those where it is the default, and the others.
-    pub fn names_by_server(&self, servers: usize) -> Vec<(Vec<String>, Vec<String>)> {
+    pub(super) fn names_by_server(&self, servers: usize) -> Vec<(Vec<String>, Vec<String>)> {
         let mut names = vec![(Vec::new(), Vec::new()); servers];
         for (place, listener) in self.listeners.values().enumerate() {
             for number in &listener.servers {
@@ -132,7 +132,7 @@ impl ListenerTable {
     }
 
     /// The listeners to write; they have names if locations need them.
-    pub fn into_plans(self, named: bool) -> Vec<ListenPlan> {
+    pub(super) fn into_plans(self, named: bool) -> Vec<ListenPlan> {
         let plan = |(place, (address, listener)): (usize, (String, Listener))| {
             let mut fields = Vec::new();
             let tls = match listener.certificates.as_slice() {

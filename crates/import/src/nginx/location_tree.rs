@@ -33,7 +33,7 @@ pub(super) struct LocationNode<'d> {
 
 impl<'d> LocationNode<'d> {
     /// The tree of a server.
-    pub fn read_server(scope: Scope<'d>) -> Result<LocationNode<'d>, ImportFault> {
+    pub(super) fn read_server(scope: Scope<'d>) -> Result<LocationNode<'d>, ImportFault> {
         let matching = LocationMatch::Prefix { path: "/".to_owned(), no_regex: false };
         LocationNode::read(matching, scope, None)
     }
@@ -53,19 +53,19 @@ impl<'d> LocationNode<'d> {
     }
 
     /// The path of a location that is no regular expression.
-    pub fn static_path(&self) -> Option<&str> {
+    pub(super) fn static_path(&self) -> Option<&str> {
         match &self.matching {
             LocationMatch::Exact(path) | LocationMatch::Prefix { path, .. } => Some(path),
             _ => None,
         }
     }
 
-    pub fn is_prefix(&self) -> bool {
+    pub(super) fn is_prefix(&self) -> bool {
         matches!(self.matching, LocationMatch::Prefix { .. })
     }
 
     /// The regular expressions directly inside.
-    pub fn regexes(&self) -> impl Iterator<Item = &LocationNode<'d>> {
+    pub(super) fn regexes(&self) -> impl Iterator<Item = &LocationNode<'d>> {
         self.children.iter().filter(|node| matches!(node.matching, LocationMatch::Regex { .. }))
     }
 
@@ -77,7 +77,7 @@ impl<'d> LocationNode<'d> {
     }
 
     /// The named location of this name, or the exact one of this path, directly inside.
-    pub fn find_fixed(&self, name: &str) -> Option<&LocationNode<'d>> {
+    pub(super) fn find_fixed(&self, name: &str) -> Option<&LocationNode<'d>> {
         self.children.get(*self.fixed.get(name)?)
     }
 }

@@ -29,61 +29,61 @@ pub(super) struct Directive {
 
 impl Directive {
     /// The directive as text, without its block.
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let words: Vec<&str> = std::iter::once(&self.name).chain(&self.args).map(String::as_str).collect();
         words.join(" ")
     }
 
-    pub fn children(&self) -> &[Directive] {
+    pub(super) fn children(&self) -> &[Directive] {
         self.block.as_deref().unwrap_or_default()
     }
 
     /// The argument at `index`, or an empty text.
-    pub fn arg(&self, index: usize) -> &str {
+    pub(super) fn arg(&self, index: usize) -> &str {
         self.args.get(index).map_or("", String::as_str)
     }
 
-    pub fn fault(&self, message: impl Into<String>) -> ImportFault {
+    pub(super) fn fault(&self, message: impl Into<String>) -> ImportFault {
         ImportFault::new(&self.at, message)
     }
 
-    pub fn exact(&self, says: impl Into<String>) {
+    pub(super) fn exact(&self, says: impl Into<String>) {
         self.tell(FindingKind::Exact, says);
     }
 
-    pub fn differs(&self, says: impl Into<String>) {
+    pub(super) fn differs(&self, says: impl Into<String>) {
         self.tell(FindingKind::Difference, says);
     }
 
-    pub fn skips(&self, says: impl Into<String>) {
+    pub(super) fn skips(&self, says: impl Into<String>) {
         self.tell(FindingKind::NotTranslated, says);
     }
 
-    pub fn loses(&self, says: impl Into<String>) {
+    pub(super) fn loses(&self, says: impl Into<String>) {
         self.tell(FindingKind::Lost, says);
     }
 
     /// Its place has a check that the gateway cannot make.
-    pub fn closes(&self, why: &str) {
+    pub(super) fn closes(&self, why: &str) {
         self.tell(FindingKind::Closed, format!("answers 403: {why}"));
     }
 
-    pub fn tell(&self, kind: FindingKind, says: impl Into<String>) {
+    pub(super) fn tell(&self, kind: FindingKind, says: impl Into<String>) {
         self.report.borrow_mut().add(kind, &self.at, &self.text(), says.into());
         self.mark();
     }
 
     /// A difference of something at its line that is not the directive itself.
-    pub fn differs_as(&self, what: &str, says: &str) {
+    pub(super) fn differs_as(&self, what: &str, says: &str) {
         self.report.borrow_mut().differs(&self.at, what, says);
     }
 
     /// Marks it as one that has its finding.
-    pub fn mark(&self) {
+    pub(super) fn mark(&self) {
         self.has_finding.set(true);
     }
 
-    pub fn is_told(&self) -> bool {
+    pub(super) fn is_told(&self) -> bool {
         self.has_finding.get()
     }
 }
@@ -126,7 +126,7 @@ impl ConfParser {
         ConfParser { folder, count: 0, files: 0, bytes: 0, report: report.clone() }
     }
 
-    pub fn read_file(path: &Path, report: &SharedReport) -> Result<Vec<Directive>, ImportFault> {
+    pub(super) fn read_file(path: &Path, report: &SharedReport) -> Result<Vec<Directive>, ImportFault> {
         let mut parser = ConfParser::new(path.parent().map(Path::to_path_buf).unwrap_or_default(), report);
         parser.read_included(path, &ImportedLine::start_of(path.display()), 0, 0)
     }
@@ -174,7 +174,7 @@ impl ConfParser {
 
     /// Reads a text with includes that are relative to the working folder.
     #[cfg(test)]
-    pub fn read_text(text: &str, name: &str) -> Result<Vec<Directive>, ImportFault> {
+    pub(super) fn read_text(text: &str, name: &str) -> Result<Vec<Directive>, ImportFault> {
         ConfParser::new(PathBuf::new(), &SharedReport::default()).read_tokens_of(text, name, 0, 0)
     }
 

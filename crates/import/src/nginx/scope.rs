@@ -42,19 +42,19 @@ impl<'d> ScopeLevel<'d> {
 }
 
 impl<'d> Scope<'d> {
-    pub fn new(http: &'d [Directive]) -> Scope<'d> {
+    pub(super) fn new(http: &'d [Directive]) -> Scope<'d> {
         Scope { levels: vec![ScopeLevel::new(http)] }
     }
 
     /// The scope of a block at this level.
-    pub fn enter(&self, block: &'d [Directive]) -> Scope<'d> {
+    pub(super) fn enter(&self, block: &'d [Directive]) -> Scope<'d> {
         let mut levels = self.levels.clone();
         levels.push(ScopeLevel::new(block));
         Scope { levels }
     }
 
     /// All directives of these names at the innermost level that has one.
-    pub fn nearest_of(&self, names: &[&str]) -> Vec<&'d Directive> {
+    pub(super) fn nearest_of(&self, names: &[&str]) -> Vec<&'d Directive> {
         let find = |level: &Rc<ScopeLevel<'d>>| {
             let mut found: Vec<_> = names.iter().flat_map(|name| level.all(name)).copied().collect();
             found.sort_unstable_by_key(|directive| directive.id);
@@ -64,39 +64,39 @@ impl<'d> Scope<'d> {
     }
 
     /// All directives of a name at the innermost level that has one.
-    pub fn nearest(&self, name: &str) -> Vec<&'d Directive> {
+    pub(super) fn nearest(&self, name: &str) -> Vec<&'d Directive> {
         self.nearest_of(&[name])
     }
 
     /// The directive of a name that holds here.
-    pub fn value_of(&self, name: &str) -> Option<&'d Directive> {
+    pub(super) fn value_of(&self, name: &str) -> Option<&'d Directive> {
         self.nearest(name).last().copied()
     }
 
     /// The first directive of a name at the innermost level itself, for one that is not inherited.
-    pub fn own(&self, name: &str) -> Option<&'d Directive> {
+    pub(super) fn own(&self, name: &str) -> Option<&'d Directive> {
         self.levels.last()?.all(name).first().copied()
     }
 
-    pub fn own_level(&self) -> &'d [Directive] {
+    pub(super) fn own_level(&self) -> &'d [Directive] {
         self.levels.last().map(|level| level.directives).unwrap_or_default()
     }
 
     /// The checks that hold here, the outermost first, and why the gateway cannot make them.
-    pub fn checks(&self) -> impl Iterator<Item = (&'d Directive, &'static str)> {
+    pub(super) fn checks(&self) -> impl Iterator<Item = (&'d Directive, &'static str)> {
         let found = self.levels.iter().flat_map(|level| &level.checks);
         let held = found.filter_map(|(check, why)| Some((self.value_of(&check.name)?, *why)));
         held.filter(|(check, _)| check.arg(0) != "off")
     }
 
     /// True if `on` holds here.
-    pub fn is_on(&self, name: &str) -> bool {
+    pub(super) fn is_on(&self, name: &str) -> bool {
         self.value_of(name).is_some_and(|directive| directive.arg(0).eq_ignore_ascii_case("on"))
     }
 
     /// The `set` of a variable that nothing else in the server writes, if it is always done: at the server's level or
     /// this one, with nothing before it that may end the steps.
-    pub fn find_set(&self, variable: &str) -> Option<&'d Directive> {
+    pub(super) fn find_set(&self, variable: &str) -> Option<&'d Directive> {
         let server = self.levels.get(1)?;
         let written = server.written.get_or_init(|| {
             let mut counts = HashMap::new();

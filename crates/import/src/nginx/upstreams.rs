@@ -38,7 +38,7 @@ type ServerGroup = (Vec<String>, Vec<PlannedField>);
 impl ProxyTarget {
     /// # Errors
     /// Why the target cannot be translated.
-    pub fn parse(text: &str, scope: &Scope<'_>) -> Result<ProxyTarget, String> {
+    pub(super) fn parse(text: &str, scope: &Scope<'_>) -> Result<ProxyTarget, String> {
         let mut text = text.to_owned();
         if text.contains('$') {
             text = replace_constants(&text, scope)?;
@@ -68,7 +68,7 @@ impl ProxyTarget {
     }
 
     /// The value of `$proxy_host`.
-    pub fn proxy_host(&self) -> &str {
+    pub(super) fn proxy_host(&self) -> &str {
         if self.authority.starts_with("unix:") { "localhost" } else { &self.authority }
     }
 }
@@ -92,7 +92,7 @@ fn replace_constants(text: &str, scope: &Scope<'_>) -> Result<String, String> {
 }
 
 impl<'d> UpstreamBook<'d> {
-    pub fn new(http: &'d [Directive]) -> Result<UpstreamBook<'d>, ImportFault> {
+    pub(super) fn new(http: &'d [Directive]) -> Result<UpstreamBook<'d>, ImportFault> {
         let mut blocks: HashMap<String, &Directive> = HashMap::new();
         for directive in http.iter().filter(|directive| directive.name == "upstream") {
             let name = directive.arg(0);
@@ -107,7 +107,7 @@ impl<'d> UpstreamBook<'d> {
     }
 
     /// The name of the upstream that stands for a target in a location; `None` = all its servers are down.
-    pub fn resolve(
+    pub(super) fn resolve(
         &mut self,
         target: &ProxyTarget,
         scope: &Scope<'d>,

@@ -46,7 +46,7 @@ pub(super) struct MapVariable<'d> {
 }
 
 impl<'d> VariableTable<'d> {
-    pub fn read(http: &'d [Directive]) -> Result<VariableTable<'d>, ImportFault> {
+    pub(super) fn read(http: &'d [Directive]) -> Result<VariableTable<'d>, ImportFault> {
         let mut table = VariableTable::default();
         count_written(http, &mut table.written);
         for directive in http {
@@ -68,13 +68,13 @@ impl<'d> VariableTable<'d> {
         Ok(table)
     }
 
-    pub fn find(&self, name: &str) -> Option<&Variable<'d>> {
+    pub(super) fn find(&self, name: &str) -> Option<&Variable<'d>> {
         self.variables.get(name)
     }
 
     /// # Errors
     /// A variable of the text has values that neither its `map` or `geo` nor the request gives.
-    pub fn check_fixed(&self, text: &str) -> Result<(), String> {
+    pub(super) fn check_fixed(&self, text: &str) -> Result<(), String> {
         let is_written =
             |piece: &TextPart| matches!(piece, TextPart::Variable(name) if self.written.contains_key(name));
         match split_variables(text).is_some_and(|pieces| pieces.iter().any(is_written)) {
@@ -83,7 +83,7 @@ impl<'d> VariableTable<'d> {
         }
     }
 
-    pub fn directives(&self) -> impl Iterator<Item = &'d Directive> {
+    pub(super) fn directives(&self) -> impl Iterator<Item = &'d Directive> {
         self.variables.values().map(|variable| match variable {
             Variable::Geo(geo) => geo.directive,
             Variable::Map(map) => map.directive,
@@ -93,7 +93,7 @@ impl<'d> VariableTable<'d> {
 
 impl GeoVariable<'_> {
     /// The networks with a value that `is_wanted` accepts.
-    pub fn networks_with(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<IpNet>, String> {
+    pub(super) fn networks_with(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<IpNet>, String> {
         if let Some(why) = &self.obstacle {
             return Err(why.clone());
         }
@@ -102,7 +102,7 @@ impl GeoVariable<'_> {
         longest_match(&rules, true).map_err(|_| "it has too many networks".to_owned())
     }
 
-    pub fn values(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn values(&self) -> impl Iterator<Item = &str> {
         self.entries.values().map(String::as_str)
     }
 }

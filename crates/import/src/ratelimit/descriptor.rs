@@ -64,7 +64,7 @@ type WindowUnit = (&'static str, &'static str, u32);
 
 impl EntryPattern {
     /// True if every value of `other` is one of these.
-    pub fn covers(&self, other: &EntryPattern) -> bool {
+    pub(super) fn covers(&self, other: &EntryPattern) -> bool {
         match (self, other) {
             (EntryPattern::Any, _) => true,
             (EntryPattern::Prefix(prefix), EntryPattern::Prefix(text) | EntryPattern::Value(text)) => {
@@ -76,12 +76,12 @@ impl EntryPattern {
     }
 
     /// True if the values are counted apart unless they share a threshold.
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         !matches!(self, EntryPattern::Value(_))
     }
 
     /// The value as gateway.yaml writes it.
-    pub fn write(&self) -> String {
+    pub(super) fn write(&self) -> String {
         match self {
             EntryPattern::Any => "*".to_owned(),
             EntryPattern::Prefix(prefix) => format!("{prefix}*"),
@@ -94,7 +94,7 @@ impl EntryPattern {
 
 impl ImportedDescriptor {
     /// The entry as the report shows it.
-    pub fn show(&self) -> String {
+    pub(super) fn show(&self) -> String {
         match &self.pattern {
             EntryPattern::Any => self.key.clone(),
             pattern => format!("{}={}", self.key, pattern.write()),
@@ -122,7 +122,7 @@ pub(super) fn parse_unit(name: &str) -> Option<&'static WindowUnit> {
 
 impl CallsPerWindow {
     /// The rate of gateway.yaml, of at least one request.
-    pub fn write_rate(&self) -> String {
+    pub(super) fn write_rate(&self) -> String {
         let (_, letter, times) = self.unit;
         let requests = self.requests.max(1);
         match u64::from(*times) * u64::from(self.units) {

@@ -18,20 +18,25 @@ pub(super) struct DescriptorFields<'n> {
 }
 
 impl<'f> RatelimitFile<'f> {
-    pub fn line_at(self, position: Position) -> ImportedLine {
+    pub(super) fn line_at(self, position: Position) -> ImportedLine {
         ImportedLine { file: self.name.to_owned(), line: position.line }
     }
 
-    pub fn fault_at(self, position: Position, message: impl Into<String>) -> ImportFault {
+    pub(super) fn fault_at(self, position: Position, message: impl Into<String>) -> ImportFault {
         ImportFault::new(&self.line_at(position), message).with_column(position.column)
     }
 
-    pub fn fault(self, node: &Node, message: impl Into<String>) -> ImportFault {
+    pub(super) fn fault(self, node: &Node, message: impl Into<String>) -> ImportFault {
         self.fault_at(node.position, message)
     }
 
     /// The fields of `node`, which is `what` and has the fields `wanted`.
-    pub fn open(self, node: &'f Node, what: &str, wanted: &str) -> Result<DescriptorFields<'f>, ImportFault> {
+    pub(super) fn open(
+        self,
+        node: &'f Node,
+        what: &str,
+        wanted: &str,
+    ) -> Result<DescriptorFields<'f>, ImportFault> {
         let NodeContent::Map(written) = &node.content else {
             return Err(self.fault(node, format!("{what} must be a mapping with {wanted}")));
         };
@@ -50,16 +55,16 @@ impl<'f> RatelimitFile<'f> {
 }
 
 impl<'n> DescriptorFields<'n> {
-    pub fn find(&self, name: &str) -> Option<(&'n MapKey, &'n Node)> {
+    pub(super) fn find(&self, name: &str) -> Option<(&'n MapKey, &'n Node)> {
         self.entries.iter().find(|(key, _)| key.name == name).copied()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&'n MapKey, &'n Node)> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'n MapKey, &'n Node)> + '_ {
         self.entries.iter().copied()
     }
 
     /// A text; `None` if it is empty or missing.
-    pub fn text(&self, name: &str) -> Result<Option<String>, ImportFault> {
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>, ImportFault> {
         let Some((key, node)) = self.find(name) else { return Ok(None) };
         match &node.content {
             NodeContent::Null => Ok(None),
@@ -69,7 +74,7 @@ impl<'n> DescriptorFields<'n> {
     }
 
     /// A truth value in one of the spellings of YAML 1.1, by default false.
-    pub fn flag(&self, name: &str) -> Result<bool, ImportFault> {
+    pub(super) fn flag(&self, name: &str) -> Result<bool, ImportFault> {
         let Some((_, node)) = self.find(name) else { return Ok(false) };
         let text = self.text(name)?.unwrap_or_default();
         match text.to_ascii_lowercase().as_str() {
@@ -80,7 +85,7 @@ impl<'n> DescriptorFields<'n> {
     }
 
     /// A number of 32 bits without a sign.
-    pub fn number(&self, name: &str) -> Result<Option<u32>, ImportFault> {
+    pub(super) fn number(&self, name: &str) -> Result<Option<u32>, ImportFault> {
         let Some((_, node)) = self.find(name) else { return Ok(None) };
         let text = self.text(name)?.unwrap_or_default();
         // YAML 1.1 reads a leading zero as octal.
@@ -92,7 +97,11 @@ impl<'n> DescriptorFields<'n> {
     }
 
     /// The items of a list, which is of the shape `shape`, and its key.
-    pub fn list(&self, name: &str, shape: &str) -> Result<Option<(&'n MapKey, &'n [Node])>, ImportFault> {
+    pub(super) fn list(
+        &self,
+        name: &str,
+        shape: &str,
+    ) -> Result<Option<(&'n MapKey, &'n [Node])>, ImportFault> {
         let Some((key, node)) = self.find(name) else { return Ok(None) };
         match &node.content {
             NodeContent::Null => Ok(None),

@@ -22,12 +22,16 @@ pub(super) struct DomainReader<'r> {
 }
 
 impl<'r> DomainReader<'r> {
-    pub fn new(report: &'r mut ImportReport) -> DomainReader<'r> {
+    pub(super) fn new(report: &'r mut ImportReport) -> DomainReader<'r> {
         DomainReader { report, count: 0 }
     }
 
     /// Reads one file, parsed as `root`.
-    pub fn read_domain(&mut self, source: &SourceText, root: &Node) -> Result<ImportedDomain, ImportFault> {
+    pub(super) fn read_domain(
+        &mut self,
+        source: &SourceText,
+        root: &Node,
+    ) -> Result<ImportedDomain, ImportFault> {
         let file = RatelimitFile { name: &source.name };
         let fields = file.open(root, "the file", "`domain` and `descriptors`")?;
         let no_name = || file.fault(root, "the file names no `domain`");

@@ -39,7 +39,7 @@ pub(super) enum RuleOutcome {
 
 impl<'d> DomainRules<'d> {
     /// The rules of a domain; `None` if they are more than a service may have.
-    pub fn find(domain: &'d ImportedDomain) -> Option<DomainRules<'d>> {
+    pub(super) fn find(domain: &'d ImportedDomain) -> Option<DomainRules<'d>> {
         let mut found =
             DomainRules { tree: DescriptorTree::new(domain), rules: Vec::new(), hidden: Vec::new() };
         let mut known: HashSet<Vec<MatchedEntry<'d>>> = HashSet::new();
@@ -83,7 +83,7 @@ impl<'d> DomainRules<'d> {
 
     /// Takes out rules with the entries of an earlier rule in another order, because the gateway does not tell them
     /// apart; returns each with the earlier one.
-    pub fn take_reordered(&mut self) -> Vec<(TreeRule<'d>, usize)> {
+    pub(super) fn take_reordered(&mut self) -> Vec<(TreeRule<'d>, usize)> {
         let mut known: HashMap<Vec<MatchedEntry<'d>>, usize> = HashMap::new();
         let mut reordered = Vec::new();
         let mut kept = Vec::new();
@@ -101,7 +101,7 @@ impl<'d> DomainRules<'d> {
     }
 
     /// The first rule for each rule that has the same keys in another order.
-    pub fn find_other_orders(&self) -> Vec<(usize, usize)> {
+    pub(super) fn find_other_orders(&self) -> Vec<(usize, usize)> {
         let mut first: HashMap<Vec<&str>, usize> = HashMap::new();
         let mut found = Vec::new();
         for (index, rule) in self.rules.iter().enumerate() {

@@ -24,12 +24,12 @@ pub(super) struct DomainWriter<'w> {
 const NAME_LENGTH_MAX: usize = 58;
 
 impl<'w> DomainWriter<'w> {
-    pub fn new(file: &'w mut GatewayFile, report: &'w mut ImportReport) -> DomainWriter<'w> {
+    pub(super) fn new(file: &'w mut GatewayFile, report: &'w mut ImportReport) -> DomainWriter<'w> {
         DomainWriter { file, report, used: HashSet::new(), numbers: HashMap::new() }
     }
 
     /// Adds the limits of a domain to the file and returns its rules; `rules` are those of `domain`.
-    pub fn add_domain(&mut self, domain: &ImportedDomain, mut rules: DomainRules<'_>) -> DomainPlan {
+    pub(super) fn add_domain(&mut self, domain: &ImportedDomain, mut rules: DomainRules<'_>) -> DomainPlan {
         note_joined(&domain.descriptors, self.report);
         note_unmatched(&rules, self.report);
         note_orders(&mut rules, self.report);

@@ -56,7 +56,7 @@ pub(super) struct TreeWalk {
 // === impl DescriptorTree ===
 
 impl<'d> DescriptorTree<'d> {
-    pub fn new(domain: &'d ImportedDomain) -> DescriptorTree<'d> {
+    pub(super) fn new(domain: &'d ImportedDomain) -> DescriptorTree<'d> {
         let mut tree = DescriptorTree { nodes: Vec::new(), root: NextEntries::new() };
         tree.root = tree.add_level(&domain.descriptors, None, false);
         tree
@@ -91,14 +91,14 @@ impl<'d> DescriptorTree<'d> {
     }
 
     /// The nodes from the top down to this one.
-    pub fn path(&self, node: usize) -> Vec<&'d ImportedDescriptor> {
+    pub(super) fn path(&self, node: usize) -> Vec<&'d ImportedDescriptor> {
         let above = std::iter::successors(Some(node), |&node| self.nodes[node].parent);
         let mut path: Vec<_> = above.map(|node| self.nodes[node].descriptor).collect();
         path.reverse();
         path
     }
 
-    pub fn entries(&self, node: usize) -> Vec<MatchedEntry<'d>> {
+    pub(super) fn entries(&self, node: usize) -> Vec<MatchedEntry<'d>> {
         let entry = |descriptor: &&'d ImportedDescriptor| MatchedEntry {
             key: &descriptor.key,
             pattern: descriptor.pattern.clone(),
@@ -107,7 +107,7 @@ impl<'d> DescriptorTree<'d> {
     }
 
     /// Goes down with entries that stand for all of their values, except for those that take a fork.
-    pub fn walk(&self, entries: &[MatchedEntry<'d>]) -> TreeWalk {
+    pub(super) fn walk(&self, entries: &[MatchedEntry<'d>]) -> TreeWalk {
         let mut walk = TreeWalk::default();
         let mut next = &self.root;
         for (level, MatchedEntry { key, pattern }) in entries.iter().enumerate() {

@@ -76,7 +76,7 @@ impl ShardCharges {
     }
 
     /// Adds units to a charge, if it is open.
-    pub fn extend_charge(&mut self, key: &CounterKey, units: u64, charge: &ChargeRecord) {
+    pub(crate) fn extend_charge(&mut self, key: &CounterKey, units: u64, charge: &ChargeRecord) {
         if let Some(open) = self.open.get_mut(&open_id(key, charge)) {
             open.units = open.units.saturating_add(units);
         }

@@ -120,7 +120,7 @@ impl PushbackEntry {
         self.until > 0 && now.0 < self.until.saturating_add(MEMORY_NS)
     }
 
-    pub fn is_paused(&self, now: Now) -> bool {
+    pub(super) fn is_paused(&self, now: Now) -> bool {
         now.0 < self.until
     }
 
@@ -132,7 +132,7 @@ impl PushbackEntry {
     }
 
     /// The end of the last pause; 0 = there was none.
-    pub fn pause_end(&self) -> u64 {
+    pub(super) fn pause_end(&self) -> u64 {
         self.until
     }
 
@@ -146,7 +146,7 @@ impl PushbackEntry {
     }
 
     /// The moment from which the next request may pass.
-    pub fn head_due(&self, now: Now) -> u64 {
+    pub(super) fn head_due(&self, now: Now) -> u64 {
         self.next_due.max(self.until).max(now.0.saturating_sub(SLACK_NS))
     }
 
@@ -155,7 +155,7 @@ impl PushbackEntry {
     }
 
     /// Why a newcomer must not pass now.
-    pub fn find_pause(&self, queues: &ShardQueues, now: Now, front: u64) -> Option<Pause> {
+    pub(super) fn find_pause(&self, queues: &ShardQueues, now: Now, front: u64) -> Option<Pause> {
         if self.is_open(now) {
             return None;
         }
@@ -165,7 +165,7 @@ impl PushbackEntry {
     }
 
     /// Counts a request that passes, without a wait.
-    pub fn pass_request(&mut self, now: Now, front: u64) {
+    pub(super) fn pass_request(&mut self, now: Now, front: u64) {
         if self.until > 0 && !self.is_open(now) {
             self.next_due = self.moment_after(self.head_due(now), 1, front);
         }
@@ -173,7 +173,7 @@ impl PushbackEntry {
     }
 
     /// Lets all waiters go that are due.
-    pub fn depart_due(&mut self, queues: &mut ShardQueues, now: Now, wakers: &mut Wakers) {
+    pub(super) fn depart_due(&mut self, queues: &mut ShardQueues, now: Now, wakers: &mut Wakers) {
         while self.queue != NO_NODE && self.head_due(now) <= now.0 {
             let front = queues.head_span(self.queue);
             self.next_due = self.moment_after(self.head_due(now), 1, front);
@@ -205,7 +205,7 @@ impl PushbackEntry {
 
     /// Begins a pause until `until`, or extends the current one; returns whether it began. A refusal of a request that
     /// was `sent` before the last pause began says nothing about the pace since.
-    pub fn begin_pause(&mut self, sent: Now, now: Now, until: u64, status: u16) -> bool {
+    pub(super) fn begin_pause(&mut self, sent: Now, now: Now, until: u64, status: u16) -> bool {
         let is_known = self.is_paused(now) || self.remembers_pause(now) && sent.0 < self.began;
         if !is_known {
             self.pace = match self.remembers_pause(now) {

@@ -43,14 +43,14 @@ pub(super) struct LastPause {
 
 impl Pace {
     /// The pace after a pause, when so many requests passed in the second before.
-    pub fn after_pause(passed: u64) -> Pace {
+    pub(super) fn after_pause(passed: u64) -> Pace {
         let whole_ns = (CLIMB_NS / passed.max(1)).max(1);
         Pace { whole_ns, peak_ns: whole_ns, is_repeated: false }
     }
 
     /// The pace after a pause that soon follows another. The upstream took `passed` requests in a time that lies
     /// between that with the last pause and that without: the middle of both rates is the estimate.
-    pub fn after_repeated_pause(last: LastPause) -> Pace {
+    pub(super) fn after_repeated_pause(last: LastPause) -> Pace {
         let (with, without) = (u128::from(last.began_ns.max(1)), u128::from(last.ended_ns.max(CLIMB_NS)));
         let whole = 2 * with * without / ((with + without) * u128::from(last.passed.max(1)));
         let Pace { whole_ns, peak_ns, .. } = last.pace;
@@ -60,14 +60,14 @@ impl Pace {
     }
 
     /// Appends the pace after a pause.
-    pub fn encode_pace(&self, out: &mut Vec<u8>) {
+    pub(super) fn encode_pace(&self, out: &mut Vec<u8>) {
         out.extend(self.whole_ns.to_le_bytes());
         out.extend(self.peak_ns.to_le_bytes());
         out.push(self.is_repeated.into());
     }
 
     /// `None`: no pause has such a pace.
-    pub fn decode_pace(bytes: &mut &[u8]) -> Option<Pace> {
+    pub(super) fn decode_pace(bytes: &mut &[u8]) -> Option<Pace> {
         let whole_ns = u64::from_le_bytes(take_bytes(bytes)?);
         let peak_ns = u64::from_le_bytes(take_bytes(bytes)?);
         let [is_repeated @ 0..=1] = take_bytes(bytes)? else { return None };
@@ -76,14 +76,14 @@ impl Pace {
     }
 
     /// True if the pace has nothing left to climb, `since` the pause.
-    pub fn is_whole(&self, since: u64) -> bool {
+    pub(super) fn is_whole(&self, since: u64) -> bool {
         let grown = !self.is_repeated || self.grown_interval(since) <= self.peak_ns;
         since >= CLIMB_NS && grown
     }
 
     /// The moment of the `requests`-th request after one at `since`; both are nanoseconds after the pause. `front` is
     /// the interval of the limit in front.
-    pub fn moment_after(&self, since: u64, requests: u64, front: u64) -> u64 {
+    pub(super) fn moment_after(&self, since: u64, requests: u64, front: u64) -> u64 {
         let (climb, requests) = (u128::from(CLIMB_NS), u128::from(requests));
         let step = u128::from(self.interval_at(since.max(CLIMB_NS), front));
         if since >= CLIMB_NS {

@@ -27,7 +27,7 @@ pub(super) struct PreviousCells<'a> {
 // === impl SeriesIndex ===
 
 impl SeriesIndex {
-    pub fn new(labels: &MetricLabels) -> SeriesIndex {
+    pub(super) fn new(labels: &MetricLabels) -> SeriesIndex {
         let mut locations = first_indices(&labels.locations);
         locations.push(labels.locations.len());
         let upstream_names: Vec<String> = labels.upstreams.iter().map(|(name, _)| name.clone()).collect();
@@ -50,7 +50,7 @@ fn first_indices<T: Eq + Hash>(labels: &[T]) -> Vec<usize> {
 
 impl PreviousCells<'_> {
     /// The cells of each label, adopted if `of` finds the label in the previous gateway.
-    pub fn reuse_cells<L: Eq + Hash + 'static, C: CellStorage + 'static>(
+    pub(super) fn reuse_cells<L: Eq + Hash + 'static, C: CellStorage + 'static>(
         &self,
         labels: &[L],
         of: impl Fn(&Metrics) -> (&Vec<L>, &Vec<Arc<C>>),
@@ -65,7 +65,7 @@ impl PreviousCells<'_> {
     }
 
     /// The cells of each location, and last those of requests without one.
-    pub fn reuse_location_cells<C: CellStorage + 'static>(
+    pub(super) fn reuse_location_cells<C: CellStorage + 'static>(
         &self,
         locations: &[String],
         of: impl Fn(&Metrics) -> &Vec<Arc<C>>,
@@ -76,7 +76,7 @@ impl PreviousCells<'_> {
     }
 
     /// The outcomes of the servers of an upstream.
-    pub fn reuse_server_cells(&self, upstream: &str, servers: &[String]) -> Vec<Arc<ServerCounters>> {
+    pub(super) fn reuse_server_cells(&self, upstream: &str, servers: &[String]) -> Vec<Arc<ServerCounters>> {
         let cell = |server: &String| {
             self.reuse_cell(self.workers, |before| {
                 let upstream = before.series.upstream_names.iter().position(|known| known == upstream)?;
@@ -88,7 +88,7 @@ impl PreviousCells<'_> {
     }
 
     /// The cells that `of` finds in the previous gateway; new ones have `blocks` blocks.
-    pub fn reuse_cell<C: CellStorage>(
+    pub(super) fn reuse_cell<C: CellStorage>(
         &self,
         blocks: usize,
         of: impl Fn(&Metrics) -> Option<&Arc<C>>,

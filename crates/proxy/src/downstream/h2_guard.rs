@@ -24,7 +24,7 @@ const BYTES_PER_CREDIT: usize = 64;
 const REPLIES_PER_DATA: usize = 3;
 
 /// The stream of an HTTP/2 connection, preface included.
-pub struct GuardedWire {
+pub(crate) struct GuardedWire {
     wire: ClientStream,
     watch: Rc<ConnectionWatch>,
     frames: FrameScanner,
@@ -38,7 +38,11 @@ pub struct GuardedWire {
 }
 
 impl GuardedWire {
-    pub fn new(wire: ClientStream, watch: Rc<ConnectionWatch>, has_ended: Rc<Cell<bool>>) -> GuardedWire {
+    pub(crate) fn new(
+        wire: ClientStream,
+        watch: Rc<ConnectionWatch>,
+        has_ended: Rc<Cell<bool>>,
+    ) -> GuardedWire {
         let credited = watch.current_tick();
         GuardedWire {
             wire,

@@ -24,7 +24,7 @@ use sluicegate_model::{ProxyProtocolMode, Scheme};
 use sluicegate_observe::metrics::HandshakeEvent;
 
 /// A connection ready for HTTP.
-pub struct HandshakeOutcome {
+pub(crate) struct HandshakeOutcome {
     pub wire: ClientStream,
     pub allowed_http: AllowedHttp,
     /// The client as far as the connection names it; `None` on a unix socket.
@@ -33,7 +33,7 @@ pub struct HandshakeOutcome {
 }
 
 /// Runs all steps before HTTP; `None` when the connection ended before.
-pub async fn run_handshake(
+pub(crate) async fn run_handshake(
     thread: &WorkerThread,
     protocol: &ListenerProtocol,
     mut wire: ClientStream,

@@ -19,7 +19,7 @@ use sluicegate_model as model;
 const HYPER_MAX_HEADERS: usize = 100;
 
 /// The end of serving a connection.
-pub enum Http1Outcome {
+pub(crate) enum Http1Outcome {
     Closed,
     /// The connection is unused: its buffers are freed, and the next bytes allocate them again.
     Idle(ClientStream),
@@ -37,7 +37,7 @@ enum StopReason {
 }
 
 /// Serves until the connection ends, or is unused for a while.
-pub async fn serve_http1(
+pub(crate) async fn serve_http1(
     thread: &Rc<WorkerThread>,
     connection: &Rc<ClientConnection>,
     wire: ClientStream,

@@ -27,7 +27,11 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const SEND_BUFFER_MAX: usize = 64 * 1024;
 
 /// Serves until the connection ends.
-pub async fn serve_http2(thread: &Rc<WorkerThread>, connection: &Rc<ClientConnection>, wire: ClientStream) {
+pub(crate) async fn serve_http2(
+    thread: &Rc<WorkerThread>,
+    connection: &Rc<ClientConnection>,
+    wire: ClientStream,
+) {
     let watch = &connection.watch;
     watch.set_multiplexed();
     watch.recheck_terms();

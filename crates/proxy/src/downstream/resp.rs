@@ -41,7 +41,7 @@ struct RespInput<'a> {
 }
 
 /// Serves until the connection ends. While the client does not read its replies, nothing more is read from it.
-pub async fn serve_resp(
+pub(crate) async fn serve_resp(
     thread: &WorkerThread,
     watch: &ConnectionWatch,
     wire: ClientStream,

@@ -29,7 +29,7 @@ use sluicegate_limit::table::CounterKey;
 use sluicegate_observe::metrics::UpstreamOutcome;
 
 /// The context of an exchange, beside its request.
-pub struct Exchange<'a> {
+pub(super) struct Exchange<'a> {
     pub worker: &'a Worker,
     pub upstream: &'a Arc<Upstream>,
     pub route: &'a Route,
@@ -66,7 +66,7 @@ impl Exchange<'_> {
     ///
     /// # Errors
     /// The fault that prevented the response.
-    pub async fn run_attempts(
+    pub(super) async fn run_attempts(
         &self,
         first: TryServer<'_>,
         request: &mut RetryableRequest,
@@ -321,7 +321,7 @@ impl Exchange<'_> {
 }
 
 /// Runs `work` until it is done, a deadline of the request passes, or `due` is reached.
-pub async fn run_until_due<T>(
+pub(super) async fn run_until_due<T>(
     watch: &RequestWatch,
     due: Option<Instant>,
     mut work: Pin<&mut impl Future<Output = T>>,

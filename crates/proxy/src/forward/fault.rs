@@ -10,7 +10,7 @@ use sluicegate_http::upstream::{ExchangeFault, NoServer, ServerFault};
 use sluicegate_observe::metrics::UpstreamOutcome;
 
 /// The log's reason for a request that took longer than its location allows.
-pub const LOCATION_TIMEOUT: &str = "location timeout";
+pub(super) const LOCATION_TIMEOUT: &str = "location timeout";
 
 /// The result of an exchange: the status of its response, or the fault.
 pub(super) type ExchangeResult = Result<StatusCode, ForwardFault>;

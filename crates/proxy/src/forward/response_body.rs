@@ -82,12 +82,12 @@ pub fn grpc_response(response: Response<GrpcFrames>, mut state: Box<RequestState
 }
 
 /// The head of a response that a tunnel follows.
-pub fn switched_response(response: Response<()>, decisions: Decisions) -> Response<ResponseBody> {
+pub(super) fn switched_response(response: Response<()>, decisions: Decisions) -> Response<ResponseBody> {
     response.map(|()| ResponseBody { source: BodySource::Tunnel(Box::new(decisions)), state: None })
 }
 
 /// An upstream's response with a streamed body; `reuse` returns the connection to its pool at the end.
-pub fn streamed_response(
+pub(super) fn streamed_response(
     response: Response<ServerBody>,
     pooled: PooledConnection,
     reuse: bool,

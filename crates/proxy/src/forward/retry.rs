@@ -22,7 +22,7 @@ const DISCARD_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// Why an attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttemptFault {
+pub(super) struct AttemptFault {
     pub fault: ForwardFault,
     /// The status of a response that may be retried instead of being passed on.
     pub status: Option<StatusCode>,
@@ -34,16 +34,16 @@ pub struct AttemptFault {
 
 impl AttemptFault {
     /// A fault that neither time nor another server would mend.
-    pub fn not_retryable(fault: ForwardFault) -> AttemptFault {
+    pub(super) fn not_retryable(fault: ForwardFault) -> AttemptFault {
         AttemptFault { fault, status: None, reason: None, was_sent: false }
     }
 
-    pub fn on_connect(fault: ForwardFault) -> AttemptFault {
+    pub(super) fn on_connect(fault: ForwardFault) -> AttemptFault {
         AttemptFault { reason: Some(RetryReason::Connect), ..AttemptFault::not_retryable(fault) }
     }
 
     /// Two connections in turn returned the request unsent.
-    pub fn not_taken() -> AttemptFault {
+    pub(super) fn not_taken() -> AttemptFault {
         AttemptFault {
             reason: Some(RetryReason::Refused),
             ..AttemptFault::not_retryable(ForwardFault::Broken(ServerFault::RequestNotSent))
@@ -51,7 +51,7 @@ impl AttemptFault {
     }
 
     /// The request was sent, and may have run.
-    pub fn after_send(fault: ForwardFault) -> AttemptFault {
+    pub(super) fn after_send(fault: ForwardFault) -> AttemptFault {
         let reason = match fault {
             ForwardFault::Broken(_) | ForwardFault::BadResponse => Some(RetryReason::BadGateway),
             ForwardFault::ResponseTimeout => Some(RetryReason::Timeout),
@@ -62,7 +62,7 @@ impl AttemptFault {
 
     /// `None` for a response that is always passed on.
     #[inline]
-    pub fn for_status(status: StatusCode) -> Option<AttemptFault> {
+    pub(super) fn for_status(status: StatusCode) -> Option<AttemptFault> {
         let reason = RetryReason::from_status(status.as_u16())?;
         let fault = ForwardFault::Broken(ServerFault::Status(status));
         Some(AttemptFault { fault, status: Some(status), reason: Some(reason), was_sent: true })
@@ -70,7 +70,7 @@ impl AttemptFault {
 }
 
 /// The attempts of one request.
-pub struct RetryState<'a> {
+pub(super) struct RetryState<'a> {
     rules: &'a RetryConfig,
     /// Attempts after the current one.
     retries_left: u32,
@@ -82,7 +82,7 @@ pub struct RetryState<'a> {
 }
 
 impl<'a> RetryState<'a> {
-    pub fn new(rules: &'a RetryConfig) -> RetryState<'a> {
+    pub(super) fn new(rules: &'a RetryConfig) -> RetryState<'a> {
         RetryState {
             rules,
             retries_left: rules.attempts,
@@ -93,13 +93,13 @@ impl<'a> RetryState<'a> {
     }
 
     /// The moment by which an attempt that begins now must have its response.
-    pub fn attempt_deadline(&self) -> Option<Instant> {
+    pub(super) fn attempt_deadline(&self) -> Option<Instant> {
         earlier_of(self.rules.per_try.map(|span| Instant::now() + span), self.deadline)
     }
 
     /// The same for an attempt that is connected. A request with a body is as slow as its client, so only the
     /// upstream's own timeout applies to it.
-    pub fn response_deadline(
+    pub(super) fn response_deadline(
         &self,
         due: Option<Instant>,
         request: &Option<Request<RequestBody>>,
@@ -115,17 +115,17 @@ impl<'a> RetryState<'a> {
 
     /// True if a dead or closing connection that did not take the request is replaced by another one to the same
     /// server. That does not count as an attempt, because nothing is sent twice.
-    pub fn may_replace_connection(&self) -> bool {
+    pub(super) fn may_replace_connection(&self) -> bool {
         self.rules.attempts > 0 && self.rules.when.contains(RetryReason::Refused)
     }
 
     /// Positions of the servers that a wait is not for.
-    pub fn tried_servers(&self) -> &[ServerId] {
+    pub(super) fn tried_servers(&self) -> &[ServerId] {
         &self.tried_servers
     }
 
     /// The next try after the one at `server` failed; `None` to give up.
-    pub fn next_try<'u>(
+    pub(super) fn next_try<'u>(
         &mut self,
         upstream: &'u Upstream,
         balance_hash: u64,
@@ -186,12 +186,12 @@ fn earlier_of(first: Option<Instant>, second: Option<Instant>) -> Option<Instant
 
 /// True if the request is still available with its body, if it has one, and has an idempotent method (RFC 9110,
 /// section 9.2.2).
-pub fn may_run_twice(request: &Option<Request<RequestBody>>) -> bool {
+pub(super) fn may_run_twice(request: &Option<Request<RequestBody>>) -> bool {
     request.as_ref().is_some_and(|request| request.method().is_idempotent() && request.body().is_at_hand())
 }
 
 /// Discards a response before its request is retried; its connection is kept if the rest of the response is short.
-pub fn discard_response(answer: &mut ResponseSlot, pooled: PooledConnection) {
+pub(super) fn discard_response(answer: &mut ResponseSlot, pooled: PooledConnection) {
     let Some(mut body) = answer.take().map(Response::into_body) else { return };
     if body.is_end_stream() {
         return pooled.finish();
@@ -206,14 +206,14 @@ pub fn discard_response(answer: &mut ResponseSlot, pooled: PooledConnection) {
     }
 }
 
-pub struct TryServer<'u> {
+pub(super) struct TryServer<'u> {
     pub server: &'u Arc<Server>,
     /// `None` = the try takes a place itself, and fails if there is none.
     pub place: Option<ServerInFlight>,
 }
 
 /// The next step of a request.
-pub enum NextTry<'u> {
+pub(super) enum NextTry<'u> {
     At(TryServer<'u>),
     /// The request waits for a place.
     Wait,
@@ -224,7 +224,10 @@ impl<'u> TryServer<'u> {
     ///
     /// # Errors
     /// It gives none.
-    pub fn at_place(upstream: &'u Upstream, place: ServerPlace) -> Result<TryServer<'u>, ForwardFault> {
+    pub(super) fn at_place(
+        upstream: &'u Upstream,
+        place: ServerPlace,
+    ) -> Result<TryServer<'u>, ForwardFault> {
         let place = place?;
         Ok(TryServer { server: &upstream.servers[place.server().position.0], place: Some(place) })
     }
@@ -236,7 +239,7 @@ impl<'u> NextTry<'u> {
     /// # Errors
     /// No server is usable, or every one is full and the upstream has no queue.
     #[inline(always)]
-    pub fn choose(
+    pub(super) fn choose(
         upstream: &'u Upstream,
         hash: u64,
         tried: &[ServerId],

@@ -26,7 +26,7 @@ use sluicegate_model::{HostHeader, LocationId};
 
 /// Renders the values with variables of `edits`, before the head is rewritten.
 #[inline]
-pub fn render_values(
+pub(super) fn render_values(
     edits: &CompiledEdits,
     inbound: &InboundRequest,
     state: &RequestState,
@@ -39,7 +39,7 @@ pub fn render_values(
 
 /// Rewrites the head of the request for the upstream: target, hop-by-hop fields, forwarded fields, request id, edits.
 /// The returned fields are to be sent with it.
-pub fn rewrite_request(
+pub(super) fn rewrite_request(
     gateway: &Gateway,
     route: &Route,
     inbound: &mut InboundRequest,
@@ -92,7 +92,7 @@ pub fn rewrite_request(
 }
 
 /// A filter that removes fields with underscores from the trailers of a request, which arrive after the judgement.
-pub fn trailer_filter(worker: Rc<Worker>, route: Option<LocationId>) -> TrailerFilter {
+pub(super) fn trailer_filter(worker: Rc<Worker>, route: Option<LocationId>) -> TrailerFilter {
     Box::new(move |trailers| {
         let gateway = &worker.gateway;
         if let Some(route) = route {
@@ -106,7 +106,7 @@ pub fn trailer_filter(worker: Rc<Worker>, route: Option<LocationId>) -> TrailerF
 ///
 /// # Errors
 /// The framing of the response is ambiguous.
-pub fn rewrite_response(
+pub(super) fn rewrite_response(
     route: &Route,
     values: &RenderedValues,
     response: &mut Response<ServerBody>,

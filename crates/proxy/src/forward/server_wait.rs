@@ -39,7 +39,7 @@ impl<'a> Exchange<'a> {
     ///
     /// # Errors
     /// The wait took too long, too many requests wait, or no server is usable any more.
-    pub async fn wait_for_server(
+    pub(super) async fn wait_for_server(
         &self,
         tried: &[ServerId],
         due: Option<Instant>,
@@ -75,7 +75,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Waits for the server of a further try after `failed`, within the deadlines of the tries.
-    pub async fn wait_for_retry(
+    pub(super) async fn wait_for_retry(
         &self,
         retries: &RetryState<'_>,
         request: &Option<Request<RequestBody>>,

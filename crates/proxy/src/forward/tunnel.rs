@@ -28,7 +28,7 @@ const PIECE_BYTES: usize = 16 * 1024;
 const PIECES_PER_TURN: usize = 16;
 
 /// Connects the client to the upstream after its `response` with status 101.
-pub fn open_tunnel(
+pub(super) fn open_tunnel(
     upgrade: UpgradeRequest,
     route: &Route,
     values: &RenderedValues,

@@ -27,7 +27,7 @@ const KEY_BYTES: usize = 16;
 const FORBIDDEN_PROTOCOLS: [&str; 4] = ["h2c", "h2", "http", "tls"];
 
 /// The protocol that a client asks to switch to.
-pub enum UpgradeRequest {
+pub(super) enum UpgradeRequest {
     /// Over HTTP/1, with the Upgrade field as it was sent.
     Upgrade(HeaderValue),
     /// Over an HTTP/2 stream, which `client` yields once the response has switched it.
@@ -37,7 +37,7 @@ pub enum UpgradeRequest {
 impl UpgradeRequest {
     /// The upgrade that a request of this `version` asks for in its `hop_options`. A request with a body cannot
     /// upgrade, because the bytes after its head do not belong to the new protocol.
-    pub fn from_request(
+    pub(super) fn from_request(
         version: Version,
         hop_options: &mut HopOptions,
         request: &mut Request<RequestBody>,
@@ -59,7 +59,7 @@ impl UpgradeRequest {
     }
 
     /// Adds the fields that ask the upstream for the switch.
-    pub fn add_upgrade_fields(&self, headers: &mut HeaderMap) {
+    pub(super) fn add_upgrade_fields(&self, headers: &mut HeaderMap) {
         let upgrade = match self {
             UpgradeRequest::Upgrade(upgrade) => upgrade.clone(),
             UpgradeRequest::WebSocket { key, .. } => {
@@ -72,7 +72,7 @@ impl UpgradeRequest {
     }
 
     /// The protocol that a response with status 101 switches to, if the client asked for it.
-    pub fn granted_protocol(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+    pub(super) fn granted_protocol(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let mut lines = headers.get_all(UPGRADE).iter();
         let (Some(granted), None) = (lines.next(), lines.next()) else { return None };
         let is_named =
@@ -90,7 +90,7 @@ impl UpgradeRequest {
 
     /// Turns the head of the upstream's response, already without hop-by-hop fields, into the one that announces the
     /// switch to the client; returns its status.
-    pub fn write_switch_head(&self, granted: HeaderValue, headers: &mut HeaderMap) -> StatusCode {
+    pub(super) fn write_switch_head(&self, granted: HeaderValue, headers: &mut HeaderMap) -> StatusCode {
         // The bytes after this head are not HTTP.
         headers.remove(CONTENT_LENGTH);
         headers.remove(TRANSFER_ENCODING);
@@ -108,7 +108,7 @@ impl UpgradeRequest {
     }
 
     /// True if a response that does not switch may be passed on. A success would tell a CONNECT that it was switched.
-    pub fn may_pass_on(&self, status: StatusCode) -> bool {
+    pub(super) fn may_pass_on(&self, status: StatusCode) -> bool {
         matches!(self, UpgradeRequest::Upgrade(_)) || !status.is_success()
     }
 }

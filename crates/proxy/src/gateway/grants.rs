@@ -14,10 +14,10 @@ use sluicegate_config as config;
 use sluicegate_model::{self as model, Algorithm, Config, GrantConfig, LimitConfig, LimitId, Problem};
 
 /// The most grants of one limit, and of all.
-pub const GRANTS_PER_LIMIT: usize = 100;
-pub const GRANTS_MAX: usize = 1000;
+pub(super) const GRANTS_PER_LIMIT: usize = 100;
+pub(super) const GRANTS_MAX: usize = 1000;
 /// The longest grant. A longer one belongs in the file, as a tier.
-pub const GRANT_LENGTH_MAX: Duration = Duration::from_secs(30 * 86_400);
+pub(super) const GRANT_LENGTH_MAX: Duration = Duration::from_secs(30 * 86_400);
 
 /// A grant that an operator asks for.
 #[derive(Debug, Clone)]

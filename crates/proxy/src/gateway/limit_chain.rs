@@ -107,7 +107,7 @@ impl LimitChain {
 }
 
 /// The plan for the requests of a location, or for those without one; `None` = nothing is read.
-pub fn build_body_plan(config: &Config, location: Option<&LocationConfig>) -> Option<Arc<BodyPlan>> {
+pub(super) fn build_body_plan(config: &Config, location: Option<&LocationConfig>) -> Option<Arc<BodyPlan>> {
     let own = location.map_or(&[][..], |location| &location.limits);
     let limits = || config.server.limits.iter().chain(own).map(|&limit| &config.limits[limit]);
     let bandwidth = location.and_then(|location| location.bandwidth.as_ref());

@@ -37,7 +37,7 @@ enum Charset {
 ///
 /// # Errors
 /// The body is longer than its readable part, or encoded although the caller is identified by it.
-pub fn awaits_body(
+pub(super) fn awaits_body(
     gateway: &Gateway,
     plan: &BodyPlan,
     facts: &mut RequestFacts<'_>,
@@ -110,7 +110,7 @@ fn read_charset(rest: &str) -> Charset {
 /// # Errors
 /// The client sends no whole body in time, other bodies leave no room for it, or too many requests are waiting; for a
 /// dry run the body then counts as too long.
-pub async fn read_values(
+pub(super) async fn read_values(
     state: &RequestState,
     inbound: &mut InboundRequest,
     plan: &Arc<BodyPlan>,

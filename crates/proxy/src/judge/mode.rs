@@ -80,7 +80,7 @@ pub trait JudgeMode<'r> {
 }
 
 /// Charges the limits for a request.
-pub struct ChargeRequest<'s> {
+pub(super) struct ChargeRequest<'s> {
     pub worker: &'s Worker,
     pub connection: &'s ClientConnection,
     pub in_flight: &'s mut Option<RequestInFlight>,

@@ -48,12 +48,12 @@ impl DryRuns {
     }
 
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Writes `"per-ip";would=admit, "line";would=wait;ms=120;unenforced`: an RFC 9651 list with one item per decision.
-    pub fn write_header(
+    pub(crate) fn write_header(
         &self,
         decisions: impl IntoIterator<Item = (LimitId, Decision)>,
         headers: &mut HeaderMap,
@@ -85,7 +85,7 @@ impl DryRuns {
 
     /// `per-ip=reject,line=unenforced_wait`, for the limits that would have acted, and for the shadow of the limit that
     /// has acted; `None` if there is neither.
-    pub fn log_summary(
+    pub(crate) fn log_summary(
         &self,
         decisions: impl IntoIterator<Item = (LimitId, Decision)>,
         acted: Option<LimitId>,

@@ -82,7 +82,7 @@ impl RateLimitFields {
     /// Writes the fields into the head of any response, also of admitted requests. `decisions` are (limit, index of the
     /// rate, decision) in chain order; limits without these fields are left out.
     #[inline]
-    pub fn write_fields(
+    pub(crate) fn write_fields(
         &self,
         decisions: impl IntoIterator<Item = (LimitId, usize, Decision)>,
         headers: &mut HeaderMap,

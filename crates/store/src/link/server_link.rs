@@ -63,10 +63,10 @@ pub(super) enum CallOutcome {
 }
 
 /// The reply to a call that was sent, and not answered by its deadline. Dropping it leaves the reply unread.
-pub type LateReply = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
+pub(crate) type LateReply = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
 
 /// The failure of a call that brought no reply in time.
-pub struct CallFailure {
+pub(crate) struct CallFailure {
     pub fault: StoreFault,
     /// The reply may still come.
     pub late: Option<LateReply>,

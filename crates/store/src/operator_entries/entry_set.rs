@@ -50,7 +50,7 @@ pub(super) struct SentChange {
 // === impl EntrySet ===
 
 impl EntrySet {
-    pub fn put(
+    pub(super) fn put(
         &mut self,
         name: &[u8],
         value: &[u8],
@@ -80,7 +80,7 @@ impl EntrySet {
     }
 
     /// Returns true if the entry lived here.
-    pub fn delete(&mut self, name: &[u8], now: Now) -> Result<bool, EntryFault> {
+    pub(super) fn delete(&mut self, name: &[u8], now: Now) -> Result<bool, EntryFault> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(EntryFault::Name);
         }
@@ -111,25 +111,25 @@ impl EntrySet {
         }
     }
 
-    pub fn living_count(&self, now: Now) -> usize {
+    pub(super) fn living_count(&self, now: Now) -> usize {
         self.by_name.values().filter(|entry| entry.is_living(now)).count()
     }
 
-    pub fn list_living(&self, now: Now) -> Vec<OperatorEntry> {
+    pub(super) fn list_living(&self, now: Now) -> Vec<OperatorEntry> {
         let living = self.by_name.iter().filter(|(_, entry)| entry.is_living(now));
         living.map(|(name, entry)| entry.to_entry(name)).collect()
     }
 
-    pub fn pending_count(&self) -> usize {
+    pub(super) fn pending_count(&self) -> usize {
         self.pending.len()
     }
 
-    pub fn cursor(&self) -> EntryCursor {
+    pub(super) fn cursor(&self) -> EntryCursor {
         self.cursor
     }
 
     /// True if changes can be sent now.
-    pub fn has_sendable(&self) -> bool {
+    pub(super) fn has_sendable(&self) -> bool {
         self.pending.iter().any(|name| self.is_sendable(name))
     }
 
@@ -140,7 +140,7 @@ impl EntrySet {
     }
 
     /// The living entries if they changed since they were last taken; ended ones leave.
-    pub fn take_changed(&mut self, now: Now) -> Option<Vec<OperatorEntry>> {
+    pub(super) fn take_changed(&mut self, now: Now) -> Option<Vec<OperatorEntry>> {
         if self.next_end <= now {
             let ended = self.by_name.iter().filter(|(_, entry)| entry.until <= now);
             let ended: Vec<Arc<[u8]>> = ended.map(|(name, _)| name.clone()).collect();
@@ -151,7 +151,7 @@ impl EntrySet {
     }
 
     /// Changes for one call. They stay pending until the store has answered.
-    pub fn next_batch(&self, now: Now) -> (Vec<SentChange>, Vec<EntryChange>) {
+    pub(super) fn next_batch(&self, now: Now) -> (Vec<SentChange>, Vec<EntryChange>) {
         let sendable = self.pending.iter().filter(|name| self.is_sendable(name));
         let known = sendable.filter_map(|name| Some((name, self.by_name.get(name)?)));
         let living = known.filter(|(_, entry)| entry.until > now);
@@ -165,7 +165,7 @@ impl EntrySet {
     }
 
     /// Applies the store's reply to a call with the changes `sent`; returns how many of them it had no room for.
-    pub fn apply_update(&mut self, sent: &[SentChange], update: EntriesUpdate, now: Now) -> usize {
+    pub(super) fn apply_update(&mut self, sent: &[SentChange], update: EntriesUpdate, now: Now) -> usize {
         let is_named = update.cursor.is_named();
         if is_named && self.cursor.is_lost_in(update.cursor) {
             self.restore_all(now);

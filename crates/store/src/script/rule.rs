@@ -238,12 +238,12 @@ impl RuleShape {
     }
 
     /// Units that a bucket regains per microsecond, as its entry stores them.
-    pub fn refill_pace(self) -> f32 {
+    pub(crate) fn refill_pace(self) -> f32 {
         self.ticks().map_or(0.0, |(num, unit)| (num as f64 / unit as f64) as f32)
     }
 
     /// Microseconds after which no unit that was charged up to the limit counts any more.
-    pub fn recovery_us(self) -> u64 {
+    pub(crate) fn recovery_us(self) -> u64 {
         match self {
             RuleShape::TokenBucket { num, unit, burst } => burst.saturating_mul(unit) / num.max(1),
             RuleShape::LeakyBucket { num, queue, .. } => queue.depth / num.max(1),
@@ -254,7 +254,7 @@ impl RuleShape {
     }
 
     /// The counts of a sliding window: one more than its sub-windows; older ones have left.
-    pub fn window_counts(self) -> usize {
+    pub(crate) fn window_counts(self) -> usize {
         match self {
             RuleShape::SlidingWindow { buckets, .. } => usize::from(buckets).max(1) + 1,
             _ => 0,

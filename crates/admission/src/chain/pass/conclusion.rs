@@ -19,7 +19,7 @@ use sluicegate_limit::{Limit, Units};
 impl<M: ChainMode> ChainPass<'_, M> {
     /// The verdict on a request that all limits have judged.
     #[cold]
-    pub fn conclude<P>(mut self, waiter: WaitingRequest<'_>) -> ChainVerdict<P> {
+    pub(crate) fn conclude<P>(mut self, waiter: WaitingRequest<'_>) -> ChainVerdict<P> {
         if let Some(rejection) = self.findings.rejection {
             return ChainVerdict::Reject(self.conclude_rejection(rejection));
         }
@@ -98,7 +98,7 @@ impl<M: ChainMode> ChainPass<'_, M> {
     /// The rejection that ends the pass. The charges that are left are those of the shadow of the limit that rejects,
     /// and stay.
     #[inline]
-    pub fn conclude_rejection(&mut self, rejection: PassRejection) -> ChainRejection {
+    pub(crate) fn conclude_rejection(&mut self, rejection: PassRejection) -> ChainRejection {
         if !self.held.claims.is_empty() {
             self.held.keep_charges();
         }

@@ -60,7 +60,7 @@ pub(crate) struct PassRejection {
 
 impl<'a, M: ChainMode> ChainPass<'a, M> {
     #[inline]
-    pub fn new(chain: &'a Chain, now: Now, takes_slots: bool, decisions: &'a mut Decisions) -> Self {
+    pub(super) fn new(chain: &'a Chain, now: Now, takes_slots: bool, decisions: &'a mut Decisions) -> Self {
         let max_wait_ns = chain.max_wait_ns;
         let findings = PassFindings { max_wait_ns, takes_slots, ..PassFindings::default() };
         ChainPass::resume(&chain.limits, ClaimSet::new(&chain.limits, now), findings, decisions)
@@ -68,7 +68,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
 
     /// Continues with the claims and findings of an earlier pass.
     #[inline]
-    pub fn resume(
+    pub(super) fn resume(
         limits: &'a Arc<[ChainedLimit]>,
         held: ClaimSet,
         findings: PassFindings,
@@ -78,7 +78,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     }
 
     #[inline]
-    pub fn judge_units(&mut self, limit_index: usize, limit: &Limit, units: Units) {
+    pub(super) fn judge_units(&mut self, limit_index: usize, limit: &Limit, units: Units) {
         if limit.is_concurrency() {
             return self.judge_slots(limit_index, limit, &units);
         }
@@ -117,14 +117,14 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         }
     }
 
-    pub fn note_wait(&mut self, wait_ns: u64, limit_index: usize) {
+    pub(super) fn note_wait(&mut self, wait_ns: u64, limit_index: usize) {
         if self.findings.longest_wait.is_none_or(|(longest, _)| longest < wait_ns) {
             self.findings.longest_wait = Some((wait_ns, limit_index as u16));
         }
     }
 
     /// Plans a question about a limit that is counted in the store, unless the store's last rejection still holds.
-    pub fn judge_shared(
+    pub(super) fn judge_shared(
         &mut self,
         limit_index: usize,
         limit: &Limit,
@@ -170,7 +170,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
 
     /// Cancels the questions to the store for a request that is rejected already.
     #[cold]
-    pub fn cancel_questions(&mut self) {
+    pub(super) fn cancel_questions(&mut self) {
         let limits = self.limits;
         for demand in std::mem::take(&mut self.shared_demands) {
             self.push_last_answers(&limits[usize::from(demand.limit_index)], &demand);
@@ -197,7 +197,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     }
 
     /// Adds the decision of a concurrency limit to a look.
-    pub fn push_slots(
+    pub(super) fn push_slots(
         &mut self,
         (limit_index, rate): (usize, usize),
         unenforced: bool,
@@ -222,7 +222,13 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     }
 
     /// Notes that slots are not free. `wait_ns`: the wait that a request has to expect.
-    pub fn note_lacking(&mut self, cause: ChainCause, limit_index: usize, rate: usize, wait_ns: Option<u64>) {
+    pub(super) fn note_lacking(
+        &mut self,
+        cause: ChainCause,
+        limit_index: usize,
+        rate: usize,
+        wait_ns: Option<u64>,
+    ) {
         let lacking = PassRejection::new(cause, limit_index, rate, wait_ns);
         if self.findings.slot_wait.is_none() {
             self.findings.lacking.get_or_insert(lacking);
@@ -230,14 +236,20 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     }
 
     #[cold]
-    pub fn reject_missing_key(&mut self, limit_index: usize, limit: &Limit) {
+    pub(super) fn reject_missing_key(&mut self, limit_index: usize, limit: &Limit) {
         // Without a key, the request is in no share of them.
         let dry_run = limit.is_dry_run(limit.config.enforce.is_some());
         self.reject_outright(limit_index, 0, dry_run, ChainCause::MissingKey);
     }
 
     /// Records a rejection without numbers; a look has nothing to show of a dry run then.
-    pub fn reject_outright(&mut self, limit_index: usize, rate: usize, dry_run: bool, cause: ChainCause) {
+    pub(super) fn reject_outright(
+        &mut self,
+        limit_index: usize,
+        rate: usize,
+        dry_run: bool,
+        cause: ChainCause,
+    ) {
         if !dry_run {
             self.record_rejection(PassRejection::new(cause, limit_index, rate, None));
         } else if M::CHARGES {
@@ -247,7 +259,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     }
 
     #[inline]
-    pub fn push_decision(
+    pub(super) fn push_decision(
         &mut self,
         limit_index: usize,
         rate: usize,

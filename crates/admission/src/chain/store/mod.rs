@@ -47,7 +47,7 @@ struct StoreQuery {
 impl<M: ChainMode> ChainPass<'_, M> {
     /// Ends the pass over the limits: their verdict, or the questions to the store, until whose answers the charges of
     /// the local limits are held. A look asks about a request that is rejected here, too, but only to show the answers.
-    pub fn finish_limits(
+    pub(super) fn finish_limits(
         mut self,
         waiter: WaitingRequest<'_>,
         verdict: &mut Option<ChainVerdict<PendingStore<M>>>,

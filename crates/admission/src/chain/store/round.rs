@@ -30,17 +30,17 @@ pub(super) struct StoreRound<'a> {
 // === impl StoreRound ===
 
 impl StoreRound<'_> {
-    pub fn asks_about(&self, demand: &SharedDemand) -> bool {
+    pub(super) fn asks_about(&self, demand: &SharedDemand) -> bool {
         self.question_demands.iter().any(|other| other.limit_index == demand.limit_index)
     }
 
     /// True if this gateway's own share decides although the store rejects.
-    pub fn is_overruled(&self, demand: &SharedDemand) -> bool {
+    pub(super) fn is_overruled(&self, demand: &SharedDemand) -> bool {
         self.locally_admitted.contains(&demand.limit_index)
     }
 
     /// True if the store does not decide about the limit.
-    pub fn is_judged_locally(&self, demand: &SharedDemand) -> bool {
+    pub(super) fn is_judged_locally(&self, demand: &SharedDemand) -> bool {
         let mut answers = self.question_demands.iter().zip(&self.answers);
         self.is_overruled(demand)
             || answers.any(|(other, answer)| {
@@ -59,7 +59,7 @@ impl StoreRound<'_> {
     }
 
     /// True if no answer is a rejection. A look leaves slots out, which it may lack as long as it has to wait.
-    pub fn all_accept(&self, charges: bool) -> bool {
+    pub(super) fn all_accept(&self, charges: bool) -> bool {
         match charges {
             true => none_rejects(self.answers.iter()),
             false => self.rejections().all(|(_, question, _)| question.item.slot_count.slots > 0),
@@ -67,7 +67,7 @@ impl StoreRound<'_> {
     }
 
     /// Limits that the store rejects and this gateway's own share admits; none if any other limit rejects too.
-    pub fn find_locally_admitted(&self, charges: bool, now: Now) -> SmallVec<[u16; 2]> {
+    pub(super) fn find_locally_admitted(&self, charges: bool, now: Now) -> SmallVec<[u16; 2]> {
         let mut admitted = SmallVec::new();
         for (demand, question, _) in self.rejections() {
             // A look asks about slots even if a rate rejects; for a charge the store skips them then.
@@ -85,7 +85,7 @@ impl StoreRound<'_> {
     }
 
     /// The slots that the store has too few of, if that alone rejects the request.
-    pub fn find_lacking_slots(&self) -> Option<LackingSlots> {
+    pub(super) fn find_lacking_slots(&self) -> Option<LackingSlots> {
         let mut lacking = None;
         for (_, question, _) in self.rejections().filter(|(.., answer)| !answer.skipped) {
             let refused = refused_slots(question)?;
@@ -95,7 +95,7 @@ impl StoreRound<'_> {
     }
 
     /// Refunds the charges of some servers of a Cluster after another one rejected.
-    pub fn refund_partial(&self, session: &Session) {
+    pub(super) fn refund_partial(&self, session: &Session) {
         for (question, reply) in self.questions.iter().zip(&self.answers) {
             if let StoreAnswer::Answered { answer, charged: true } = reply
                 && answer.mark != 0
@@ -108,7 +108,7 @@ impl StoreRound<'_> {
     /// Charges the shadow of the only limit that rejects, if that counts in the store. The call before has charged
     /// nothing.
     #[cold]
-    pub async fn charge_shadow(&mut self, held: &ClaimSet, session: &Session) {
+    pub(super) async fn charge_shadow(&mut self, held: &ClaimSet, session: &Session) {
         let Some(range) = self.find_shadow(&held.limits) else { return };
         let answers = session.ask_store(ScriptOp::Take, &self.questions[range.clone()]).await;
         if answers.iter().all(|answer| matches!(answer, StoreAnswer::Answered { charged: true, .. })) {

@@ -6,7 +6,7 @@ use super::{JsonPaths, JsonScanner, JsonValue, JsonVisitor, PathSet};
 
 /// A value that was found in a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FoundJson {
+pub(super) enum FoundJson {
     Text(Box<str>),
     LongText,
     Number { text: Option<Box<str>>, millionths: Option<u128> },
@@ -16,13 +16,13 @@ pub enum FoundJson {
 }
 
 /// Values, and bytes of texts, by path. The texts of all members count, those that come again included.
-pub struct Collector {
+pub(super) struct Collector {
     pub values: Vec<Option<FoundJson>>,
     pub texts: Vec<u64>,
 }
 
 impl Collector {
-    pub fn new(paths: &JsonPaths) -> Collector {
+    pub(super) fn new(paths: &JsonPaths) -> Collector {
         Collector { values: vec![None; paths.len()], texts: vec![0; paths.len()] }
     }
 }
@@ -52,7 +52,7 @@ impl JsonVisitor for Collector {
 }
 
 /// Reads a document from its slices.
-pub fn collect<'a>(
+pub(super) fn collect<'a>(
     paths: &JsonPaths,
     slices: impl IntoIterator<Item = &'a [u8]>,
 ) -> (JsonScanner, Collector) {
@@ -66,7 +66,7 @@ pub fn collect<'a>(
 
 /// The value of a document by `serde_json`, with the byte order mark in front taken away and lone halves of surrogate
 /// pairs replaced, which it refuses. An error about a number beyond a double says nothing of the grammar.
-pub fn parse(document: &[u8]) -> Result<Option<Value>, serde_json::Error> {
+pub(super) fn parse(document: &[u8]) -> Result<Option<Value>, serde_json::Error> {
     // A form feed, which `trim_ascii_start` takes away as well, is no space of JSON.
     let spaces = document.iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
     let document = &document[spaces..];

@@ -137,7 +137,7 @@ impl StateReader {
     }
 
     /// Reads `state` and `on_failure` of a limit: its behaviour while Redis fails, if it counts there.
-    pub fn read_shared(&self, fields: &FieldReader<'_>) -> Option<OnFailure> {
+    pub(crate) fn read_shared(&self, fields: &FieldReader<'_>) -> Option<OnFailure> {
         let state = fields.find(&limit::STATE);
         let store =
             state.as_ref().map_or(self.store, |value| value.parse_with(|text| self.parse_store(text))?);
@@ -162,7 +162,7 @@ impl StateReader {
     }
 
     /// Reports settings that a shared limit cannot have; `warm_up` is the value of that field.
-    pub fn check_shared_limit(
+    pub(crate) fn check_shared_limit(
         &self,
         config: &LimitConfig,
         value: &FieldValue<'_>,
@@ -191,7 +191,7 @@ impl StateReader {
     }
 
     /// The whole section, once the limits that count in Redis are known.
-    pub fn build_state(&self, limits: &[LimitConfig], has_bans: bool) -> StateConfig {
+    pub(crate) fn build_state(&self, limits: &[LimitConfig], has_bans: bool) -> StateConfig {
         let mut config = self.config.clone();
         let counts_bans = has_bans && config.store == StoreConfig::Redis;
         config.redis =

@@ -35,13 +35,13 @@ pub(super) struct RequestBoundary {
 
 impl RequestBoundary {
     #[inline]
-    pub fn begin_request(&self) {
+    pub(super) fn begin_request(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
     /// True if it was the only request in flight.
     #[inline]
-    pub fn end_request(&self) -> bool {
+    pub(super) fn end_request(&self) -> bool {
         let left = self.in_flight.get().saturating_sub(1);
         self.in_flight.set(left);
         left == 0
@@ -49,7 +49,7 @@ impl RequestBoundary {
 
     /// hyper hands out the body of a request; `None` if it is empty.
     #[inline]
-    pub fn begin_body(&self, is_empty: bool) -> Option<UnreadBody> {
+    pub(super) fn begin_body(&self, is_empty: bool) -> Option<UnreadBody> {
         let number = self.last_body.get() + 1;
         self.last_body.set(number);
         self.is_body_unread.set(!is_empty);
@@ -57,7 +57,7 @@ impl RequestBoundary {
     }
 
     /// False if another body has begun since.
-    pub fn end_body(&self, body: UnreadBody) -> bool {
+    pub(super) fn end_body(&self, body: UnreadBody) -> bool {
         let is_last = self.last_body.get() == body.number;
         if is_last {
             self.is_body_unread.set(false);
@@ -65,18 +65,18 @@ impl RequestBoundary {
         is_last
     }
 
-    pub fn leave_unread(&self) {
+    pub(super) fn leave_unread(&self) {
         self.is_body_unread.set(true);
     }
 
     #[inline]
-    pub fn is_body_unread(&self) -> bool {
+    pub(super) fn is_body_unread(&self) -> bool {
         self.is_body_unread.get()
     }
 
     /// True if hyper stands between two requests. Only for HTTP/1: HTTP/2 hands out bodies without a number.
     #[inline]
-    pub fn is_reached(&self) -> bool {
+    pub(super) fn is_reached(&self) -> bool {
         self.in_flight.get() == 0 && !self.is_body_unread.get()
     }
 }

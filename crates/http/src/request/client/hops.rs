@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 ///
 /// Reading from the right separates the elements of a trusted proxy from any text of an untrusted client before them:
 /// an open quote on the left cannot swallow an element on the right.
-pub struct ElementsFromRight<'a> {
+pub(super) struct ElementsFromRight<'a> {
     rest: Option<&'a [u8]>,
     separator: u8,
     /// Separators inside double quotes are text.
@@ -14,7 +14,7 @@ pub struct ElementsFromRight<'a> {
 }
 
 impl<'a> ElementsFromRight<'a> {
-    pub fn new(list: &'a [u8], separator: u8, quoting: bool) -> ElementsFromRight<'a> {
+    pub(super) fn new(list: &'a [u8], separator: u8, quoting: bool) -> ElementsFromRight<'a> {
         ElementsFromRight { rest: Some(list), separator, quoting }
     }
 }
@@ -42,7 +42,7 @@ impl<'a> Iterator for ElementsFromRight<'a> {
 }
 
 /// Parses an address with an optional port, as nginx does; an IPv6 address with a port is in brackets.
-pub fn parse_address(hop: &[u8]) -> Option<IpAddr> {
+pub(super) fn parse_address(hop: &[u8]) -> Option<IpAddr> {
     let hop = std::str::from_utf8(hop).ok()?;
     hop.parse().ok().or_else(|| address_before_port(hop))
 }
@@ -61,7 +61,7 @@ fn address_before_port(hop: &str) -> Option<IpAddr> {
 }
 
 /// The address in the one `for` parameter of a `Forwarded` element.
-pub fn parse_forwarded_for(element: &[u8]) -> Option<IpAddr> {
+pub(super) fn parse_forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut node = None;
     for pair in ElementsFromRight::new(element, b';', true) {
         let equals = pair.iter().position(|&byte| byte == b'=');

@@ -3,17 +3,17 @@
 use serde_json::{Value, json};
 
 /// Numbers that depend on a seed alone.
-pub struct BodyRandom(pub u64);
+pub(super) struct BodyRandom(pub u64);
 
 /// A body and its content type.
 #[derive(Debug)]
-pub struct RandomBody {
+pub(super) struct RandomBody {
     pub content_type: &'static str,
     pub bytes: Vec<u8>,
 }
 
 impl BodyRandom {
-    pub fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % end
     }
@@ -38,7 +38,7 @@ impl BodyRandom {
         }
     }
 
-    pub fn body(&mut self) -> RandomBody {
+    pub(super) fn body(&mut self) -> RandomBody {
         let (content_type, documents) = match self.below(6) {
             0 => ("text/event-stream", self.openai_chunks()),
             1 => ("text/event-stream", self.openai_events()),

@@ -6,7 +6,7 @@ use super::*;
 type Said = (Option<u64>, Option<u64>, Option<u64>, u64, u64);
 
 #[track_caller]
-pub fn assert_said(content_type: &'static str, body: impl AsRef<[u8]>, said: Said) {
+pub(super) fn assert_said(content_type: &'static str, body: impl AsRef<[u8]>, said: Said) {
     let (plan, body) = (plan(), body.as_ref());
     for at in 0..=body.len() {
         let (first, second) = body.split_at(at);
@@ -16,7 +16,7 @@ pub fn assert_said(content_type: &'static str, body: impl AsRef<[u8]>, said: Sai
     }
 }
 
-pub const EVENTS: &str = "text/event-stream; charset=utf-8";
+pub(super) const EVENTS: &str = "text/event-stream; charset=utf-8";
 
 #[test]
 fn openai_chat_completions() {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// What a body says, as the meter has to read it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Ledger {
+pub(super) struct Ledger {
     pub input: Option<u64>,
     pub output: Option<u64>,
     pub cached: Option<u64>,
@@ -26,7 +26,7 @@ struct LastSaid {
 }
 
 /// Reads a body of a content type.
-pub fn read_body(content_type: &str, body: &[u8], pointers: &[&str]) -> Ledger {
+pub(super) fn read_body(content_type: &str, body: &[u8], pointers: &[&str]) -> Ledger {
     let mut documents = match content_type {
         "text/event-stream" => split_events(body),
         "application/x-ndjson" => {

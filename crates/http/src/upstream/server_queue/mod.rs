@@ -137,18 +137,18 @@ impl Upstream {
 
 impl ServerQueue {
     #[inline]
-    pub fn has_waiters(&self) -> bool {
+    pub(super) fn has_waiters(&self) -> bool {
         !self.waiting.is_zero()
     }
 
     /// The signal by which the servers of the upstream notify the queue.
-    pub fn signal(self: &Arc<Self>) -> QueueSignal {
+    pub(super) fn signal(self: &Arc<Self>) -> QueueSignal {
         QueueSignal { waiting: self.waiting.clone(), queue: Waker::from(self.clone()) }
     }
 
     /// Hands free places to the first waiters.
     #[cold]
-    pub fn hand_out_places(&self) {
+    pub(super) fn hand_out_places(&self) {
         let mut wakers = Wakers::new();
         let mut line = self.line.lock();
         line.hand_out(&mut wakers);
@@ -158,7 +158,7 @@ impl ServerQueue {
     }
 
     /// The state for the operator of a queue of this `size`.
-    pub fn status(&self, size: usize) -> QueueStatus {
+    pub(super) fn status(&self, size: usize) -> QueueStatus {
         let QueueTotals { waits, wait_ns, timeouts } = &self.totals;
         QueueStatus {
             size,

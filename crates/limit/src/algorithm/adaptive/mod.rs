@@ -104,7 +104,7 @@ impl Adaptive {
 
     /// Records the outcome of a request. Returns whether more slots are allowed because of it.
     #[inline]
-    pub fn record_outcome(&self, outcome: SlotOutcome, now: Now) -> bool {
+    pub(crate) fn record_outcome(&self, outcome: SlotOutcome, now: Now) -> bool {
         let from = self.counts_from.load(Relaxed);
         if now.0 < from {
             return false;

@@ -30,7 +30,7 @@ pub(super) struct CheckAnswer<'a> {
 }
 
 impl CheckAnswer<'_> {
-    pub fn render(&self) -> Response<Bytes> {
+    pub(super) fn render(&self) -> Response<Bytes> {
         let mut text = Vec::with_capacity(256);
         // Cannot fail: a vector takes any length.
         let _ = serde_json::to_writer(&mut text, self);

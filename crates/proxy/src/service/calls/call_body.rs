@@ -42,7 +42,7 @@ pub(super) struct DescribedRequest<'a> {
 // === impl CheckCall ===
 
 impl<'a> CheckCall<'a> {
-    pub fn read(body: &'a [u8]) -> Result<CheckCall<'a>, CallFault> {
+    pub(super) fn read(body: &'a [u8]) -> Result<CheckCall<'a>, CallFault> {
         let mut members = Members::read(body, &["limits", "request", "key", "cost", "wait", "lease_for"])?;
         let (limits, request, key) = (members.take("limits"), members.take("request"), members.take("key"));
         let subject = match (limits, request, key) {

@@ -30,7 +30,7 @@ pub(super) struct CallFault {
 }
 
 impl CallFault {
-    pub fn new(field: impl Into<String>, message: impl Into<String>) -> CallFault {
+    pub(super) fn new(field: impl Into<String>, message: impl Into<String>) -> CallFault {
         CallFault { field: field.into(), message: message.into() }
     }
 }
@@ -40,7 +40,7 @@ impl<'a> CallValue<'a> {
     ///
     /// # Errors
     /// The body is no JSON, or another value.
-    pub fn read_members(body: &'a [u8]) -> Result<Vec<(CallText<'a>, CallValue<'a>)>, CallFault> {
+    pub(super) fn read_members(body: &'a [u8]) -> Result<Vec<(CallText<'a>, CallValue<'a>)>, CallFault> {
         match serde_json::from_slice(body) {
             Ok(CallValue::Object(members)) => Ok(members),
             Ok(_) => Err(CallFault::new("", "the body must be a JSON object")),

@@ -6,11 +6,11 @@ use std::collections::{BinaryHeap, HashSet, VecDeque};
 use crate::algorithm::adaptive::{Adaptive, SlotOutcome};
 use sluicegate_base::clock::Now;
 
-pub const MS: u64 = 1_000_000;
-pub const SECOND: u64 = 1_000 * MS;
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const SECOND: u64 = 1_000 * MS;
 
 /// A backend behind an adaptive limit. Times are in nanoseconds.
-pub struct Simulation {
+pub(super) struct Simulation {
     pub limit: Adaptive,
     pub now: u64,
     pub workers: usize,
@@ -45,7 +45,7 @@ pub struct Simulation {
 
 /// The totals of a span.
 #[derive(Debug, Default)]
-pub struct SimulationTotals {
+pub(super) struct SimulationTotals {
     pub answered: u64,
     pub rejected: u64,
     /// Requests that were abandoned.
@@ -59,7 +59,7 @@ pub struct SimulationTotals {
 }
 
 impl Simulation {
-    pub fn new(min: u32, max: u32, workers: usize, service: u64, overload: u64) -> Simulation {
+    pub(super) fn new(min: u32, max: u32, workers: usize, service: u64, overload: u64) -> Simulation {
         Simulation {
             limit: Adaptive::new(min, max),
             now: 1 << 60,
@@ -85,7 +85,7 @@ impl Simulation {
     }
 
     /// Replaces the offered load by so many clients, each sending one request after the other.
-    pub fn schedule_clients(&mut self, clients: u64) {
+    pub(super) fn schedule_clients(&mut self, clients: u64) {
         self.clients = clients;
         self.arrivals = (0..clients).map(|client| Reverse(self.now + client)).collect();
     }
@@ -102,7 +102,7 @@ impl Simulation {
         (-self.next_random().ln() * mean as f64) as u64 + 1
     }
 
-    pub fn run_for(&mut self, span: u64) -> SimulationTotals {
+    pub(super) fn run_for(&mut self, span: u64) -> SimulationTotals {
         let end = self.now + span;
         let mut seen = SimulationTotals { limit_min: u64::MAX, ..SimulationTotals::default() };
         loop {
@@ -202,12 +202,12 @@ impl Simulation {
     }
 
     /// Answered requests, in percent of the backend's capacity in `span`.
-    pub fn throughput(&self, seen: &SimulationTotals, span: u64) -> u64 {
+    pub(super) fn throughput(&self, seen: &SimulationTotals, span: u64) -> u64 {
         100 * seen.answered / (self.workers as u64 * span / self.service)
     }
 
     #[track_caller]
-    pub fn assert_settled(&self, seen: &SimulationTotals, span: u64) {
+    pub(super) fn assert_settled(&self, seen: &SimulationTotals, span: u64) {
         let (workers, limit) = (self.workers as u64, seen.limit_sum / seen.steps);
         let about = format!(
             "{} workers of {} ms: limit {limit} ({}..={}), mean {} µs, max {} µs, {} %",

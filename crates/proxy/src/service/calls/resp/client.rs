@@ -44,7 +44,7 @@ struct ClientAccess {
 // === impl RespClient ===
 
 impl RespClient {
-    pub fn new(peer: Option<IpAddr>) -> RespClient {
+    pub(super) fn new(peer: Option<IpAddr>) -> RespClient {
         RespClient {
             id: CLIENTS.fetch_add(1, Relaxed) + 1,
             peer,
@@ -55,7 +55,7 @@ impl RespClient {
     }
 
     /// Checks the token again if the gateway is another one.
-    pub fn follow_gateway(&mut self, worker: &Worker) {
+    pub(super) fn follow_gateway(&mut self, worker: &Worker) {
         let gateway = &worker.gateway;
         if self.access.generation != gateway.generation {
             let token = self.access.token.as_ref().map(|token| token.0.as_bytes());
@@ -64,11 +64,11 @@ impl RespClient {
         }
     }
 
-    pub fn reply_to<'a>(&self, out: &'a mut Vec<u8>) -> ReplyWriter<'a> {
+    pub(super) fn reply_to<'a>(&self, out: &'a mut Vec<u8>) -> ReplyWriter<'a> {
         ReplyWriter { out, version: self.version }
     }
 
-    pub fn answer_command(
+    pub(super) fn answer_command(
         &mut self,
         command: &Command<'_>,
         worker: &Worker,

@@ -133,7 +133,7 @@ pub(in crate::service::calls) enum ServingStatus {
 
 impl ProtoDuration {
     /// Rounded up to milliseconds.
-    pub fn from_ns(ns: u64) -> ProtoDuration {
+    pub(super) fn from_ns(ns: u64) -> ProtoDuration {
         let ms = ns.div_ceil(1_000_000);
         // Cannot overflow: the quotients are far below the types.
         ProtoDuration { seconds: (ms / 1_000) as i64, nanos: (ms % 1_000 * 1_000_000) as i32 }

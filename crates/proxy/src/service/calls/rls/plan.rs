@@ -47,7 +47,7 @@ pub(super) enum HitsUse {
 impl<'c> CallPlan<'c> {
     /// # Errors
     /// A field of the call is not valid.
-    pub fn new(request: &'c RateLimitRequest, gateway: &'c Gateway) -> Result<CallPlan<'c>, RlsFault> {
+    pub(super) fn new(request: &'c RateLimitRequest, gateway: &'c Gateway) -> Result<CallPlan<'c>, RlsFault> {
         check_request(request)?;
         let domain = gateway.calls.domains.find(&request.domain);
         let entries: SmallVec<[Entries<'c>; 2]> = request.descriptors.iter().map(list_entries).collect();
@@ -71,7 +71,7 @@ impl<'c> CallPlan<'c> {
         }
     }
 
-    pub fn hits_use(&self, index: usize) -> HitsUse {
+    pub(super) fn hits_use(&self, index: usize) -> HitsUse {
         let RateLimitDescriptor { hits_addend, is_negative_hits, .. } = &self.request.descriptors[index];
         let hits = match (hits_addend, self.request.hits_addend) {
             (Some(own), _) => Some(own.value),
@@ -89,7 +89,7 @@ impl<'c> CallPlan<'c> {
     ///
     /// # Errors
     /// A value cannot be counted by, or too many limits judge the call.
-    pub fn select(
+    pub(super) fn select(
         &self,
         gateway: &Gateway,
         max_wait_ns: u64,

@@ -26,13 +26,13 @@ pub(super) struct CallDeadline(Option<Now>);
 // === impl CallDeadline ===
 
 impl CallDeadline {
-    pub fn new(started: Now, timeout: Option<Duration>) -> CallDeadline {
+    pub(super) fn new(started: Now, timeout: Option<Duration>) -> CallDeadline {
         let ns = |timeout: Duration| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         CallDeadline(timeout.map(|timeout| Now(started.0.saturating_add(ns(timeout)))))
     }
 
     /// Limits also the reading of the body.
-    pub fn watch_request(self, state: &RequestState) {
+    pub(super) fn watch_request(self, state: &RequestState) {
         if let Some(due) = self.0 {
             state.watch.set_request_deadline(ticks_for(Duration::from_nanos(due.ns_since(state.started))));
         }

@@ -38,14 +38,14 @@ pub(super) struct JudgedPart<'a, 'c> {
 
 impl RateLimitResponse {
     /// The answer that no limit applies.
-    pub fn admitting(descriptors: usize) -> RateLimitResponse {
+    pub(super) fn admitting(descriptors: usize) -> RateLimitResponse {
         let code = RlsCode::Ok as i32;
         let statuses = vec![DescriptorStatus { code, ..DescriptorStatus::default() }; descriptors];
         RateLimitResponse { overall_code: code, statuses, response_headers_to_add: Vec::new() }
     }
 
     /// Adds the statuses of judged descriptors.
-    pub fn add_judged(&mut self, judged: &JudgedPart<'_, '_>) {
+    pub(super) fn add_judged(&mut self, judged: &JudgedPart<'_, '_>) {
         let JudgedPart { part: PlannedPart { terms, indices, .. }, decisions, merged, refused } = *judged;
         let limits = terms.chain.chain.limits();
         // Without a decision that rejects, the cause of the rejection has no numbers: a ban, or a missing key.
@@ -77,7 +77,12 @@ impl RateLimitResponse {
     }
 
     /// Adds the fields about limits that responses to requests have.
-    pub fn add_headers(&mut self, state: &RequestState, chain: &LimitChain, decisions: &[RateDecision]) {
+    pub(super) fn add_headers(
+        &mut self,
+        state: &RequestState,
+        chain: &LimitChain,
+        decisions: &[RateDecision],
+    ) {
         let mut headers = HeaderMap::new();
         let gateway = &state.worker.gateway;
         limit_report::write_judged(gateway, Some(gateway.call_route()), chain, decisions, &mut headers);

@@ -43,29 +43,29 @@ pub(in crate::service::calls) struct RlsFault {
 // === impl RlsFault ===
 
 impl RlsFault {
-    pub fn invalid(message: impl Into<String>) -> RlsFault {
+    pub(super) fn invalid(message: impl Into<String>) -> RlsFault {
         RlsFault::new("3", message, StatusCode::BAD_REQUEST)
     }
 
-    pub fn unimplemented(message: impl Into<String>) -> RlsFault {
+    pub(super) fn unimplemented(message: impl Into<String>) -> RlsFault {
         RlsFault::new("12", message, StatusCode::NOT_FOUND)
     }
 
-    pub fn of_gateway(fault: Fault) -> RlsFault {
+    pub(super) fn of_gateway(fault: Fault) -> RlsFault {
         RlsFault::new(fault.grpc_status(), fault.detail(), fault.status())
     }
 
     /// The same number, for answers without gRPC.
-    pub fn code(&self) -> u8 {
+    pub(super) fn code(&self) -> u8 {
         self.status.parse().unwrap_or(2)
     }
 
-    pub fn new(status: &'static str, message: impl Into<String>, http_status: StatusCode) -> RlsFault {
+    pub(super) fn new(status: &'static str, message: impl Into<String>, http_status: StatusCode) -> RlsFault {
         RlsFault { status, message: message.into(), http_status, lists_encodings: false }
     }
 
     /// The whole answer: a head alone, with the fields of trailers.
-    pub fn render(&self) -> Response<Bytes> {
+    pub(super) fn render(&self) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, GRPC);
