@@ -113,7 +113,7 @@ impl RateLimitFields {
         decisions: impl Iterator<Item = (LimitId, usize, Decision)>,
         headers: &mut HeaderMap,
     ) {
-        let mut line = FieldBuffer::new();
+        let mut line: FieldBuffer<FIELD_MAX> = FieldBuffer::default();
         let mut written: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
         let mut tightest: Option<(bool, u64, u64, u64)> = None;
         let mut next = 0;
@@ -126,7 +126,7 @@ impl RateLimitFields {
             let item = &self.items[index];
             let reset = reset_seconds(&decision);
             if item.standard && written.len() < ITEMS_MAX {
-                line.extend_from_slice(if written.is_empty() { b"" } else { b", " });
+                line.append_bytes(if written.is_empty() { b"" } else { b", " });
                 append_counts(&mut line, &item.head, decision.remaining, reset);
                 written.push(index);
             }
@@ -138,7 +138,7 @@ impl RateLimitFields {
                 tightest = Some(candidate);
             }
         }
-        if let (false, Ok(line)) = (written.is_empty(), HeaderValue::from_bytes(&line)) {
+        if let (false, Ok(line)) = (written.is_empty(), HeaderValue::from_bytes(line.as_bytes())) {
             headers.insert(POLICY_HEADER, self.policy_value(&written));
             headers.insert(LIMIT_HEADER, line);
         }
@@ -191,25 +191,51 @@ impl PolicyItem {
 }
 
 fn render_item(head: &[u8], remaining: u64, reset: u64) -> HeaderValue {
-    let mut line = FieldBuffer::new();
+    let mut line: FieldBuffer<ITEM_MAX> = FieldBuffer::default();
     append_counts(&mut line, head, remaining, reset);
     // A quoted name and digits are always a valid header value.
-    HeaderValue::from_bytes(&line).unwrap_or(HeaderValue::from_static(""))
+    HeaderValue::from_bytes(line.as_bytes()).unwrap_or(HeaderValue::from_static(""))
 }
 
 #[inline]
-fn append_counts(line: &mut FieldBuffer, head: &[u8], remaining: u64, reset: u64) {
-    line.extend_from_slice(head);
-    line.extend_from_slice(itoa::Buffer::new().format(remaining).as_bytes());
-    line.extend_from_slice(b";t=");
-    line.extend_from_slice(itoa::Buffer::new().format(reset).as_bytes());
+fn append_counts<const N: usize>(line: &mut FieldBuffer<N>, head: &[u8], remaining: u64, reset: u64) {
+    line.append_bytes(head);
+    line.append_bytes(itoa::Buffer::new().format(remaining).as_bytes());
+    line.append_bytes(b";t=");
+    line.append_bytes(itoa::Buffer::new().format(reset).as_bytes());
 }
 
-/// A field value on the stack: four of the longest items fit, each with a head of [`HEAD_MAX`] bytes and two numbers.
-type FieldBuffer = SmallVec<[u8; 1024]>;
+/// A buffer on the stack for a field value; four of the longest items fit.
+struct FieldBuffer<const N: usize> {
+    bytes: [u8; N],
+    length: usize,
+}
 
-/// Bytes of a quoted name with `;r=`.
+const FIELD_MAX: usize = 768;
+/// Bytes of a quoted name with `;r=`; [`ITEM_MAX`] adds the longest numbers.
 const HEAD_MAX: usize = 112;
+const ITEM_MAX: usize = HEAD_MAX + 48;
+
+impl<const N: usize> Default for FieldBuffer<N> {
+    fn default() -> FieldBuffer<N> {
+        FieldBuffer { bytes: [0; N], length: 0 }
+    }
+}
+
+impl<const N: usize> FieldBuffer<N> {
+    /// Appends `piece`, or nothing if it does not fit whole.
+    #[inline]
+    fn append_bytes(&mut self, piece: &[u8]) {
+        if let Some(space) = self.bytes.get_mut(self.length..self.length + piece.len()) {
+            space.copy_from_slice(piece);
+            self.length += piece.len();
+        }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
 
 fn join_policies<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
     let policies: Vec<&[u8]> = policies.map(HeaderValue::as_bytes).collect();
@@ -242,10 +268,10 @@ fn build_items(config: &Config, id: LimitId, standard: bool, legacy: bool) -> Ve
         let granted = limit.variant_grant(variant).is_some();
         // Interned texts stay for ever, and operators may grant any number of numbers.
         let policy = if granted { policy } else { intern_value(&policy) };
+        let (remaining_max, exhausted_max) =
+            if granted { (0, 0) } else { (REMAINING_PREPARED, EXHAUSTED_PREPARED) };
         // An inline limit is named after its path, which may be too long for a field.
         let standard = standard && head.len() <= HEAD_MAX;
-        let (remaining_max, exhausted_max) =
-            if granted || !standard { (0, 0) } else { (REMAINING_PREPARED, EXHAUSTED_PREPARED) };
         let prepared = |remaining, reset| intern_value(&render_item(&head, remaining, reset));
         PolicyItem {
             limit: id,
