@@ -51,22 +51,24 @@ pub trait JsonShaped {
 
 /// Defines structs that are written as JSON objects: `field: Type = "its sentence"` for each field, `= maybe "…"` for
 /// one that is left out where it says nothing, `= nullable "…"` for one that may be null as well, `in [words]` for one
-/// of some texts, and no sentence for one that is not part of the JSON.
+/// of some texts, and no sentence for one that is not part of the JSON. The sentence is the documentation of the field;
+/// doc comments above the field go on from it.
 #[macro_export]
 macro_rules! json_object {
     ($(
         $(#[$meta:meta])*
         $vis:vis struct $name:ident $(<$life:lifetime>)? as $schema:literal {
-            $($field_vis:vis $field:ident: $type:ty
+            $($(#[$note:meta])* $field_vis:vis $field:ident: $type:ty
                 $(= $($maybe:ident)? $sentence:literal $(in $words:tt)?)?,)*
         }
     )+) => {$(
         $(#[$meta])*
         $vis struct $name $(<$life>)? {
-            $($field_vis $field: $type,)*
+            $($(#[doc = $sentence])? $(#[$note])* $field_vis $field: $type,)*
         }
 
         impl $(<$life>)? $name $(<$life>)? {
+            /// The form of the struct as a JSON object, with the name and the fields that the API documents.
             pub const OBJECT: $crate::json_shape::JsonObject =
                 $crate::json_shape::JsonObject::named($schema).with(&[$($(
                     $crate::json_shape::JsonField::of_type::<$type>(

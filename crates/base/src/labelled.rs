@@ -16,10 +16,14 @@ macro_rules! labelled_enum {
         }
 
         impl $name {
+            /// The variants, in the order of their definition.
             pub const ALL: [$name; [$(stringify!($variant)),*].len()] = [$($name::$variant),*];
+            /// The labels of the variants, in the same order.
             pub const LABELS: [$label; $name::ALL.len()] = [$($value),*];
+            /// The labels with their variants, in the same order.
             pub const WORDS: [($label, $name); $name::ALL.len()] = [$(($value, $name::$variant)),*];
 
+            /// The label of the variant.
             pub fn $method(self) -> $label {
                 match self { $($name::$variant => $value,)* }
             }

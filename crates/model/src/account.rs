@@ -14,7 +14,9 @@ use sluicegate_base::file::NamedFile;
 /// The `account` section: where the account and the tier of a request are read from.
 #[derive(Debug, Clone, Default)]
 pub struct AccountConfig {
+    /// The source of the account; `None` = no request has one.
     pub from: Option<ValueSource>,
+    /// The sources of the tier.
     pub tier: TierRules,
     /// Present whenever a `jwt:` source is written.
     pub jwt: Option<JwtConfig>,
@@ -23,9 +25,13 @@ pub struct AccountConfig {
 /// The sources of a caller's tier, in order: its account in `members`, then in `file`, then `from`, then `default`.
 #[derive(Debug, Clone)]
 pub struct TierRules {
+    /// The source of the tier itself; `None` = none.
     pub from: Option<ValueSource>,
+    /// The tiers of accounts written in the file.
     pub members: TierMembers,
+    /// The CSV file with the tiers of accounts, read again when it changes; `None` = none.
     pub file: Option<Arc<NamedFile<TierMembers>>>,
+    /// The tier of every other caller.
     pub default: String,
 }
 
@@ -56,7 +62,9 @@ impl Default for TierRules {
 /// The rules for tokens: they are verified with a secret, a file of public keys, or both.
 #[derive(Debug, Clone)]
 pub struct JwtConfig {
+    /// The file with public keys, read again when it changes; `None` = tokens are verified by `secret` alone.
     pub keys: Option<Arc<NamedFile<TokenKeys>>>,
+    /// The secret of the HS algorithms; `None` = tokens are verified by `keys` alone.
     pub secret: Option<Secret>,
     /// Empty = any.
     pub issuers: Vec<String>,

@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 
 use crate::value::scalars::Secret;
 
+/// The `admin` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminConfig {
+    /// The address of the listener; one that is not a loopback address requires a token.
     pub listen: SocketAddr,
     /// Empty = requests from this host need none. `token: T` is one named `admin` that allows all.
     pub tokens: Vec<AdminToken>,
@@ -20,12 +22,14 @@ pub struct AdminToken {
     pub name: String,
     /// Unique.
     pub token: Secret,
+    /// The rights of its holder.
     pub allow: AdminRights,
 }
 
 /// The rights of the holder of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdminRights {
+    /// Everything, changes included.
     All,
     /// Everything that changes nothing.
     Read,

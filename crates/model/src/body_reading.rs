@@ -14,6 +14,7 @@ pub const BODY_PEEK_AUTO: u64 = 64 << 10;
 /// The purposes of a request's body, by rising need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BodyUse {
+    /// The body is not read before the request is judged.
     Unused,
     /// The body is counted in dry runs alone.
     DryRun,
@@ -60,6 +61,7 @@ impl LimitConfig {
         matches!(self.cost, Cost::JsonRpc { .. }) || self.body_pointers().next().is_some()
     }
 
+    /// The purpose of a request's body for this limit.
     pub fn body_use(&self) -> BodyUse {
         match (self.reads_body(), self.body_reserve()) {
             (false, None) => BodyUse::Unused,

@@ -16,8 +16,11 @@ pub struct ChargeConfig {
     pub clear: ResponseSet,
     /// One or more; their sum is the cost of a response.
     pub units: Vec<ChargedUnits>,
+    /// The units that a request takes until its response settles them.
     pub reserve: Reserve,
+    /// The cost of a response that does not tell it.
     pub missing: MissingUnits,
+    /// The treatment of a response that uses more than was reserved while nothing is left.
     pub over: OverrunAction,
     /// The rates are written as sizes: the units are bytes alone, counted in KiB and rounded up for each request.
     pub counts_kib: bool,
@@ -26,7 +29,9 @@ pub struct ChargeConfig {
 /// Responses by their status or by their code of gRPC.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResponseSet {
+    /// The statuses in the set.
     pub statuses: StatusRanges,
+    /// The codes of gRPC in the set, each once.
     pub grpc_codes: Vec<u8>,
 }
 
@@ -50,6 +55,7 @@ pub enum ChargedUnits {
 pub struct LlmWeights {
     /// Input that was not read from a cache.
     pub input: u64,
+    /// Output, reasoning included.
     pub output: u64,
     /// Input that was read from a cache.
     pub cached: u64,
@@ -62,6 +68,7 @@ pub enum Reserve {
     Cost,
     /// The minimum is 1.
     Units(u64),
+    /// A claim in the JSON of the request's body.
     Body(BodyReserve),
 }
 
@@ -86,13 +93,16 @@ labelled_enum! {
         Estimate = "estimate",
         /// The reserved units.
         Reserved = "reserved",
+        /// No units; the reserved ones are given back.
         Nothing = "nothing",
     }
 
     /// The treatment of a response that uses more than was reserved while nothing is left.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum OverrunAction: as_str -> &'static str {
+        /// The response goes on to its end, and the excess becomes a debt.
         Finish = "finish",
+        /// The response is cut.
         Cut = "cut",
     }
 }
@@ -110,6 +120,7 @@ impl ChargeConfig {
 // === impl ResponseSet ===
 
 impl ResponseSet {
+    /// True if no response is in the set.
     pub fn is_empty(&self) -> bool {
         self.statuses.0.is_empty() && self.grpc_codes.is_empty()
     }

@@ -4,16 +4,26 @@ use http::HeaderName;
 
 use sluicegate_base::json_pointer::JsonPointer;
 
+/// One part of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyPart {
+    /// The client's address, by the prefix lengths of [`crate::ServerConfig`].
     Ip,
+    /// The account of the caller.
     Account,
+    /// The tier of the caller.
     Tier,
+    /// The path without its query.
     Uri,
+    /// The location that takes the request.
     Location,
+    /// The host without its port.
     Host,
+    /// The request method.
     Method,
+    /// All requests together.
     Global,
+    /// A value of the request.
     Source(ValueSource),
 }
 
@@ -41,8 +51,11 @@ impl KeyPart {
 /// A part of a request that carries a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueSource {
+    /// The value of that header.
     Header(HeaderName),
+    /// The value of the cookie with that name.
     Cookie(String),
+    /// The value of the query parameter with that name.
     Query(String),
     /// A claim of a verified token.
     Jwt(String),

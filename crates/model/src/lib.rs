@@ -71,78 +71,112 @@ pub use value::scalars::{Parsed, Rate, Secret, read_duration};
 pub struct Config {
     /// The listeners of the server alone; see [`Config::all_listeners`].
     pub listen: Vec<ListenConfig>,
+    /// The settings for all clients and locations.
     pub server: ServerConfig,
     /// The order is that of the file, followed by the URLs written inline in locations, named by their text.
     pub upstreams: Vec<UpstreamConfig>,
     /// The order is that of the file, followed by inline limits, named `LOCATION#POSITION` (counted from 1) unless they
     /// have a name, and by the shadows of all of them.
     pub limits: Vec<LimitConfig>,
+    /// The locations, in the order of the file.
     pub locations: Vec<LocationConfig>,
+    /// The named lists of networks, in the order of the file; [`NetworkList::sets`] has indices into them.
     pub ip_sets: Vec<IpSetConfig>,
     /// Rules for requests without a location, and the default of [`LocationConfig::access`].
     pub access: Arc<AccessConfig>,
     /// `None` = off.
     pub bans: Option<BansConfig>,
+    /// The sources of the account and the tier of a request.
     pub account: AccountConfig,
     /// The top-level section alone; [`OnReject::merge_patch`] lays those of limits and locations over it.
     pub on_reject: OnReject,
+    /// The place where limits and bans count.
     pub state: StateConfig,
+    /// The settings for reloads without a signal.
     pub reload: ReloadConfig,
+    /// The admin API; `None` = off.
     pub admin: Option<AdminConfig>,
     /// `None` = there is no rate-limit service.
     pub service: Option<ServiceConfig>,
+    /// The log of the program itself.
     pub log: LogConfig,
+    /// The log of requests.
     pub access_log: AccessLogConfig,
+    /// The traces of requests.
     pub tracing: TracingConfig,
 }
 
+/// The `server` section: the settings for all clients and locations.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// Worker threads; `auto` becomes the number of cores that the process may use.
     pub workers: usize,
+    /// The peers that may tell the address, scheme and request id of a client; empty = none.
     pub trusted_proxies: Vec<IpNet>,
+    /// The header with the client's address.
     pub client_ip: ClientIpConfig,
+    /// The leading bits of an IPv6 address that tell clients apart, 1 to 128.
     pub ipv6_prefix: u8,
+    /// The leading bits of an IPv4 address that tell clients apart, 1 to 32.
     pub ipv4_prefix: u8,
     /// Indices into [`Config::limits`]; these limits come before those of the location.
     pub limits: Vec<LimitId>,
     /// The limits of this chain that are used with other numbers.
     pub views: Vec<(LimitId, ViewId)>,
+    /// Open connections; above it, new ones wait in the accept queue of the kernel.
     pub max_connections: usize,
+    /// Open connections of one client; more are closed at once; `None` = no limit.
     pub connections_per_ip: Option<u32>,
+    /// Requests on one connection, after which it ends; at least 1.
     pub keepalive_requests: u64,
+    /// The age of a connection at which it ends; `None` = any.
     pub keepalive_age: Option<Duration>,
+    /// Requests in all queues, and those with bodies that are being read; above it, a request that would have to wait
+    /// gets 503.
     pub max_waiting: usize,
+    /// Requests in flight, above which a request gets 503; `None` = no limit.
     pub max_in_flight: Option<usize>,
     /// Bytes.
     pub max_header_size: usize,
+    /// Header fields of a request; more get 431.
     pub max_headers: usize,
     /// Bytes; `None` = no limit.
     pub max_body: Option<u64>,
     /// Bytes.
     pub body_memory: u64,
+    /// The times that a client may take.
     pub timeouts: ServerTimeouts,
+    /// The header of the request id, which is taken over from trusted proxies, else made here.
     pub request_id: HeaderName,
+    /// The treatment of request headers with an underscore in their names.
     pub underscore_headers: UnderscoreHeaders,
     /// Edits of every response, before those of its location.
     pub headers: HeaderEdits,
 }
 
+/// The `timeouts` section of the server.
 #[derive(Debug, Clone)]
 pub struct ServerTimeouts {
+    /// The time from the first byte of a request's head to its end; then 408, or the connection is closed.
     pub header: Duration,
+    /// The time between two requests on a connection, after which it is closed.
     pub idle: Duration,
+    /// The longest gap between two reads of a request's body; then 408.
     pub body: Duration,
+    /// The longest time in which a write to the client makes no progress.
     pub write: Duration,
+    /// The time of the PROXY protocol and the TLS handshake together.
     pub handshake: Duration,
     /// The pause between the signal to stop and the end of accepting.
     pub drain: Duration,
+    /// The time that requests in flight have to end when the program stops, after `drain`.
     pub shutdown: Duration,
 }
 
 /// The treatment of request headers with an underscore in their names, except names that the file mentions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnderscoreHeaders {
+    /// The headers are not forwarded.
     Drop,
     /// Other spellings of protected names are dropped all the same.
     Pass,
@@ -151,16 +185,24 @@ pub enum UnderscoreHeaders {
 /// The header in which a trusted proxy passes the client's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientIpConfig {
+    /// `X-Forwarded-For`: the right-most address that is not of a trusted proxy counts.
     XForwardedFor,
+    /// `Forwarded` (RFC 7239), read in the same way.
     Forwarded,
+    /// A header with that name, read as `X-Forwarded-For`.
     Header(HeaderName),
 }
 
+/// A group of servers that requests are forwarded to.
 #[derive(Debug, Clone)]
 pub struct UpstreamConfig {
+    /// The name in the file; the text of the URL for one written inline.
     pub name: String,
+    /// The servers, or the built-in backend.
     pub kind: UpstreamKind,
+    /// The choice among the servers.
     pub balance: BalancePolicy,
+    /// The HTTP version for the servers.
     pub protocol: UpstreamProtocol,
     /// `Some` if the servers are `https://`, which then holds for all of them.
     pub tls: Option<UpstreamTlsConfig>,
@@ -170,50 +212,71 @@ pub struct UpstreamConfig {
     pub max_connections: Option<u32>,
     /// `None` = a request that finds every server at `max_connections` does not wait.
     pub queue: Option<ServerQueueConfig>,
+    /// The interval at which host names are resolved again.
     pub dns_refresh: Duration,
+    /// The times that a server may take.
     pub timeouts: UpstreamTimeouts,
+    /// Further tries of failed requests; [`RetryConfig::OFF`] = none.
     pub retries: RetryConfig,
     /// The time in which a new or recovered server rises to its full share.
     pub slow_start: Option<Duration>,
     /// `None` = every server counts as up.
     pub health: Option<HealthConfig>,
+    /// Ejection of a server after errors in a row; `None` = off.
     pub eject: Option<EjectConfig>,
+    /// Stops that responses of the upstream ask for; `None` = off.
     pub obey: Option<ObeyConfig>,
 }
 
+/// The destinations of an upstream.
 #[derive(Debug, Clone)]
 pub enum UpstreamKind {
     /// The built-in echo backend.
     Demo,
+    /// The servers in the order of the file, at least one.
     Servers(Vec<UpstreamServerConfig>),
 }
 
+/// One server of an upstream.
 #[derive(Debug, Clone)]
 pub struct UpstreamServerConfig {
+    /// The address that connections go to.
     pub address: ServerAddress,
+    /// True for `https://`.
     pub tls: bool,
     /// The minimum is 1.
     pub weight: u32,
+    /// True if the server gets requests only while no other one is available.
     pub backup: bool,
 }
 
+/// The choice among the usable servers of an upstream, by their weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BalancePolicy {
+    /// The less busy of two servers drawn at random.
     P2c,
+    /// Smooth weighted turns, as in nginx.
     RoundRobin,
+    /// The server with the fewest requests; equal ones share by weight.
     LeastConn,
+    /// A draw by weight.
     Random,
+    /// The same server for the same client, told apart as limits do.
     HashIp,
+    /// The same server for the same path, without its query.
     HashUri,
+    /// The same server for the same value of that header; requests without it go to one server.
     HashHeader(HeaderName),
 }
 
+/// A location: the requests that it takes, and the actions on them.
 #[derive(Debug, Clone)]
 pub struct LocationConfig {
     /// The label in logs and metrics: the name in the file, else the path as written.
     pub name: String,
     /// The path as written, e.g. `= /x` or `~* \.gif$`.
     pub written_path: String,
+    /// The rule that paths of requests must match.
     pub path: PathRule,
     /// Empty = any.
     pub hosts: Vec<HostRule>,
@@ -223,19 +286,27 @@ pub struct LocationConfig {
     pub scheme: Option<Scheme>,
     /// Names of listeners; empty = any.
     pub listeners: Vec<String>,
+    /// The action on its requests: forward, respond or redirect.
     pub action: ActionConfig,
     /// Indices into [`Config::limits`], in the order of evaluation.
     pub limits: Vec<LimitId>,
     /// The limits of this chain that are used with other numbers.
     pub views: Vec<(LimitId, ViewId)>,
+    /// The beginning of the path that is removed before forwarding; `None` = nothing.
     pub strip: Option<String>,
+    /// The `Host` of forwarded requests.
     pub host_header: HostHeader,
+    /// Edits of forwarded requests.
     pub request_headers: HeaderEdits,
+    /// Edits of responses, after those of [`ServerConfig::headers`].
     pub response_headers: HeaderEdits,
     /// The location's own section laid over the top-level one.
     pub access: Arc<AccessConfig>,
+    /// The location's own section, which goes over that of the rejecting limit.
     pub on_reject: OnRejectPatch,
+    /// The time of a whole request, queues included; then 504, or 503 while it still waits; `None` = no bound.
     pub timeout: Option<Duration>,
+    /// The pace of response bodies from upstreams; `None` = as fast as they come.
     pub bandwidth: Option<BandwidthConfig>,
     /// The bytes of a request body that are read before its limits are judged, if they read it; `None` = auto.
     pub body_peek: Option<u64>,
@@ -243,18 +314,23 @@ pub struct LocationConfig {
     pub cors: Option<CorsConfig>,
 }
 
+/// The paths that a location takes.
 #[derive(Debug, Clone)]
 pub enum PathRule {
+    /// `= /p`: this path alone.
     Exact(String),
     /// `no_regex` is nginx's `^~`.
     Prefix {
+        /// The beginning of the paths.
         path: String,
+        /// True if regular expressions are not tried after this prefix.
         no_regex: bool,
     },
     /// Compiled while the file is read, so that a bad pattern is a configuration error.
     Regex(PathRegex),
 }
 
+/// A host that a location takes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HostRule {
     /// The host in lower case, without trailing dot and port.
@@ -263,28 +339,41 @@ pub enum HostRule {
     Suffix(String),
 }
 
+/// The treatment of a request that its limits admit.
 #[derive(Debug, Clone)]
 pub enum ActionConfig {
     /// Index into [`Config::upstreams`].
     Upstream(UpstreamId),
+    /// The gateway answers.
     Respond {
+        /// The status, from 200.
         status: StatusCode,
+        /// The body, with variables.
         body: TemplateConfig,
+        /// The `Content-Type`, `text/plain` unless the file has another.
         content_type: HeaderValue,
     },
+    /// The gateway redirects.
     Redirect {
+        /// The text of the `Location` field, with variables; never empty.
         to: TemplateConfig,
+        /// The status: 301, 302, 303, 307 or 308.
         status: StatusCode,
     },
 }
 
+/// The `Host` of forwarded requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostHeader {
+    /// The host of the client's request.
     Client,
+    /// The host of the server that the request goes to.
     Upstream,
+    /// This value.
     Fixed(HeaderValue),
 }
 
+/// The `state` section: the place where limits and bans count.
 #[derive(Debug, Clone)]
 pub struct StateConfig {
     /// The store of bans and of limits without their own `state`.
@@ -303,7 +392,9 @@ labelled_enum! {
     /// The store of counters.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum StoreConfig: as_str -> &'static str {
+        /// The memory of this process.
         Local = "local",
+        /// Redis or Valkey, which counts for several gateways.
         Redis = "redis",
     }
 }
@@ -314,11 +405,17 @@ pub const DEFAULT_PREFIX: &str = "sg";
 /// The Redis or Valkey that several gateways share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisConfig {
+    /// The servers of the URL.
     pub servers: RedisServers,
+    /// True for `rediss://`.
     pub tls: bool,
+    /// The authorities and the certificate for TLS; used only if `tls` is true.
     pub tls_files: RedisTlsFiles,
+    /// The user of the URL; `None` = the default user.
     pub user: Option<Secret>,
+    /// The password of the URL; `None` = no authentication.
     pub password: Option<Secret>,
+    /// The number of the database, 0 unless the URL has another; a Cluster has 0 alone.
     pub database: u32,
     /// The prefix of all key names.
     pub prefix: String,
@@ -331,16 +428,20 @@ pub struct RedisConfig {
 /// Hosts without brackets, and ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RedisServers {
+    /// One server.
     Single(String, u16),
     /// Sentinels that know the server of the primary `name`.
     Sentinel {
+        /// The host and port of each Sentinel.
         sentinels: Vec<(String, u16)>,
+        /// The name in `sentinel monitor`.
         name: String,
     },
     /// Some nodes of a Cluster.
     Cluster(Vec<(String, u16)>),
 }
 
+/// The `reload` section.
 #[derive(Debug, Clone)]
 pub struct ReloadConfig {
     /// The interval between checks of the files for changes; `None` = never.

@@ -17,12 +17,15 @@ use sluicegate_base::labelled::labelled_enum;
 /// A named limit, or one written inline in a location.
 #[derive(Debug, Clone)]
 pub struct LimitConfig {
+    /// The label in metrics, logs and headers.
     pub name: String,
     /// One part or more; several make one compound key.
     pub key: Vec<KeyPart>,
+    /// The treatment of a request that lacks a part of the key.
     pub missing_key: MissingKey,
     /// The status of a rejection by [`MissingKey::Reject`], kept apart because counters survive its change.
     pub missing_key_status: StatusCode,
+    /// The algorithm with the numbers that hold unless a tier, a view or a grant has others.
     pub algorithm: Algorithm,
     /// Tiers with other numbers for the same algorithm; `None` = the tier is not limited.
     pub tiers: Vec<(String, Option<Algorithm>)>,
@@ -35,12 +38,15 @@ pub struct LimitConfig {
     pub fair_by: Vec<KeyPart>,
     /// The time in which the rate of a cold bucket rises from a third to its full value.
     pub warm_up: Option<Duration>,
+    /// The units that a request takes.
     pub cost: Cost,
     /// The response settles the cost of the request; `None` = the cost is the reserved one.
     pub charge: Option<ChargeConfig>,
     /// Empty = any.
     pub methods: Vec<Method>,
+    /// Clients without this limit, beside those of [`crate::AccessConfig::bypass`].
     pub bypass: NetworkList,
+    /// True if the limit judges and counts, but never acts.
     pub dry_run: bool,
     /// The share of the keys on which the limit acts; for the others it is a dry run. `None` = all.
     pub enforce: Option<EnforcedShare>,
@@ -50,6 +56,7 @@ pub struct LimitConfig {
     pub shadow_of: Option<LimitId>,
     /// The behaviour while Redis fails, if the counters are shared there; `None` = local counters.
     pub shared: Option<OnFailure>,
+    /// The limit's own section, which goes over the top-level one and below that of the location.
     pub on_reject: OnRejectPatch,
 }
 
@@ -72,11 +79,15 @@ pub struct LimitNumbers {
 pub struct GrantConfig {
     /// The name of the counters, see [`GrantConfig::name_for`].
     pub name: String,
+    /// The key that the numbers are for.
     pub key: GrantKey,
+    /// The other numbers, for the same algorithm as the limit's.
     pub numbers: Algorithm,
-    /// The moments of beginning and end, in ns of the gateway's clock.
+    /// The beginning of the grant, in ns of the gateway's clock.
     pub at_ns: u64,
+    /// The end of the grant, on the same clock.
     pub until_ns: u64,
+    /// The operator's reason; may be empty.
     pub reason: String,
     /// The operator.
     pub by: String,
@@ -85,8 +96,9 @@ pub struct GrantConfig {
 /// The hashes of a key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantKey {
-    /// The key of local counters, little endian, and the hash of its wider group.
+    /// The key of local counters, little endian.
     pub id: [u8; 16],
+    /// The hash of the client's network, by which a newcomer shares an overflow counter.
     pub prefix: u64,
     /// The key of shared counters.
     pub shared: [u8; 16],
@@ -101,33 +113,47 @@ const NAME_PREFIX: &str = "grant ";
 /// The numbers of one limit. `rates` has at least one entry, and all of them must agree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Algorithm {
+    /// Bursts pass, then the rate.
     TokenBucket {
+        /// The buckets, each of which must have the tokens.
         rates: Vec<TokenBucketRate>,
     },
+    /// Requests leave evenly, one every 1/rate, and may wait for it.
     LeakyBucket {
+        /// The buckets, each of which must let a request leave.
         rates: Vec<LeakyBucketRate>,
+        /// The longest wait; `None` = no bound.
         max_wait: Option<Duration>,
     },
+    /// The number of a rate passes in each window.
     FixedWindow {
+        /// The windows and their numbers.
         rates: Vec<Rate>,
+        /// The start of the windows.
         align: WindowAlign,
     },
     /// `buckets` is at least 1 and at most [`BUCKETS_MAX`]; no rate's number exceeds 32 bits.
     SlidingWindow {
+        /// The windows and their numbers.
         rates: Vec<Rate>,
+        /// The sub-windows of a period.
         buckets: u8,
     },
     /// No rate's number exceeds 32 bits.
     SlidingLog {
+        /// The windows and their numbers.
         rates: Vec<Rate>,
     },
+    /// Requests in flight hold slots.
     Concurrency {
         /// The lower bound (at least 1) of a limit that follows the upstream's latency; `None` = it is always `max`.
         min: Option<u32>,
+        /// The slots, or the upper bound of them if `min` is set.
         max: u32,
         /// Requests that may wait for a slot; 0 = none waits.
         #[serde(default)]
         queue: u64,
+        /// The longest wait for a slot; `None` = no bound.
         #[serde(default)]
         max_wait: Option<Duration>,
     },
@@ -137,11 +163,17 @@ labelled_enum! {
     /// The algorithms by name.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum AlgorithmKind: as_str -> &'static str {
+        /// See [`Algorithm::TokenBucket`].
         TokenBucket = "token_bucket",
+        /// See [`Algorithm::LeakyBucket`].
         LeakyBucket = "leaky_bucket",
+        /// See [`Algorithm::FixedWindow`].
         FixedWindow = "fixed_window",
+        /// See [`Algorithm::SlidingWindow`].
         SlidingWindow = "sliding_window",
+        /// See [`Algorithm::SlidingLog`].
         SlidingLog = "sliding_log",
+        /// See [`Algorithm::Concurrency`].
         Concurrency = "concurrency",
     }
 
@@ -150,16 +182,22 @@ labelled_enum! {
     pub enum OnFailure: as_str -> &'static str {
         /// Judged by local counters, with one gateway's share of the limit.
         Local = "local",
+        /// Admitted, without local counters.
         Allow = "allow",
         /// Rejected with 503.
         Reject = "reject",
     }
 
+    /// The treatment of a request that lacks a part of the key.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum MissingKey: as_str -> &'static str {
+        /// The client's address stands for the missing part, apart from keys made of addresses.
         Ip = "ip",
+        /// All such requests share one counter for the missing part.
         Shared = "shared",
+        /// The request is rejected, with [`LimitConfig::missing_key_status`].
         Reject = "reject",
+        /// The limit leaves the request out.
         Skip = "skip",
     }
 }
@@ -177,6 +215,7 @@ pub enum WindowAlign {
 }
 
 impl LimitConfig {
+    /// The part of this limit that may change without a reset of its counters.
     pub fn numbers(&self) -> LimitNumbers {
         let (algorithm, tiers, views) = (self.algorithm.clone(), self.tiers.clone(), self.views.clone());
         let grants = self.grants.iter().map(|grant| (grant.name.clone(), grant.numbers.clone()));
@@ -350,15 +389,19 @@ impl GrantKey {
     }
 }
 
+/// The numbers of one bucket of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenBucketRate {
+    /// The tokens that come back in each period.
     pub rate: Rate,
     /// Capacity in tokens, at least 1.
     pub burst: u64,
 }
 
+/// The numbers of one leaky bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeakyBucketRate {
+    /// The requests that leave in each period.
     pub rate: Rate,
     /// Requests that an idle bucket passes at once, at least 1.
     pub burst: u64,
@@ -366,16 +409,30 @@ pub struct LeakyBucketRate {
     pub queue: u64,
 }
 
+/// The units that a request takes from a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cost {
     /// The minimum is 1.
     Units(u64),
     /// Read from trusted proxies only; otherwise the cost is 1.
-    Header { name: HeaderName, invalid: InvalidCost },
+    Header {
+        /// The name of the header.
+        name: HeaderName,
+        /// The treatment of a value that is no number.
+        invalid: InvalidCost,
+    },
     /// A number in the JSON of the body, of any client; 1 without it.
-    Json { pointer: JsonPointer, invalid: InvalidCost },
+    Json {
+        /// The place of the number in the body.
+        pointer: JsonPointer,
+        /// The treatment of a value that is no number, and of a body that is no JSON.
+        invalid: InvalidCost,
+    },
     /// The number of calls in a batch of JSON-RPC; 1 for any other document, and without a body.
-    JsonRpc { invalid: InvalidCost },
+    JsonRpc {
+        /// The treatment of a body that is no JSON.
+        invalid: InvalidCost,
+    },
 }
 
 /// The treatment of a request if its cost cannot be read.

@@ -14,6 +14,7 @@ use sluicegate_base::labelled::labelled_enum;
 /// One `listen` entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenConfig {
+    /// The address to listen on.
     pub address: ListenAddress,
     /// `None` = plain HTTP.
     pub tls: Option<Arc<ListenTlsConfig>>,
@@ -25,6 +26,7 @@ pub struct ListenConfig {
     pub mode: Option<u32>,
     /// The name that locations select it by.
     pub name: Option<String>,
+    /// The purpose of the listener's connections.
     pub purpose: ListenerPurpose,
 }
 
@@ -44,22 +46,31 @@ labelled_enum! {
     /// The scheme by which a client reached the gateway, or the proxy in front of it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum Scheme: as_str -> &'static str {
+        /// Plain HTTP.
         Http = "http",
+        /// HTTP over TLS.
         Https = "https",
     }
 
+    /// The rule for a PROXY protocol header in front of a connection; only trusted proxies and unix sockets may send
+    /// one.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum ProxyProtocolMode: as_str -> &'static str {
+        /// Connections may begin with the header.
         Optional = "optional",
+        /// Connections without the header are closed.
         Required = "required",
     }
 }
 
+/// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
     /// A bare port: `[::]` and `0.0.0.0`.
     Port(u16),
+    /// One IP address with its port.
     Address(SocketAddr),
+    /// The path of a unix socket.
     Unix(PathBuf),
     /// Sockets that systemd passed under this name.
     Systemd(String),
@@ -72,6 +83,7 @@ pub struct ListenTlsConfig {
     pub certificates: Vec<ListenCertificate>,
     /// The authorities that may sign client certificates; `None` = clients need no certificate.
     pub client_ca: Option<Arc<RootCertStore>>,
+    /// The oldest version of TLS that clients may speak.
     pub min_version: TlsVersion,
     /// A digest of the fields above: equal digests mean equal settings.
     pub digest: u64,
@@ -80,14 +92,18 @@ pub struct ListenTlsConfig {
 /// A certificate with its chain and key.
 #[derive(Debug, Clone)]
 pub struct ListenCertificate {
+    /// The certificate, those that lead to its authority, and the private key.
     pub key: Arc<CertifiedKey>,
     /// The certificate's host names in lower case; `*.` stands for one label.
     pub names: Vec<String>,
 }
 
+/// The oldest accepted version of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TlsVersion {
+    /// TLS 1.2.
     Tls12,
+    /// TLS 1.3.
     Tls13,
 }
 

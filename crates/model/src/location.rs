@@ -30,6 +30,7 @@ impl BandwidthConfig {
 /// The `cors` of a location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CorsConfig {
+    /// The origins with scripts that may use the location.
     pub origins: CorsOrigins,
     /// Empty = any.
     pub methods: Vec<Method>,
@@ -41,8 +42,10 @@ pub struct CorsConfig {
     pub max_age: Duration,
 }
 
+/// The origins that are allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CorsOrigins {
+    /// Every origin.
     Any,
     /// One or more.
     Listed(Vec<OriginRule>),
@@ -54,5 +57,10 @@ pub enum OriginRule {
     /// `https://app.example.com`
     Exact(String),
     /// `https://*.example.com:8443` is stored as `https://` and `.example.com:8443`.
-    Subdomains { scheme: String, suffix: String },
+    Subdomains {
+        /// The scheme with `://`.
+        scheme: String,
+        /// The domain with the dot in front of it, and the port unless it is that of the scheme.
+        suffix: String,
+    },
 }

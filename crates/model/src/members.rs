@@ -25,6 +25,7 @@ impl TierMembers {
         self.tier_by_account.get(account).map(|tier| &**tier)
     }
 
+    /// True if no account has a tier.
     pub fn is_empty(&self) -> bool {
         self.tier_by_account.is_empty()
     }

@@ -9,8 +9,11 @@ use http::{HeaderName, HeaderValue, StatusCode};
 pub struct OnReject {
     /// `None` = auto: 429 for rates and queues, 503 for concurrency and overload.
     pub status: Option<StatusCode>,
+    /// The body of the answer.
     pub body: RejectBody,
+    /// Further response headers; values may have variables.
     pub headers: Vec<(HeaderName, HeaderText)>,
+    /// The fields that tell a client its limits.
     pub ratelimit_headers: RateLimitHeaders,
     /// Percent of Retry-After, 0 to 100.
     pub retry_jitter: u8,
@@ -23,28 +26,45 @@ pub struct OnReject {
 pub enum Degrade {
     /// Index into [`crate::Config::upstreams`].
     Upstream(UpstreamId),
+    /// A response from the file.
     Canned(CannedResponse),
 }
 
 /// A response written in the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CannedResponse {
+    /// The status, from 200.
     pub status: StatusCode,
+    /// The body, with variables.
     pub body: TemplateConfig,
+    /// The `Content-Type`.
     pub content_type: HeaderValue,
 }
 
+/// The body of a rejection.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RejectBody {
+    /// Problem details (RFC 9457).
     Problem,
+    /// An envelope in JSON with `resp_code` and `resp_msg`.
     Envelope,
+    /// No body.
     None,
-    Template { template: TemplateConfig, content_type: HeaderValue },
+    /// A text of the file's own.
+    Template {
+        /// The text; values are escaped for its type.
+        template: TemplateConfig,
+        /// The `Content-Type`, `text/plain` unless the file has another.
+        content_type: HeaderValue,
+    },
 }
 
+/// The fields that tell a client its limits; both false = none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RateLimitHeaders {
+    /// `RateLimit` and `RateLimit-Policy`.
     pub standard: bool,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
     pub legacy: bool,
 }
 
@@ -53,9 +73,13 @@ pub struct RateLimitHeaders {
 pub struct OnRejectPatch {
     /// `Some(None)` restores `auto`.
     pub status: Option<Option<StatusCode>>,
+    /// The body of the answer.
     pub body: Option<RejectBody>,
+    /// Further response headers, in place of all those of the section below.
     pub headers: Option<Vec<(HeaderName, HeaderText)>>,
+    /// The fields that tell a client its limits.
     pub ratelimit_headers: Option<RateLimitHeaders>,
+    /// Percent of Retry-After, 0 to 100.
     pub retry_jitter: Option<u8>,
     /// `Some(None)` turns it off.
     pub degrade: Option<Option<Degrade>>,

@@ -27,7 +27,9 @@ pub struct ServiceConfig {
 /// The rules of one domain.
 #[derive(Debug, Clone)]
 pub struct DomainConfig {
+    /// The name of the domain; unique.
     pub name: String,
+    /// The rules in the order of the file; the most specific one that matches gives a descriptor its limits.
     pub rules: Vec<DescriptorRuleConfig>,
 }
 
@@ -38,6 +40,7 @@ pub struct DescriptorRuleConfig {
     pub entries: Vec<EntryRule>,
     /// The descriptor has no other entries.
     pub exact: bool,
+    /// The name that `replaces` of other rules refers to; `None` = none.
     pub name: Option<String>,
     /// Names of rules that are not applied when this one matches another descriptor of the same call.
     pub replaces: Vec<String>,
@@ -50,17 +53,20 @@ pub struct DescriptorRuleConfig {
 /// The values that a rule accepts for an entry of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EntryRule {
+    /// The name of the entry.
     pub name: String,
     /// Usually one; several are values of an entry that occurs several times, in their order.
     pub values: Vec<ValuePattern>,
 }
 
+/// The values that match an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ValuePattern {
     /// `*`
     Any,
     /// `prefix*`, without its asterisk.
     Prefix(String),
+    /// This value alone.
     Literal(String),
 }
 
@@ -76,6 +82,7 @@ impl DescriptorRuleConfig {
 // === impl ValuePattern ===
 
 impl ValuePattern {
+    /// True if the pattern matches this value.
     #[inline]
     pub fn accepts(&self, value: &str) -> bool {
         match self {

@@ -10,9 +10,12 @@ use sluicegate_base::labelled::labelled_enum;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateConfig(pub Vec<TemplatePiece>);
 
+/// A piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TemplatePiece {
+    /// Text that is copied as it is.
     Text(String),
+    /// The place of a variable's value.
     Var(TemplateVar),
 }
 
@@ -20,24 +23,41 @@ labelled_enum! {
     /// The template variables.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum TemplateVar: as_str -> &'static str {
+        /// The status of the response.
         Status = "status",
+        /// The title of the status, e.g. `Too Many Requests`.
         Title = "title",
+        /// The reason as a sentence, with the time until a retry if there is one.
         Message = "message",
+        /// The name of the limit that rejects the request.
         Limit = "limit",
+        /// The tier of the caller.
         Tier = "tier",
+        /// The rate that rejects the request.
         Rate = "rate",
+        /// The time until a retry, in whole seconds.
         RetryAfter = "retry_after",
+        /// The time until a retry, in ms.
         RetryAfterMs = "retry_after_ms",
+        /// The request id.
         RequestId = "request_id",
+        /// The client's address.
         ClientIp = "client_ip",
+        /// The account of the caller.
         Account = "account",
+        /// The host of the request without its port.
         Host = "host",
         /// The normalised path without its query; another name of [`TemplateVar::Path`].
         Uri = "uri",
+        /// The normalised path without its query.
         Path = "path",
+        /// The path and query as the client sent them.
         RequestUri = "request_uri",
+        /// The scheme by which the client reached the gateway, or the proxy in front of it.
         Scheme = "scheme",
+        /// The name of the location.
         Location = "location",
+        /// The name of the upstream.
         Upstream = "upstream",
     }
 }
@@ -52,16 +72,21 @@ impl fmt::Display for TemplateConfig {
     }
 }
 
+/// Edits of the header fields of a request or a response: first `set`, then `add`, then `remove`.
 #[derive(Debug, Clone, Default)]
 pub struct HeaderEdits {
+    /// Fields that replace all of the same name.
     pub set: Vec<(HeaderName, HeaderText)>,
+    /// Fields beside those of the same name.
     pub add: Vec<(HeaderName, HeaderText)>,
+    /// Names of fields that are removed.
     pub remove: Vec<HeaderName>,
 }
 
 /// The value of a field that is set or added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeaderText {
+    /// A value without variables.
     Fixed(HeaderValue),
     /// Each request fills in the variables.
     Template(TemplateConfig),

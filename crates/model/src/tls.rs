@@ -14,6 +14,7 @@ labelled_enum! {
     pub enum UpstreamProtocol: as_str -> &'static str {
         /// HTTP/1.1 without TLS; over TLS the server chooses.
         Auto = "auto",
+        /// HTTP/1.1, over TLS as well.
         Http1 = "http1",
         /// HTTP/2, by prior knowledge if the connection has no TLS.
         Http2 = "http2",

@@ -16,9 +16,12 @@ use sluicegate_base::labelled::labelled_enum;
 pub enum ServerAddress {
     /// The host is a name or a literal address, IPv6 without brackets.
     Tcp {
+        /// The name or the literal address.
         host: String,
+        /// The port, that of the scheme unless the file has one.
         port: u16,
     },
+    /// The path of a unix socket.
     Unix(PathBuf),
 }
 
@@ -46,6 +49,7 @@ impl From<Vec<(u16, u16)>> for StatusRanges {
 }
 
 impl StatusRanges {
+    /// True if the status is in one of the ranges.
     #[inline]
     pub fn contains(&self, status: u16) -> bool {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&status))
@@ -55,9 +59,13 @@ impl StatusRanges {
 /// The `timeouts` section of an upstream.
 #[derive(Debug, Clone)]
 pub struct UpstreamTimeouts {
+    /// The time to connect, TLS included; then 502, or a retry.
     pub connect: Duration,
+    /// The time from the request to the head of its response; then 504, or a retry.
     pub response: Duration,
+    /// The longest gap in the body of a response, after which it is cut.
     pub body: Duration,
+    /// The time after which an unused connection or a silent tunnel is closed.
     pub idle: Duration,
 }
 
@@ -66,6 +74,7 @@ pub struct UpstreamTimeouts {
 pub struct ServerQueueConfig {
     /// Requests that may wait at once.
     pub size: usize,
+    /// The longest wait; then 503.
     pub max_wait: Duration,
 }
 
@@ -74,6 +83,7 @@ pub struct ServerQueueConfig {
 pub struct RetryConfig {
     /// Tries after the first; 0 = off.
     pub attempts: u32,
+    /// The failures that are tried again.
     pub when: RetryReasons,
     /// Percent of the upstream's requests that may be retries; `None` = any number.
     pub budget: Option<f64>,
@@ -119,10 +129,12 @@ impl RetryReason {
 pub struct RetryReasons(u8);
 
 impl RetryReasons {
+    /// The set of these reasons.
     pub fn from_reasons(reasons: &[RetryReason]) -> RetryReasons {
         RetryReasons(reasons.iter().fold(0, |set, reason| set | 1 << *reason as u8))
     }
 
+    /// True if the reason is in the set.
     #[inline]
     pub fn contains(self, reason: RetryReason) -> bool {
         self.0 & 1 << reason as u8 != 0
@@ -130,6 +142,7 @@ impl RetryReasons {
 }
 
 impl RetryConfig {
+    /// No retries.
     pub const OFF: RetryConfig =
         RetryConfig { attempts: 0, when: RetryReasons(0), budget: None, per_try: None, total: None };
 }
@@ -137,9 +150,11 @@ impl RetryConfig {
 /// Active health checks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HealthConfig {
+    /// The path and query of the GET request of a check.
     pub path: PathAndQuery,
     /// The time from the start of one check to the start of the next.
     pub interval: Duration,
+    /// The time of one check, after which it has failed.
     pub timeout: Duration,
     /// The statuses of a healthy server.
     pub status: StatusRanges,
@@ -154,6 +169,7 @@ pub struct HealthConfig {
 pub struct EjectConfig {
     /// Consecutive errors: a failed connect, a late or a broken response.
     pub errors: u32,
+    /// `for`: the time without requests.
     pub span: Duration,
     /// Percent of an upstream's servers that may be ejected at once; at least one always may.
     pub max: f64,
@@ -164,6 +180,7 @@ pub struct EjectConfig {
 /// The `obey` section of an upstream: responses that stop further requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObeyConfig {
+    /// Statuses of 400 to 599 that begin a stop; without a time it lasts a second.
     pub status: StatusRanges,
     /// The longest stop.
     pub at_most: Duration,

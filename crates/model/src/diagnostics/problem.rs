@@ -14,12 +14,16 @@ use sluicegate_base::json_shape::json_object;
 /// A position in the file: line and column counted from 1, in characters, and the width to underline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
+    /// The line, from 1.
     pub line: usize,
+    /// The column, from 1, in characters.
     pub column: usize,
+    /// The characters to underline.
     pub width: usize,
 }
 
 impl Position {
+    /// The beginning of the file.
     pub const START: Position = Position { line: 1, column: 1, width: 1 };
 }
 
@@ -27,21 +31,22 @@ json_object! {
     /// One error or warning.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Problem as "Problem" {
-        // One of the stable constants in [`super::codes`].
+        /// One of the stable constants in [`super::codes`].
         pub code: &'static str = "The code of the problem, e.g. E006.",
         pub field: String = "The field, e.g. `limits.per-ip.rate`; empty for the file as a whole.",
         pub line: usize = "Its line in the file, from 1.",
-        // Counted in characters.
+        /// Counted in characters.
         pub column: usize = "Its column, from 1.",
-        // Characters to underline.
+        /// Characters to underline.
         pub width: usize,
         pub message: String = "The problem.",
-        // Advice as part of a sentence: "did you mean `x`?", "write `5s`".
+        /// Advice as part of a sentence: "did you mean `x`?", "write `5s`".
         pub suggestion: Option<String> = "What to do.",
     }
 }
 
 impl Problem {
+    /// The place of the problem in the file.
     pub fn position(&self) -> Position {
         Position { line: self.line, column: self.column, width: self.width }
     }
@@ -56,7 +61,9 @@ impl From<Problem> for ValueError {
 /// All problems of one file, in file order. `Display` is the plain rendering.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProblemReport {
+    /// The path of the file as given.
     pub file: String,
+    /// The problems, in file order.
     pub problems: Vec<Problem>,
     /// The file's lines with every secret masked; empty if there is no text to show.
     #[serde(skip)]
@@ -150,22 +157,28 @@ pub enum Mention {
 /// An error in one value, before its position is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueError {
+    /// One of the stable constants in [`super::codes`].
     pub code: &'static str,
+    /// The problem, without a full stop.
     pub message: String,
+    /// Advice as part of a sentence; `None` = none.
     pub suggestion: Option<String>,
     /// The wrong part of the value, in characters: its start and its length.
     pub part: Option<(usize, usize)>,
 }
 
 impl ValueError {
+    /// An error without advice, about the whole value.
     pub fn new(code: &'static str, message: impl Into<String>) -> ValueError {
         ValueError { code, message: message.into(), suggestion: None, part: None }
     }
 
+    /// The same error with this advice, in place of any that it had.
     pub fn with_help(self, suggestion: impl Into<String>) -> ValueError {
         ValueError { suggestion: Some(suggestion.into()), ..self }
     }
 
+    /// The same error with this advice; `None` removes any that it had.
     pub fn with_optional_help(self, suggestion: Option<String>) -> ValueError {
         ValueError { suggestion, ..self }
     }
@@ -193,6 +206,7 @@ impl ValueError {
 const PROBLEMS_MAX: usize = 1000;
 
 impl ProblemSink {
+    /// Adds an error at this place; those beyond the 1,000th are dropped.
     pub fn add_problem(&self, position: Position, field: &str, error: ValueError) {
         let mut problems = self.problems.borrow_mut();
         if problems.len() < PROBLEMS_MAX {
@@ -200,6 +214,7 @@ impl ProblemSink {
         }
     }
 
+    /// Adds a warning at this place; those beyond the 1,000th are dropped.
     pub fn add_warning(&self, position: Position, field: &str, error: ValueError) {
         let mut warnings = self.warnings.borrow_mut();
         if warnings.len() < PROBLEMS_MAX {
@@ -212,14 +227,17 @@ impl ProblemSink {
         self.problems.borrow().len() >= PROBLEMS_MAX
     }
 
+    /// True if there is an error; warnings do not count.
     pub fn has_problems(&self) -> bool {
         !self.problems.borrow().is_empty()
     }
 
+    /// Keeps a mention for the check after all sections are read.
     pub fn record_mention(&self, position: Position, field: &str, mention: Mention) {
         self.mentions.borrow_mut().push((position, field.to_owned(), mention));
     }
 
+    /// Removes and returns all mentions, in the order of their recording: the place, the field and the fact.
     pub fn take_mentions(&self) -> Vec<(Position, String, Mention)> {
         self.mentions.take()
     }

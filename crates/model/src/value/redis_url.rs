@@ -32,6 +32,7 @@ const FORMS: &str = "write redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss:// f
 const ESCAPES: &str =
     "in a user or password write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25";
 
+/// An error with the code of `state.redis`; the message must not quote the URL.
 pub fn url_error(message: &str) -> ValueError {
     ValueError::new(codes::REDIS, message)
 }

@@ -14,7 +14,9 @@ use crate::value::rate_hint::{find_unit, suggest_rate};
 /// `N/period`: at least 1 unit in each period of at least 1 ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
+    /// The units that pass in each period.
     pub units: NonZeroU64,
+    /// The period, at least 1 ns; the file allows 36,500 days at most.
     pub period: Duration,
 }
 
