@@ -53,14 +53,18 @@ use sluicegate_model::{self as model, LimitId};
 /// The outcome of one limit for one request; a stricter outcome is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitOutcome {
+    /// The request may pass now.
     Admit,
+    /// The request has to wait in the queue of the limit first.
     Wait,
+    /// The request does not fit, and is not queued.
     Reject,
 }
 
 /// The decision of one rate, with all numbers that headers, logs and metrics show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
+    /// The outcome by this rate alone.
     pub outcome: LimitOutcome,
     /// Units that still fit now.
     pub remaining: u64,
@@ -78,9 +82,11 @@ pub struct Decision {
 
 /// A limit with its counters, shared by every chain that names it.
 pub struct Limit {
+    /// The name in logs, metrics and headers.
     pub name: Arc<str>,
     /// Index in [`model::Config::limits`].
     pub id: LimitId,
+    /// The configuration with the numbers of every variant.
     pub config: model::LimitConfig,
     /// The networks of `config.bypass`, which are not limited.
     pub bypass: IpSets,
@@ -96,6 +102,7 @@ pub struct Limit {
 /// The units a request takes from one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Units {
+    /// The key that the units are counted under.
     pub key: CounterKey,
     /// Units, at least 1; 0 counts as 1.
     pub cost: u64,

@@ -51,8 +51,11 @@ pub enum ThrottleFault {
 /// The answer to one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThrottleAnswer {
+    /// The call is rejected, and nothing was charged.
     pub is_limited: bool,
+    /// The units that fit at once: `max_burst` and one more.
     pub limit: u64,
+    /// The units that are left now.
     pub remaining: u64,
     /// `None` = the call is admitted, or asks for more than the limit ever admits.
     pub retry_after_ns: Option<u64>,

@@ -23,6 +23,7 @@ pub struct BurstNeed {
 }
 
 impl NeedRate {
+    /// Converts `rate` into ticks.
     pub fn new(rate: Rate) -> NeedRate {
         NeedRate(TickRate::new(rate))
     }

@@ -114,6 +114,7 @@ impl TableEntry for BandwidthEntry {
 // === impl BandwidthShare ===
 
 impl BandwidthShare {
+    /// The share of one body in the bandwidth of `key`, without a reservation.
     pub fn new(bandwidth: Arc<Bandwidth>, key: CounterKey) -> BandwidthShare {
         BandwidthShare { bandwidth, key, reservation: None, sleep: None, pending_bytes: Bytes::new() }
     }

@@ -49,6 +49,7 @@ struct Counter {
 /// The counted items of one summary, or of several together.
 #[derive(Debug, Clone)]
 pub struct ItemCounts<L> {
+    /// The items with a counter, in no order.
     pub items: Vec<ItemCount<L>>,
     /// The most by which each count may be too low, also that of an item which is absent.
     pub error: f64,
@@ -57,8 +58,11 @@ pub struct ItemCounts<L> {
 /// One item with the lower bound of its count.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ItemCount<L> {
+    /// The id of the item; its bits are evenly distributed.
     pub id: u128,
+    /// The lower bound of its count, in faded units times the factor of the copy.
     pub count: f64,
+    /// The label that was made when the item was first counted.
     pub label: L,
 }
 

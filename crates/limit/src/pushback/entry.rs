@@ -47,6 +47,7 @@ pub struct Pause {
 /// The pause that its upstream asked for requests of this key.
 #[derive(Debug, Clone, Copy)]
 pub struct PauseCheck {
+    /// The key that requests to the upstream pause by.
     pub key: CounterKey,
     /// `None` = it may pass.
     pub paused: Option<Pause>,

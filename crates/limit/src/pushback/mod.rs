@@ -46,8 +46,11 @@ pub struct WaitTerms {
 
 /// Whether a request pauses.
 pub enum PauseDecision {
+    /// The request may pass now.
     Pass,
+    /// The request waits for its turn after the pause.
     Wait(PauseWaiter),
+    /// The request may not wait so long, or not at all, and is rejected.
     Refuse(Pause),
 }
 
@@ -61,6 +64,7 @@ pub struct PauseWaiter {
     node: u32,
 }
 
+/// The effect of one pushback on the pause of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PauseChange {
     /// No pause lasted before.
@@ -72,9 +76,11 @@ pub struct PauseChange {
 /// Numbers since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PushbackCounts {
+    /// Pauses that began; the extension of one is not counted.
     pub pauses: u64,
     /// Requests that had to wait.
     pub waits: u64,
+    /// Requests that a pause rejected.
     pub refused: u64,
 }
 
@@ -183,6 +189,7 @@ impl Pauses {
         self.refused.fetch_add(1, Relaxed);
     }
 
+    /// The numbers of all keys since the start.
     pub fn counts(&self) -> PushbackCounts {
         let [pauses, waits, refused] =
             [&self.pauses, &self.waits, &self.refused].map(|count| count.load(Relaxed));

@@ -18,6 +18,7 @@ pub use write::{LastFault, SnapshotThread, write_snapshot, write_tables};
 
 /// An owner of counters that a snapshot keeps.
 pub trait SnapshotSource {
+    /// The tables to save, in the order of the file.
     fn snapshot_tables(&self) -> Vec<SnapshotTable<'_>>;
 }
 

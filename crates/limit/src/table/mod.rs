@@ -23,6 +23,7 @@ pub use existing::OwnEntry;
 pub use shard::TableCapacity;
 use shard::{KeyHash, Shard};
 
+/// The key of a counter in a [`Table`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CounterKey {
     /// Keyed 128-bit hash of the key's text, which itself is not kept.

@@ -21,17 +21,21 @@ const BACKLOG: i32 = 4096;
 
 /// A listener on one address.
 pub struct BoundListener {
+    /// The address, path or systemd name that it was bound for.
     pub target: BindTarget,
     /// The address in the banner: `http://127.0.0.1:8080` or `unix:/path`.
     pub display_address: String,
+    /// The open sockets, which are not yet given to workers.
     pub sockets: BoundSockets,
     /// The protocol of new connections; a swap changes it for connections accepted later.
     pub protocol: Arc<ArcSwap<ListenerProtocol>>,
 }
 
+/// The open sockets of one target.
 pub enum BoundSockets {
     /// One per worker, or those that were passed to this process.
     Tcp(Vec<TcpListener>),
+    /// One socket for all workers; without a guard, its file is not removed here.
     Unix(UnixListener, Option<SocketFileGuard>),
 }
 
@@ -39,6 +43,7 @@ pub enum BoundSockets {
 pub struct SocketFileGuard(PathBuf);
 
 impl SocketFileGuard {
+    /// Guards the file at `path`.
     pub fn new(path: PathBuf) -> SocketFileGuard {
         SocketFileGuard(path)
     }
@@ -58,7 +63,9 @@ impl Drop for SocketFileGuard {
 /// One target to listen on, as configured; a bare port is two of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BindTarget {
+    /// A TCP address with its port.
     Tcp(SocketAddr),
+    /// The path of a unix socket.
     Unix(PathBuf),
     /// The sockets that systemd passed under this name.
     Systemd(String),
@@ -79,6 +86,7 @@ impl fmt::Display for BindTarget {
 pub struct OpenSockets(Vec<(BindTarget, BoundSockets)>);
 
 impl OpenSockets {
+    /// Adds open sockets of a target, which may have others already.
     pub fn add_sockets(&mut self, target: BindTarget, sockets: BoundSockets) {
         self.0.push((target, sockets));
     }

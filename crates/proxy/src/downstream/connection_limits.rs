@@ -18,14 +18,18 @@ use sluicegate_http::net::socket::StdSocket;
 /// Connections on their way to one worker.
 const INBOX_SIZE: usize = 1024;
 
+/// The accepted connections that other workers hand over to one worker.
 pub type WorkerInbox = mpsc::Receiver<(StdSocket, AcceptContext)>;
 
 /// The permit of an accepted connection, and the protocol of its listener.
 pub struct AcceptContext {
+    /// The permit, which counts the connection until it is dropped.
     pub permit: ConnectionPermit,
+    /// The protocol that was in force when the connection was accepted.
     pub protocol: Arc<ListenerProtocol>,
 }
 
+/// The connections of all workers and clients, and their limits.
 pub struct ConnectionLimits {
     worker_slots: Vec<WorkerSlot>,
     open: AtomicUsize,

@@ -11,12 +11,14 @@ use sluicegate_model::{ListenConfig, ProxyProtocolMode, TlsVersion};
 /// The mode with all permissions.
 const MODE_ALL: u32 = 0o777;
 
+/// The protocol that new connections of one listener speak, as configured.
 #[derive(Clone)]
 pub struct ListenerProtocol {
     /// `None` = plain HTTP.
     pub tls: Option<ListenerTls>,
     /// HTTP/2 by ALPN under TLS, by prior knowledge without.
     pub http2: bool,
+    /// The use of the PROXY header; `None` = connections begin without one.
     pub proxy_protocol: Option<ProxyProtocolMode>,
     /// Permissions of a unix socket's file.
     pub mode: Option<u32>,

@@ -68,10 +68,15 @@ pub type CommandDone = mpsc::Sender<()>;
 
 /// The inputs of a worker thread.
 pub struct WorkerStart {
+    /// The index of the worker, from 0.
     pub id: usize,
+    /// The gateway that serves its first requests.
     pub gateway: Arc<Gateway>,
+    /// The limits over the connections of all workers.
     pub connection_limits: Arc<ConnectionLimits>,
+    /// The connections that other workers hand over.
     pub inbox: WorkerInbox,
+    /// The commands of the control thread, each with a sender that is dropped when it is done.
     pub commands: mpsc::UnboundedReceiver<(WorkerCommand, CommandDone)>,
     /// True = finish the open connections and end; closed = end at once.
     pub drain: watch::Receiver<bool>,

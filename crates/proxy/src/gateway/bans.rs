@@ -11,10 +11,14 @@ use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_store::SharedKey;
 
+/// One ban in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActiveBan {
+    /// The banned network or account.
     pub target: BanTarget,
+    /// The end of the ban.
     pub until: Now,
+    /// The reason for the ban.
     pub origin: BanOrigin,
 }
 
@@ -22,17 +26,29 @@ pub struct ActiveBan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BanOrigin {
     /// An operator banned it.
-    Operator { at: Now, by: String, reason: String },
-    /// Too many rejections; `repeats` is the number of consecutive bans before.
-    Rejections { repeats: u32 },
+    Operator {
+        /// The moment at which it was set.
+        at: Now,
+        /// The name of the operator.
+        by: String,
+        /// The reason that the operator gave.
+        reason: String,
+    },
+    /// Too many rejections.
+    Rejections {
+        /// The number of consecutive bans before; 0 = this is the first.
+        repeats: u32,
+    },
 }
 
 /// The bans that a lift has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedBans {
+    /// The target that was named, exactly.
     pub target: BanTarget,
-    /// The ends that the bans would have had: an operator's, and that of rejections.
+    /// The end that the operator's ban would have had; `None` = there was none.
     pub operator: Option<Now>,
+    /// The end that the ban for rejections would have had; `None` = there was none.
     pub rejections: Option<Now>,
     /// The client in the store that shares bans, which still has to forget this one.
     pub in_store: Option<SharedKey>,

@@ -27,10 +27,13 @@ pub struct CallService {
     names: HashMap<String, LimitId>,
     /// The index of each limit in the chain of all limits, and behind it that of its shadow; empty for a shadow.
     places: Vec<Range<u16>>,
+    /// The leases of admitted calls, which continue after a reload.
     pub leases: Arc<Leases>,
     /// The counters of `CL.THROTTLE`.
     pub throttles: Arc<ThrottleTable>,
+    /// The calls since the start, by their results.
     pub counts: Arc<ServiceCallCounts>,
+    /// The rules for calls with descriptors.
     pub domains: Domains,
     /// True while the process takes calls; false from the signal to stop on.
     pub serving: watch::Sender<bool>,

@@ -24,30 +24,41 @@ pub(super) const GRANT_LENGTH_MAX: Duration = Duration::from_secs(30 * 86_400);
 pub struct NewGrant {
     /// The name of the limit.
     pub limit: String,
+    /// The key that gets the numbers.
     pub key: KeyRef,
     /// A mapping with the fields of a tier, in YAML or JSON.
     pub numbers: String,
+    /// The length, above zero and at most 30 days.
     pub lasts: Duration,
+    /// The reason, at most [`TEXT_MAX`] bytes.
     pub reason: String,
+    /// The name of the operator, at most [`TEXT_MAX`] bytes.
     pub by: String,
 }
 
 /// One grant in force.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActiveGrant {
+    /// The name of the limit.
     pub limit: String,
     /// The key as operators write it.
     pub key: String,
+    /// The numbers that hold in place of those of the limit or of a tier.
     pub numbers: Algorithm,
+    /// The moment at which it was made.
     pub at: Now,
+    /// The moment at which it ends.
     pub until: Now,
+    /// The reason that the operator gave.
     pub reason: String,
+    /// The name of the operator.
     pub by: String,
 }
 
 /// Why a grant is not made or not ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GrantFault {
+    /// No limit has this name.
     UnknownLimit,
     /// The numbers are not valid, as those of a tier would not be.
     Numbers(Vec<Problem>),
@@ -59,6 +70,7 @@ pub enum GrantFault {
     TooManyOfLimit,
     /// There are [`GRANTS_MAX`] others.
     TooMany,
+    /// The key has no grant in force.
     NotGranted,
     /// The gateway cannot be built; the one in force stays.
     Build(String),
@@ -188,6 +200,7 @@ impl Gateway {
         config.limits.iter().any(|limit| !limit.grants.is_empty()).then_some(config)
     }
 
+    /// The limit with this name; `None` = there is none.
     pub fn find_limit(&self, name: &str) -> Option<LimitId> {
         self.config.limits.iter().position(|limit| limit.name == name).map(LimitId)
     }

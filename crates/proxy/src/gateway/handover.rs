@@ -43,6 +43,7 @@ struct PreviousCounters<'a> {
 // === impl HandoverCounters ===
 
 impl<'a> HandoverCounters<'a> {
+    /// The counters of `gateway`, with the local shares that exist now.
     pub fn for_gateway(gateway: &'a Gateway) -> HandoverCounters<'a> {
         HandoverCounters { gateway, shares: gateway.active_shares() }
     }

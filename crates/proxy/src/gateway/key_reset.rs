@@ -16,23 +16,29 @@ use sluicegate_store::{SharedKey, SharedLimit, StoreFault};
 pub struct KeyRef {
     /// The name that operators write, e.g. `ip=192.0.2.7,account=acme`.
     pub name: String,
+    /// The key of its counters in this process.
     pub key: CounterKey,
+    /// The key of its counters in the store.
     pub shared: SharedKey,
 }
 
 /// Why a key is not reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyResetFault {
+    /// No limit has this name.
     UnknownLimit,
     /// The limit has no numbers of its own for this tier.
     UnknownTier,
+    /// The counters in this process do not allow it.
     Counter(ResetFault),
     /// The store did not answer: the key may or may not be reset there.
     Store(StoreFault),
 }
 
+/// A reset that was made in this process; the store may still have to follow.
 #[derive(Clone)]
 pub struct KeyResetDone {
+    /// The counters of the key in this process.
     pub reset: KeyReset,
     /// The shared limit, and its rates that the store still has to reset.
     pub in_store: Option<SharedRates>,
@@ -41,7 +47,9 @@ pub struct KeyResetDone {
 /// Rates of a limit that the store counts.
 #[derive(Clone)]
 pub struct SharedRates {
+    /// The shared side of the limit.
     pub limit: Arc<SharedLimit>,
+    /// The indices of the rates in the limit.
     pub rates: Range<usize>,
 }
 
@@ -73,6 +81,7 @@ impl Gateway {
 // === impl KeyRef ===
 
 impl KeyRef {
+    /// The key as the configuration holds it for a grant.
     pub fn to_grant_key(&self) -> GrantKey {
         GrantKey { id: self.key.id.to_le_bytes(), prefix: self.key.prefix, shared: self.shared.0 }
     }

@@ -15,6 +15,7 @@ use sluicegate_store::SharedLimit;
 
 /// The limits of a location, in the order they are judged.
 pub struct LimitChain {
+    /// The limits with their shadows, to be judged as one transaction.
     pub chain: Chain,
     /// One for each limit of the chain.
     pub places: Vec<ChainPlace>,

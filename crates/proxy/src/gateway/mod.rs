@@ -70,6 +70,7 @@ use sluicegate_store::{SharedLimit, SharedPauses, Store};
 
 /// Slots of [`RequestLoad::request_counts`].
 pub const REQUESTS_OPENED: usize = 0;
+/// The slot of requests that have ended.
 pub const REQUESTS_CLOSED: usize = 1;
 
 static GENERATION: AtomicU64 = AtomicU64::new(1);
@@ -80,31 +81,46 @@ pub struct Gateway {
     pub generation: u64,
     /// The configuration it was built from.
     pub config: Config,
+    /// The rules to find the client's address.
     pub clients: ClientIp,
+    /// The rules to tell callers apart beside their addresses.
     pub callers: CallerRules,
+    /// The rules for header fields that hold for every location.
     pub headers: HeaderRules,
+    /// The search for the location of a request.
     pub locations: Locations,
     /// A location has `cors`, so an OPTIONS may be a preflight.
     pub answers_preflights: bool,
     /// One for each location, in file order; with a rate-limit service, then that of calls that name limits.
     pub routes: Vec<Route>,
     unlocated: UnlocatedRules,
+    /// The bans of clients that were rejected too often; `None` = `bans` is `none`.
     pub bans: Option<Arc<Bans>>,
+    /// The bans that operators set, which a reload keeps.
     pub operator_bans: Arc<OperatorBans>,
+    /// The rate-limit service, with leases that a reload keeps.
     pub calls: CallService,
+    /// The prepared responses to rejections and faults.
     pub rejecters: Rejecters,
+    /// The limits, by their [`LimitId`].
     pub limits: Vec<Arc<Limit>>,
     /// The shared side of each limit that is counted in the store.
     pub shared: Vec<Option<Arc<SharedLimit>>>,
     /// `None` = no limit is counted in the store.
     pub store: Option<Arc<Store>>,
+    /// The knowledge shared with other gateways.
     pub sharing: StoreSharing,
+    /// The hasher of keys; a reload keeps its secret.
     pub keys: KeyHasher,
+    /// The upstreams, by their index in [`Config::upstreams`].
     pub upstreams: Vec<Arc<Upstream>>,
     /// The servers of all upstreams, by their index.
     pub servers: Vec<Arc<Server>>,
+    /// The requests that wait or are in flight.
     pub load: RequestLoad,
+    /// The metrics, which a reload continues.
     pub metrics: Arc<Metrics>,
+    /// The access log that the workers write to.
     pub access_log: Arc<AccessLog>,
     /// `None` = no spans are made.
     pub tracer: Option<Arc<Tracer>>,
@@ -120,9 +136,11 @@ pub struct CallerRules {
 
 /// The fields of requests and responses that are written, edited and removed for every location.
 pub struct HeaderRules {
+    /// The request header fields that only trusted proxies may set.
     pub forwarded: ForwardedHeaders,
     /// Request header fields that a `Connection` field cannot remove.
     pub protected: Vec<HeaderName>,
+    /// The filter of request header fields with an underscore in their names.
     pub underscores: UnderscoreFilter,
     /// The edits of `server.headers`, for responses that no location makes.
     pub response_edits: CompiledEdits,
@@ -148,9 +166,11 @@ pub struct StoreSharing {
 
 /// The requests that wait or are in flight, which continue after a reload.
 pub struct RequestLoad {
+    /// The cap on waiting requests of the whole process.
     pub waiting: Arc<WaitingCap>,
     /// Room for the bodies that are read before judging.
     pub body_memory: Arc<BodyMemory>,
+    /// The requests that `server.max_in_flight` bounds; none are counted without it.
     pub in_flight: Arc<AtomicUsize>,
     /// [`REQUESTS_OPENED`] minus [`REQUESTS_CLOSED`] requests are in flight.
     pub request_counts: Arc<Counters<2>>,
@@ -158,15 +178,21 @@ pub struct RequestLoad {
 
 /// One location, ready to judge and to respond.
 pub struct Route {
+    /// The name of the location in logs and metrics.
     pub name: Arc<str>,
+    /// The way in which admitted requests are answered.
     pub action: Action,
+    /// The limits of `server.limits`, then those of the location.
     pub chain: LimitChain,
     /// The parts of request bodies that are read before judging; `None` = nothing.
     body_plan: Option<Arc<BodyPlan>>,
     /// `None` = every client is allowed and limited.
     pub access: Option<Arc<Access>>,
+    /// The prefix of the path that is removed before forwarding; `None` = the path stays.
     pub strip: Option<String>,
+    /// The Host of forwarded requests.
     pub host_header: HostHeader,
+    /// The edits of the header fields of forwarded requests, as configured.
     pub request_headers: HeaderEdits,
     /// The same, compiled.
     pub request_edits: CompiledEdits,
@@ -176,13 +202,30 @@ pub struct Route {
     pub timeout: Option<u64>,
     /// The bandwidth of response bodies, and its key.
     pub bandwidth: Option<(Arc<Bandwidth>, KeySpec)>,
+    /// The rules for scripts of other origins; `None` = no `cors`.
     pub cors: Option<Arc<Cors>>,
 }
 
+/// The way in which a location answers an admitted request.
 pub enum Action {
+    /// The request is forwarded to this upstream.
     Upstream(Arc<Upstream>),
-    Respond { status: StatusCode, body: CompiledTemplate, content_type: HeaderValue },
-    Redirect { to: CompiledTemplate, status: StatusCode },
+    /// The location responds itself.
+    Respond {
+        /// The status of the response.
+        status: StatusCode,
+        /// The body, with its variables.
+        body: CompiledTemplate,
+        /// The value of `Content-Type`.
+        content_type: HeaderValue,
+    },
+    /// The location redirects the client.
+    Redirect {
+        /// The value of `Location`, with its variables.
+        to: CompiledTemplate,
+        /// The status of the redirect.
+        status: StatusCode,
+    },
 }
 
 impl Gateway {

@@ -93,15 +93,23 @@ impl WorkerThread {
 
 /// One worker thread with one gateway, shared by its requests. It lasts as long as the last of them.
 pub struct Worker {
+    /// The index of the worker, from 0.
     pub id: usize,
+    /// The gateway that serves its requests from their start to their end.
     pub gateway: Arc<Gateway>,
+    /// The ticks of the thread, by which deadlines are measured.
     pub ticks: Rc<SweepCounter>,
+    /// The connections to servers, shared with the thread's other gateways.
     pub pools: Rc<Pools>,
+    /// The maker of request ids, with a random start of its own.
     pub request_ids: RequestIds,
+    /// The conversion of moments into times of day.
     pub wall_clock: WallClock,
+    /// The worker's end of the access log.
     pub log: LineWriter,
     /// `None` = no spans are made.
     pub tracer: Option<WorkerTracer>,
+    /// The heaviest keys and the last refusals, counted by this worker.
     pub heavy_keys: WorkerHeavyKeys,
     /// `None` = no limit is counted in the store.
     pub session: Option<Rc<Session>>,

@@ -25,7 +25,9 @@ pub struct CallTerms {
     pub max_wait_ns: u64,
     /// True if it takes slots of concurrency limits; without it they do not judge it.
     pub takes_slots: bool,
+    /// The scheme of the described request.
     pub scheme: Scheme,
+    /// The facts beside the described request.
     pub stated: StatedFacts,
 }
 
@@ -34,17 +36,23 @@ pub struct CallTerms {
 pub struct StatedFacts {
     /// The address of the request's client is known.
     pub has_ip: bool,
+    /// The account; `None` = the request tells it, if anything does.
     pub account: Option<Box<[u8]>>,
+    /// The tier; `None` = the account or the request tells it.
     pub tier: Option<Tier>,
+    /// The location that keys name; `None` = the call states none.
     pub location: Option<LocationId>,
     /// Claims of a token, by their names.
     pub claims: Vec<(String, String)>,
+    /// The values of the body; `None` = the call has none.
     pub body: Option<BodyValues>,
 }
 
 /// Judges a call in the mode in which `M` judges requests: charges its limits, or looks at them.
 pub struct CallMode<'t, M> {
+    /// The mode of a request, which charges or looks.
     pub request: M,
+    /// The terms of the call.
     pub terms: &'t CallTerms,
     /// The indices of the limits that the call names, in the chain of all limits; `None` = it names none.
     pub places: Option<&'t [u16]>,

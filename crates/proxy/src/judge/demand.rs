@@ -20,8 +20,10 @@ use sluicegate_store::SharedKey;
 
 /// The caller of a request, as limits see it.
 pub struct Caller<'a> {
+    /// The client's address, and the trust in its peer.
     pub client: Client,
     now: Now,
+    /// The facts that keys are made of.
     pub subject: KeyInput<'a>,
 }
 

@@ -28,18 +28,23 @@ use sluicegate_model::{LocationId, Scheme, TierRules};
 /// The head of a request, and the client that sent it.
 #[derive(Clone, Copy)]
 pub struct RequestHead<'r> {
+    /// The method; GET for a CONNECT that asks for a WebSocket.
     pub method: &'r Method,
     /// The target without its authority.
     pub uri: &'r Uri,
+    /// The version of HTTP that the client used.
     pub version: Version,
+    /// The header fields that keys, costs and locations are read from.
     pub headers: &'r HeaderMap,
     /// The authority of an absolute target or of HTTP/2.
     pub authority: Option<&'r Authority>,
+    /// The origin of the request.
     pub client: Client,
     /// The scheme of the connection.
     pub scheme: Scheme,
     /// The name of the listener; needed only if a location selects listeners.
     pub listener: Option<&'r str>,
+    /// The moment of its judgement, later than its start if its body was read first.
     pub received: Now,
     /// The request was a CONNECT for a WebSocket.
     pub is_websocket_connect: bool,
@@ -52,11 +57,13 @@ pub enum BodyView<'r> {
     Unread,
     /// There is nothing to read.
     Absent,
+    /// The values that were found in the body.
     Read(&'r BodyValues),
 }
 
 /// All facts of a request from its head. Facts that judging has not reached yet are empty.
 pub struct RequestFacts<'r> {
+    /// The head and the client.
     pub head: RequestHead<'r>,
     /// The announced bytes of its body.
     pub body: SizeHint,
@@ -64,6 +71,7 @@ pub struct RequestFacts<'r> {
     pub body_view: BodyView<'r>,
     /// The source of claims, if tokens are verified.
     pub token: Option<&'r Token<'r>>,
+    /// The special fields that the head contains.
     pub summary: HeaderSummary,
     /// The scheme of the connection, or the one that a trusted proxy tells.
     pub scheme: Scheme,
@@ -71,6 +79,7 @@ pub struct RequestFacts<'r> {
     pub host: Cow<'r, str>,
     /// Normalised.
     pub path: Cow<'r, [u8]>,
+    /// The result of the search for its location.
     pub location: LocationLookup,
     /// `None` in a location without `cors`.
     pub cors: Option<CorsAnswer>,
@@ -78,7 +87,9 @@ pub struct RequestFacts<'r> {
     pub access: Option<AccessDecision>,
     /// The token may have been read.
     pub is_token_read: bool,
+    /// The account and the tier were looked for.
     pub is_account_read: bool,
+    /// The caller's account; `None` = unknown, or not yet read.
     pub account: Option<Cow<'r, [u8]>>,
     /// `None` also where no tiers are configured.
     pub tier: Option<Tier>,
@@ -93,6 +104,7 @@ pub struct RequestFacts<'r> {
 }
 
 impl<'r> RequestHead<'r> {
+    /// The head of a received request; `received` is the moment of its judgement.
     #[inline]
     pub fn of_inbound(
         inbound: &'r InboundRequest,

@@ -30,6 +30,7 @@ use sluicegate_model::BodyUse;
 /// The progress of judging a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
+    /// The request is judged, by its body too where a limit asks for that.
     Complete,
     /// The body must be read for this, and then the request is judged again.
     AwaitsBody(BodyUse),

@@ -18,6 +18,7 @@ const WEBSOCKET: &str = "websocket";
 
 /// A received request. It is boxed once, so that no later stage moves its head.
 pub struct InboundRequest {
+    /// The head and the body, which may have been read in part.
     pub request: Request<RequestBody>,
     /// The authority of an absolute target or of HTTP/2; the request's own target no longer contains it.
     pub authority: Option<Authority>,

@@ -11,27 +11,34 @@ use sluicegate_model::{LimitId, UpstreamId};
 /// Why the gateway responds itself instead of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
+    /// A limit rejects the request.
     Limit(LimitRejection),
+    /// A fault, which concerns no limit.
     Fault(Fault),
     /// Locations match, but none allows this method; the value lists the allowed ones.
     MethodNotAllowed {
+        /// The allowed methods, as the value of `Allow`.
         allow: HeaderValue,
     },
     /// The requests of the upstream pause.
     Paused(PauseRejection),
     /// The client is banned: by an operator, or because it was rejected too often before.
     Banned {
+        /// The ban was set by an operator; false = too many rejections.
         by_operator: bool,
+        /// The time until the ban ends, ns.
         left_ns: u64,
     },
 }
 
+/// A rejection by a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitRejection {
     /// Index in [`sluicegate_model::Config::limits`].
     pub limit: LimitId,
     /// Index of the rate in the limit; 0 for concurrency.
     pub rate: usize,
+    /// The reason why the limit rejects.
     pub cause: LimitCause,
     /// A request after this span is admitted if no other arrives before it; of [`LimitCause::Concurrency`] an estimate.
     /// `None` if no such time is known.
@@ -47,6 +54,7 @@ pub struct PauseRejection {
     pub status: StatusCode,
     /// The end of the pause; it has passed while the pace climbs.
     pub until: Now,
+    /// The time until the request may pass, ns.
     pub retry_after_ns: u64,
 }
 
@@ -76,6 +84,7 @@ macro_rules! faults {
         }
 
         impl Fault {
+            /// All faults, in the order of [`Fault::index`].
             pub const ALL: [Fault; [$(Fault::$fault),*].len()] = [$(Fault::$fault),*];
 
             /// The name of the cause in logs and metrics.

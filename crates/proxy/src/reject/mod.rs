@@ -39,9 +39,13 @@ pub use template::CompiledTemplate;
 pub struct RejectContext<'a> {
     /// ASCII letters, digits and `-_.:+/=@`.
     pub request_id: &'a [u8],
+    /// The client's address, unmasked.
     pub client_ip: Option<IpAddr>,
+    /// The account of the caller.
     pub account: &'a str,
+    /// The tier of the caller.
     pub tier: &'a str,
+    /// The canonical host.
     pub host: &'a str,
     /// The normalised path without the query.
     pub uri: &'a str,
@@ -49,8 +53,11 @@ pub struct RejectContext<'a> {
     pub path: &'a [u8],
     /// The target as sent.
     pub request_uri: &'a str,
+    /// The scheme: `http` or `https`.
     pub scheme: &'a str,
+    /// The name of the location.
     pub location: &'a str,
+    /// The name of the upstream that responds or would respond.
     pub upstream: &'a str,
 }
 

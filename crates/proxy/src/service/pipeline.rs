@@ -50,7 +50,9 @@ const UNSWEPT_MIN: usize = 1024;
 pub struct ArrivingConnection {
     /// `None` = a unix socket.
     pub peer: Option<IpAddr>,
+    /// The scheme of the connection.
     pub scheme: Scheme,
+    /// The terms of its listener; `None` = the connection has none.
     pub listener: Option<Arc<ListenerTerms>>,
 }
 
@@ -63,6 +65,7 @@ pub struct JudgedRequest {
 /// The answer of the scripted upstream to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScriptedAnswer {
+    /// The status of the response.
     pub status: StatusCode,
     /// Time until the upstream answers.
     pub hold: Duration,
@@ -71,10 +74,13 @@ pub struct ScriptedAnswer {
 /// The outcome of one request, in the words of its access-log line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PipelineOutcome {
+    /// The verdict, a fault of the upstream included.
     pub verdict: Verdict,
+    /// The status of the response, whichever phase made it.
     pub status: StatusCode,
     /// The limit that rejected the request or made it wait.
     pub limit: Option<LimitId>,
+    /// The time after which a rejected request may come again, ns; `None` = no such time is known.
     pub retry_after_ns: Option<u64>,
     /// The time from its judgement to its turn; 0 = it did not wait.
     pub wait_ns: u64,
@@ -83,6 +89,7 @@ pub struct PipelineOutcome {
 }
 
 impl Pipeline {
+    /// A pipeline with one worker, which has the index 0.
     pub fn new(gateway: Arc<Gateway>) -> Pipeline {
         let has_timeouts = gateway.routes.iter().any(|route| route.timeout.is_some());
         let thread = WorkerThread::new(0, gateway);

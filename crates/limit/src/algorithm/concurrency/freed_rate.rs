@@ -18,10 +18,12 @@ const WAIT_MAX_NS: u64 = 60_000_000_000;
 // === impl FreedRate ===
 
 impl FreedRate {
+    /// A rate without freed slots, measured from `now` on.
     pub fn starting(now: Now) -> FreedRate {
         FreedRate { since: now, slots: 0 }
     }
 
+    /// Adds slots that went to waiters up to `now`, and fades older ones.
     pub fn count_slots(&mut self, slots: u64, now: Now) {
         self.slots = self.slots.saturating_add(slots);
         let span = now.ns_since(self.since);

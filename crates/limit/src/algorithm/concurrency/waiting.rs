@@ -41,7 +41,9 @@ pub struct SlotWaiter {
 /// The outcome for a request that wants slots.
 #[derive(Debug, Clone, Copy)]
 pub enum SlotStep {
+    /// The request has its slots.
     Taken(SlotGrant),
+    /// The request has joined the queue of its key.
     Waits(SlotWaiter),
     /// The queue is full; the wait would be about so many nanoseconds.
     Full(u64),
@@ -62,6 +64,7 @@ pub enum SlotTurn {
 /// The slots of a key as one more request would find them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotOutlook {
+    /// The outcome that one more request would have at once.
     pub outcome: LimitOutcome,
     /// Free slots.
     pub free: u64,

@@ -59,6 +59,7 @@ struct FairQueue {
 pub struct NewWaiter {
     /// Hash of its `fair_by` value.
     pub fair_hash: u64,
+    /// The units that it takes, or the slots.
     pub cost: u64,
     /// Ticks that its cost takes.
     pub span: u128,
@@ -80,6 +81,7 @@ struct QueuedWaiter {
 /// The state of a waiter; its node stays until the request notices a change.
 #[derive(Debug, Clone, Copy)]
 pub enum WaiterState {
+    /// The waiter is in the queue.
     Waiting,
     /// Departed, with the data a refund needs.
     Departed(ChargeMark, Epoch),
@@ -219,6 +221,7 @@ impl ShardQueues {
         Some((state, waiter.own))
     }
 
+    /// The state of the waiter at `node`; `None` = its request has removed it.
     pub fn waiter_state(&self, node: u32) -> Option<WaiterState> {
         self.waiters.get(node).map(|waiter| waiter.state)
     }
@@ -244,6 +247,7 @@ impl ShardQueues {
         is_head
     }
 
+    /// The node of the first waiter of the fair queue in turn; [`NO_NODE`] = nobody waits.
     pub fn head_node(&self, queue: u32) -> u32 {
         let front = self.queues.get(queue).and_then(|queue| self.fair_queues.get(queue.front));
         front.map_or(NO_NODE, |fair_queue| fair_queue.head)

@@ -18,8 +18,10 @@ use sluicegate_base::clock::{ClockShift, Now};
 ///
 /// When the bytes of an entry change, the version of the snapshot has to be raised.
 pub trait PersistentEntry: TableEntry {
+    /// Appends the bytes of the entry to `out`; `extra` is the data of its shard.
     fn encode_entry(&self, extra: &Self::Extra, out: &mut Vec<u8>);
 
+    /// Reads an entry of a process with another clock; `None` = `encode_entry` cannot have written the bytes.
     fn decode_entry(bytes: &[u8], shift: ClockShift, extra: &mut Self::Extra) -> Option<Self>;
 }
 
@@ -42,6 +44,7 @@ pub struct SnapshotTable<'a> {
     pub name: &'a str,
     /// A hash of the key and the numbers of the rate, the same in every process.
     pub fingerprint: u64,
+    /// The counters, block by block.
     pub table: &'a dyn PersistentTable,
 }
 

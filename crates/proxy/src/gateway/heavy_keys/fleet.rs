@@ -15,6 +15,7 @@ use sluicegate_store::SharedKey;
 /// The heaviest keys of a limit over several gateways.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetKeys {
+    /// The keys with their rates over all gateways, heaviest first.
     pub keys: Vec<HeavyKey>,
     /// The gateways that are added up, this one included.
     pub gateways: usize,

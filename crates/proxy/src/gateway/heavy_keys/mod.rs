@@ -46,7 +46,9 @@ struct LimitHeavyKeys {
 /// A limit, and everything that the names of its keys depend on.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CountedLimit {
+    /// The name of the limit.
     pub name: Arc<str>,
+    /// The parts that names of its keys consist of.
     pub spec: KeySpec,
     /// The prefixes of IPv4 and IPv6 clients.
     prefixes: [Option<u8>; 2],
@@ -67,6 +69,7 @@ pub struct KeyLabel {
     prefix: u64,
     /// Present for a limit that is counted in the store.
     shared: Option<SharedKey>,
+    /// The parts of its name, which [`Gateway::key_naming`] renders.
     pub name: KeyName,
 }
 
@@ -205,6 +208,7 @@ impl LimitHeavyKeys {
 // === impl CountedLimit ===
 
 impl CountedLimit {
+    /// The identity of a limit of `gateway`, which must be the same for counts to go on.
     pub fn new(gateway: &Gateway, limit: LimitId) -> CountedLimit {
         let limit = &gateway.limits[limit.0];
         let prefixes = [[0; 4].into(), [0_u16; 8].into()].map(|ip| gateway.clients.network_prefix(ip));

@@ -13,24 +13,31 @@ use sluicegate_http::request::key::KeyName;
 /// Refusals that a worker remembers.
 pub const REFUSALS_MAX: usize = 100;
 
+/// The facts of a refusal beside its limit, key and location.
 #[derive(Debug, Clone, Copy)]
 pub struct RefusalFacts {
+    /// Milliseconds since 1970.
     pub unix_ms: u64,
+    /// The client's address, unmasked.
     pub ip: IpAddr,
     /// `None` = an upstream answers instead.
     pub status: Option<StatusCode>,
+    /// The time until a retry fits, ns; `None` = no such time is known.
     pub retry_after_ns: Option<u64>,
+    /// The cause in the words of the access log.
     pub cause: LimitCause,
 }
 
 /// One refusal by a limit.
 #[derive(Debug, Clone)]
 pub struct RefusalRecord {
+    /// The limit that refused the request.
     pub limit: Arc<CountedLimit>,
     /// `None` = the key is missing, or names are not kept.
     pub key: Option<KeyName>,
     /// The name of the location; `None` = none was found.
     pub location: Option<Arc<str>>,
+    /// The facts of the refused request.
     pub facts: RefusalFacts,
 }
 

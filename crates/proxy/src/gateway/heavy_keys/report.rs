@@ -19,7 +19,9 @@ use sluicegate_store::SharedKey;
 /// The order of the heaviest keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeavyBy {
+    /// The keys with the most asked units come first.
     Asked,
+    /// The keys with the most refused units come first.
     Refused,
 }
 
@@ -32,7 +34,9 @@ pub struct HeavyKey {
     pub key: CounterKey,
     /// The key of its counters in the store; present for a limit that is counted there.
     pub shared: Option<SharedKey>,
+    /// The rate of asked units, refused ones included.
     pub asked: KeyRate,
+    /// The rate of finally refused units.
     pub refused: KeyRate,
 }
 
@@ -40,7 +44,9 @@ pub struct HeavyKey {
 /// more.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct KeyRate {
+    /// The lower bound of the rate.
     pub per_s: f64,
+    /// The most by which the true rate may be above the lower bound.
     pub error_per_s: f64,
 }
 
@@ -58,6 +64,7 @@ pub struct KeyRates {
 pub struct RecentRefusal {
     /// Milliseconds since 1970.
     pub unix_ms: u64,
+    /// The name of the limit.
     pub limit: String,
     /// The name of its key; `None` = the key is missing, or names are not kept.
     pub key: Option<String>,
@@ -82,6 +89,7 @@ pub enum KeyLookupError {
     NotKept,
     /// The text names no key, or none that is known.
     Name(KeyNameError),
+    /// The gateway stops, and its workers answer no more.
     ShuttingDown,
 }
 

@@ -142,15 +142,19 @@ pub struct RequestOutcome {
 /// The outcome of a request, in the words of the access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
+    /// The request was admitted at once.
     Admit,
     /// The request had to wait in a queue; admitted after its turn, unless the client left before.
     Wait,
+    /// The request was rejected by a limit, or by the pause of its upstream.
     Reject,
     /// The request lacks the key of a limit that rejects such requests.
     MissingKey,
     /// Rejected by a limit, and degraded: another response is sent instead.
     Degrade,
+    /// The client is banned.
     Ban,
+    /// The request failed, or was rejected, for a reason that concerns no limit.
     Fault(Fault),
 }
 

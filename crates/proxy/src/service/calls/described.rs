@@ -23,9 +23,11 @@ use sluicegate_model::{self as model, KeyPart, LimitConfig, LimitId, Scheme, Val
 
 /// A request, from the facts of a call.
 pub struct Described {
+    /// The described request, with an empty body.
     pub request: Request<RequestBody>,
     /// [`UNIX_CLIENT`] if the call names none.
     pub ip: IpAddr,
+    /// The terms of the call, with the facts that the request cannot hold.
     pub terms: CallTerms,
 }
 
