@@ -15,6 +15,7 @@ use sluicegate_base::ip_set::unmap_network;
 pub enum BanTarget {
     /// An address is a network of its full length. Never one of mapped IPv4 addresses, and without host bits.
     Network(IpNet),
+    /// The name of an account, 1 to 1,024 bytes.
     Account(String),
 }
 

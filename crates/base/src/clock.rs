@@ -60,6 +60,7 @@ impl Now {
         }
     }
 
+    /// The moment of a tokio instant; one before the start of the clock counts as the start.
     #[inline]
     pub fn from_instant(instant: Instant) -> Now {
         let start = *START.get_or_init(|| instant);

@@ -15,6 +15,7 @@ use rustix::fs::OFlags;
 /// A file that the configuration names, with its last valid content.
 #[derive(Debug)]
 pub struct NamedFile<T> {
+    /// The path at which the file is read, and later checked for changes.
     pub path: PathBuf,
     content: ArcSwap<T>,
     last_read: Mutex<LastRead>,
@@ -32,6 +33,7 @@ type FileDigest = [u8; SHA256_OUTPUT_LEN];
 
 /// The parsed content of a named file.
 pub trait FileContent: Sized {
+    /// The most bytes that the file may have; a larger one is an error.
     const BYTES_MAX: u64;
 
     /// The text to write instead of content that is wrong for `reason`; `None` if `reason` is not about it.
@@ -49,6 +51,7 @@ pub trait FileContent: Sized {
 type FileStamp = (u64, i64, i64, u64);
 
 impl<T: FileContent> NamedFile<T> {
+    /// Reads and parses the file at `path`; an error is a phrase that follows the file's name.
     pub fn load_file(path: PathBuf) -> Result<NamedFile<T>, String> {
         // Taken before the read, so that any later write is noticed.
         let stamp = read_stamp(&path);
@@ -100,6 +103,7 @@ fn hash_bytes(bytes: &[u8]) -> FileDigest {
 /// A file that was read, with a digest of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileFingerprint {
+    /// The path of the file.
     pub path: PathBuf,
     bytes_max: u64,
     digest: FileDigest,

@@ -17,6 +17,7 @@ pub struct IpSets(Box<[Arc<IpSet>]>);
 // === impl IpSet ===
 
 impl IpSet {
+    /// The set of these networks; a network of IPv4-mapped addresses counts as the one of IPv4.
     pub fn new(networks: &[IpNet]) -> IpSet {
         IpSet(Box::new(networks.iter().map(|network| unmap_network(*network)).collect()))
     }

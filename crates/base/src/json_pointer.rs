@@ -28,10 +28,12 @@ impl JsonPointer {
         Ok(JsonPointer { text: text.to_owned(), segments })
     }
 
+    /// The pointer as written: `/a/b`.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
+    /// The names of members and the indices of elements on the way, unescaped; at least one.
     pub fn segments(&self) -> &[String] {
         &self.segments
     }

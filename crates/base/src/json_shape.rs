@@ -9,16 +9,21 @@ use serde_json::{Map, Value, json};
 /// The form of one JSON value.
 #[derive(Clone, Copy)]
 pub enum JsonShape {
+    /// Any text.
     Text,
     /// A whole number from 0.
     Count,
+    /// Any number, also a negative one or a fraction.
     Number,
+    /// True or false.
     Flag,
     /// One of these texts.
     Words(&'static [&'static str]),
     /// The value, or null.
     Nullable(&'static JsonShape),
+    /// A list of any length; each value in it has this form.
     List(&'static JsonShape),
+    /// An object, to which the schema refers by its name.
     Object(&'static JsonObject),
     /// Any JSON.
     Any,
@@ -26,19 +31,27 @@ pub enum JsonShape {
 
 /// A JSON object. Its name is unique among all objects of the API.
 pub struct JsonObject {
+    /// The name under which its schema stands in `#/components/schemas`.
     pub name: &'static str,
+    /// The known fields; later versions may add more.
     pub fields: &'static [JsonField],
 }
 
+/// A field of a JSON object.
 pub struct JsonField {
+    /// The name of the field in the JSON.
     pub name: &'static str,
+    /// The form of the value, when the field is present.
     pub shape: JsonShape,
+    /// The description of the field in the schema.
     pub sentence: &'static str,
+    /// False if the field may be absent.
     pub required: bool,
 }
 
 /// A type with one form of JSON for all its values.
 pub trait JsonShaped {
+    /// The form of all values of the type.
     const SHAPE: JsonShape;
     /// The form of a field that may be absent, when it is present.
     const SHAPE_IF_THERE: JsonShape = Self::SHAPE;
@@ -203,10 +216,12 @@ impl JsonField {
 }
 
 impl JsonObject {
+    /// An object without fields; `name` is unique among all objects of the API.
     pub const fn named(name: &'static str) -> JsonObject {
         JsonObject { name, fields: &[] }
     }
 
+    /// The same object with these fields in place of any others.
     pub const fn with(self, fields: &'static [JsonField]) -> JsonObject {
         JsonObject { fields, ..self }
     }

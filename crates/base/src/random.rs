@@ -13,6 +13,7 @@ impl RandomNumbers {
         RandomNumbers(Cell::new(RandomState::new().hash_one(owner)))
     }
 
+    /// The next number; all values of 64 bits are equally likely.
     pub fn next(&self) -> u64 {
         let state = self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.0.set(state);

@@ -34,6 +34,7 @@ impl ValueHasher {
         ValueHasher { secret }
     }
 
+    /// The hash of a value, the same in every process with this secret.
     pub fn hash_value(&self, value: &[u8]) -> u64 {
         let mut hasher = SipHasher13::new_with_key(&self.secret);
         hasher.write(value);

@@ -19,6 +19,7 @@ const REREAD_AFTER_NS: u64 = 1_000_000_000;
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 
 impl WallClock {
+    /// A clock that reads the system's time and takes it as that of `now`.
     pub fn new(now: Now) -> WallClock {
         WallClock { last_reading: Cell::new((now, unix_ns())) }
     }

@@ -16,9 +16,13 @@ use sluicegate_limit::{LimitOutcome, Units};
 /// Units to take from some rates of a limit, from all or from none.
 #[derive(Clone)]
 pub struct WantedUnits {
+    /// The limit that counts the units.
     pub limit: Arc<SharedLimit>,
+    /// The key that is charged.
     pub key: SharedKey,
+    /// The indices of the rates in [`SharedLimit::rules`].
     pub rates: SmallVec<[usize; 2]>,
+    /// The units to take from each of these rates.
     pub units: Units,
 }
 
@@ -34,6 +38,7 @@ pub enum TakeOutcome {
 
 /// A question on its way. Dropping it gives back the units that the store still grants.
 pub struct BackgroundTake {
+    /// The units that were asked for.
     pub cost: u64,
     reply: Rc<RefCell<TakeReply>>,
     outbox: Arc<StoreOutbox>,

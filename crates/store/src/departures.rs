@@ -38,7 +38,9 @@ struct DepartureQueue {
 /// A moment at which one request may go, handed out by the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Departure {
+    /// The moment at which the request may go.
     pub due: Now,
+    /// The units of the request that it was handed out for.
     pub cost: u64,
     /// The mark that a refund must name.
     pub mark: u64,

@@ -10,6 +10,7 @@ use sluicegate_model::{self as model, KeyPart};
 
 /// The state of the gateways with a limit of this name.
 pub struct Fleet {
+    /// The announcement of this gateway's limit.
     pub announcement: LimitAnnouncement,
     /// Gateways that count it together, this one included; 0 before the first count.
     nodes: AtomicU64,

@@ -38,6 +38,7 @@ pub struct StoreReset {
 pub struct ResetEntry {
     /// The name of the limit.
     pub limit: String,
+    /// The name of the key in the store.
     pub key: SharedKey,
     /// The [`super::RateRule::id`] of each rate.
     rules: Vec<u32>,
@@ -128,6 +129,7 @@ fn distinct_rules(rules: &[RateRule]) -> Vec<&RateRule> {
 // === impl ResetEntry ===
 
 impl ResetEntry {
+    /// A reset of `key` for these rates, which are indices into [`SharedLimit::rules`].
     pub fn new(limit: &SharedLimit, rates: Range<usize>, key: SharedKey) -> ResetEntry {
         let rules = distinct_rules(limit.rules.get(rates).unwrap_or_default());
         let rules = rules.into_iter().map(|rule| rule.id).collect();

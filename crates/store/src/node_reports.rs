@@ -29,6 +29,7 @@ pub struct NodeReport {
     pub node: String,
     /// The name that operators use, e.g. its host name.
     pub name: String,
+    /// The version of the program.
     pub version: String,
     /// A hash of the gateway.yaml.
     pub file_hash: String,

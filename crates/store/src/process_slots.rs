@@ -23,6 +23,7 @@ pub(super) struct ProcessSlots {
 pub struct SlotKey {
     /// [`super::RateRule::id`].
     pub rule: u32,
+    /// The name of the key in the store.
     pub key: SharedKey,
 }
 

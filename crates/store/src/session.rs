@@ -42,8 +42,10 @@ const FAILED_CHARGES_MAX: usize = 8;
 
 /// The session of one worker with the store.
 pub struct Session {
+    /// The store that the worker deals with.
     pub store: Arc<Store>,
     link: Link,
+    /// The messages that requests leave behind for the store.
     pub outbox: Arc<StoreOutbox>,
     /// Taken by the flusher.
     refunds: Cell<Option<mpsc::Receiver<StoreRefund>>>,
@@ -55,8 +57,11 @@ pub struct Session {
 
 /// One rate that the store is asked about.
 pub struct StoreQuestion<'a> {
+    /// The limit of the rate.
     pub limit: &'a Arc<SharedLimit>,
+    /// The index of the rate in [`SharedLimit::rules`].
     pub rate: usize,
+    /// The rate and key as an item of the call.
     pub item: CallItem<'a>,
     /// Slots that all workers of the process hold, those asked for included.
     pub in_process: u64,
@@ -65,11 +70,14 @@ pub struct StoreQuestion<'a> {
 /// The answer to one question.
 #[derive(Debug, Clone, Copy)]
 pub enum StoreAnswer {
-    /// `charged`: the call that this question was part of charged everything.
+    /// The store answered.
     Answered {
+        /// The answer of the rate.
         answer: RateAnswer,
+        /// The call that this question was part of charged everything.
         charged: bool,
     },
+    /// No answer came, for this reason.
     Failed(StoreFault),
     /// The store was not asked: this process alone holds all slots.
     Full,

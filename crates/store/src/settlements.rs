@@ -50,11 +50,15 @@ struct KeySettlements {
 
 /// A charge of one limit in the store, corrected from the reserved units to those that the response used.
 pub struct StoreSettlement {
+    /// The limit that was charged.
     pub limit: Arc<SharedLimit>,
+    /// The key that was charged.
     pub key: SharedKey,
     /// The charged rates with the marks of their charges.
     pub marks: SmallVec<[(usize, u64); 2]>,
+    /// Units that were charged before the response.
     pub reserved: u64,
+    /// Units that the response used.
     pub used: u64,
     /// The response resets the used units of the key.
     pub forgets: bool,

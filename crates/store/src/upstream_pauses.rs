@@ -32,7 +32,9 @@ pub struct SharedPauses {
 /// A pause of one upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedPause {
+    /// The name of the upstream.
     pub upstream: Arc<str>,
+    /// The pause of one of its keys.
     pub pause: UpstreamPause,
 }
 

@@ -62,9 +62,12 @@ struct BanState {
     outbox: Option<StrikeOutbox>,
 }
 
+/// The outcome of a strike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StrikeOutcome {
+    /// The strike was counted and starts no ban.
     Counted,
+    /// The strike started this ban.
     Started(BanStart),
     /// A ban is active already: the strike is not counted.
     Banned,
@@ -86,6 +89,7 @@ pub struct BanStart {
 /// The client that a strike of a request counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StrikeTarget {
+    /// The key of the client.
     Key(CounterKey),
     /// The account and the address, from which [`Bans::deferred_key`] makes the key: a hash that most requests never
     /// need.
@@ -95,6 +99,7 @@ pub enum StrikeTarget {
 /// The client as the log names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientIdentity {
+    /// The client's address, not masked.
     pub ip: IpAddr,
     /// The masked address, by which limits count.
     pub network: IpNet,
@@ -105,7 +110,9 @@ pub struct ClientIdentity {
 /// The outcome of installing a ban that the store announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstallOutcome {
+    /// The ban is in force from now on, in place of one that ends earlier.
     New,
+    /// A ban that ends as late, or nearly so, was active already.
     AlreadyActive,
     /// The table has no room for this client.
     NoRoom,
@@ -164,6 +171,7 @@ impl Bans {
         }
     }
 
+    /// The events that count towards these bans.
     #[inline]
     pub fn strike_rules(&self) -> &StrikeRules {
         &self.strikes
@@ -272,6 +280,7 @@ impl Bans {
         installed
     }
 
+    /// Counts a strike in the local table at `now`, and starts the ban that it completes.
     pub fn count_strike(&self, key: &CounterKey, now: Now) -> StrikeOutcome {
         let strike = self.state.table.update_entry(key, now, |record, pool, (), overflow| {
             if overflow {

@@ -39,6 +39,7 @@ struct NamedBan {
 pub struct AutomaticBan {
     /// The client; of an account, the text in log lines.
     pub target: BanTarget,
+    /// The moment at which the ban ends.
     pub until: Now,
     /// The number of consecutive bans before it.
     pub repeats: u32,
@@ -47,6 +48,7 @@ pub struct AutomaticBan {
 /// A ban that an operator ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiftedBan {
+    /// The moment at which the ban would have ended.
     pub until: Now,
     /// The client of a shared ban in the store, which still has to forget the ban and the strikes.
     pub in_store: Option<SharedKey>,

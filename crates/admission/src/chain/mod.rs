@@ -60,7 +60,9 @@ pub use waiting::{QueueTerms, WaitingCap, WaitingPlace, WaitingRequest, longest_
 
 /// The mode of a judgement; everything that depends on it is decided at compile time.
 pub trait ChainMode {
+    /// True if the limits are charged.
     const CHARGES: bool;
+    /// The operation that the store is asked for.
     const STORE_OP: ScriptOp;
 }
 
@@ -87,12 +89,14 @@ pub enum LimitDemand {
     Skip,
     /// The key is absent, and the limit rejects such requests.
     MissingKey,
+    /// The units of a limit that is counted in this process.
     Units(Units),
     /// The units of a limit that is counted in the store, under this key.
     Shared(Units, SharedKey),
 }
 
 impl LimitDemand {
+    /// The same demand with `cost` units; one without units stays as it is.
     pub fn with_cost(self, cost: u64) -> LimitDemand {
         match self {
             LimitDemand::Units(units) => LimitDemand::Units(Units { cost, ..units }),
@@ -140,6 +144,7 @@ pub struct RateDecision {
     pub rate: u16,
     /// Judged but not enforced.
     pub dry_run: bool,
+    /// The decision of the rate.
     pub decision: Decision,
 }
 
@@ -157,11 +162,13 @@ pub fn strictest_by_limit(decisions: &[RateDecision]) -> impl Iterator<Item = Ra
 /// The verdict of a chain on one request. `P` is [`PendingStore`], or [`std::convert::Infallible`] once the store has
 /// answered. After a look, permits and places in queues hold nothing.
 pub enum ChainVerdict<P = PendingStore<Charge>> {
+    /// All limits accept; the permit holds their charges.
     Admit(ChainPermit),
     /// The local limits accept; the store must be asked about the others.
     AskStore(P),
     /// All limits accept, but some have queues before them.
     Wait(Queued),
+    /// A limit rejects, and nothing is charged.
     Reject(ChainRejection),
 }
 
@@ -245,6 +252,7 @@ impl Chain {
         Chain { max_wait_ns, ..self }
     }
 
+    /// The limits, in the order in which they judge.
     pub fn limits(&self) -> &[ChainedLimit] {
         &self.limits
     }

@@ -43,6 +43,7 @@ struct QueueWait {
 pub struct QueueStay {
     /// The index of the limit in [`super::Chain::limits`]; of several rates, of the one with the longest computed wait.
     pub limit_index: u16,
+    /// The moment at which the stay began.
     pub since: Now,
     /// The request waits for a slot, and not for its turn by a rate.
     pub for_slots: bool,

@@ -9,6 +9,7 @@ use sluicegate_store::SharedLimit;
 /// A rejection; if several limits reject, that of the limit with the longest retry.
 #[derive(Debug, Clone)]
 pub struct ChainRejection {
+    /// The cause of the rejection.
     pub cause: ChainCause,
     /// `None` for [`ChainCause::Overload`].
     pub limit: Option<Arc<Limit>>,
@@ -22,6 +23,7 @@ pub struct ChainRejection {
     pub late: bool,
 }
 
+/// The cause of a rejection by a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainCause {
     /// Too many for a rate.

@@ -49,6 +49,7 @@ impl WaitingCap {
     /// Bytes of memory per unit of weight, so that the cap on waiting requests also bounds memory.
     const WEIGHT_BYTES: usize = 16 * 1024;
 
+    /// A cap on a new set of waiting requests; `max` is the most weight.
     pub fn new(max: usize) -> WaitingCap {
         WaitingCap { max, count: Arc::default() }
     }
@@ -67,6 +68,7 @@ impl WaitingCap {
 // === impl WaitingRequest ===
 
 impl<'a> WaitingRequest<'a> {
+    /// A request without a pause that accepts any wait; `held_bytes` tells the memory that it holds.
     pub fn new(cap: &'a Arc<WaitingCap>, held_bytes: &'a dyn Fn() -> usize) -> WaitingRequest<'a> {
         WaitingRequest { cap, held_bytes, pause_ns: 0, max_wait_ns: u64::MAX }
     }
@@ -119,6 +121,7 @@ impl<'a> From<&'a Arc<WaitingCap>> for WaitingRequest<'a> {
 // === impl WaitingPlace ===
 
 impl WaitingPlace {
+    /// The weight against the cap; 0 after a look.
     pub fn weight(&self) -> u64 {
         self.weight.into()
     }

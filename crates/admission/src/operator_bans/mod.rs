@@ -27,6 +27,7 @@ pub const LENGTH_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// The longest reason and the longest name of an operator, in bytes.
 pub const TEXT_MAX: usize = 256;
 
+/// The bans of operators, shared by all workers.
 #[derive(Default)]
 pub struct OperatorBans {
     set: ArcSwap<BanSet>,
@@ -44,11 +45,15 @@ struct BanSet {
 /// A ban. For another process its moments are times of day.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorBan {
+    /// The target of the ban.
     pub target: BanTarget,
+    /// The moment at which the operator set it.
     #[serde(with = "unix_ns")]
     pub at: Now,
+    /// The moment at which it ends.
     #[serde(with = "unix_ns")]
     pub until: Now,
+    /// The reason that the operator gave, at most [`TEXT_MAX`] bytes; empty if there is none.
     pub reason: String,
     /// The operator.
     pub by: String,
@@ -57,9 +62,13 @@ pub struct OperatorBan {
 /// A ban that an operator asks for.
 #[derive(Debug, Clone)]
 pub struct NewBan {
+    /// The target of the ban.
     pub target: BanTarget,
+    /// The length, above zero and at most [`LENGTH_MAX`].
     pub lasts: Duration,
+    /// The reason, at most [`TEXT_MAX`] bytes; it may be empty.
     pub reason: String,
+    /// The name of the operator, at most [`TEXT_MAX`] bytes.
     pub by: String,
 }
 
@@ -77,6 +86,7 @@ pub enum BanFault {
 /// Why a ban is not lifted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnbanFault {
+    /// No ban is active for the target.
     NotBanned,
     /// This network around the target is banned, and not the target itself.
     InNetwork(IpNet),

@@ -17,12 +17,15 @@ pub use reading::{ReadingPlan, ResponseReading};
 /// The charge of one limit for a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FinalCharge {
+    /// The limit, by its index in the configuration.
     pub limit: LimitId,
     /// The place in the chain.
     pub limit_index: u16,
     /// Units taken when the request was judged.
     pub reserved: u64,
+    /// Units that the response costs, debt and overrun included.
     pub charged: u64,
+    /// The source of these units.
     pub source: ChargeSource,
     /// Units beyond the debt that a key may have; they are not charged.
     pub overrun: u64,

@@ -89,6 +89,7 @@ impl ReadingPlan {
 // === impl ResponseReading ===
 
 impl ResponseReading {
+    /// The reading of a request before its response; `is_grpc` makes it look for a gRPC code.
     pub fn new(plan: Arc<ReadingPlan>, is_grpc: bool) -> ResponseReading {
         ResponseReading {
             plan,
@@ -172,6 +173,7 @@ impl ResponseReading {
         }
     }
 
+    /// Reads the trailers, which may have the gRPC code.
     pub fn read_trailers(&self, trailers: &HeaderMap) {
         self.read_grpc_code(trailers);
     }

@@ -162,6 +162,7 @@ impl PathSet {
         self.0 == 0
     }
 
+    /// True if the path of this number is among them.
     pub fn contains(self, path: usize) -> bool {
         path < PATHS_MAX && self.0 >> path & 1 == 1
     }
@@ -176,10 +177,12 @@ impl PathSet {
         })
     }
 
+    /// Adds all paths of `other`.
     pub fn insert(&mut self, other: PathSet) {
         self.0 |= other.0;
     }
 
+    /// Takes all paths of `other` out.
     pub fn remove(&mut self, other: PathSet) {
         self.0 &= !other.0;
     }

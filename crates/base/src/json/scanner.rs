@@ -28,11 +28,15 @@ pub trait JsonVisitor {
 /// A value of a document, decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JsonValue<'a> {
+    /// A text of at most [`TEXT_MAX`](super::TEXT_MAX) bytes.
     Text(&'a str),
     /// A text of more than [`TEXT_MAX`](super::TEXT_MAX) bytes.
     LongText,
+    /// A number, as written and in millionths.
     Number(JsonNumber<'a>),
+    /// The literal `true` or `false`.
     Bool(bool),
+    /// The literal `null`.
     Null,
     /// An object or array; its content follows.
     Container,

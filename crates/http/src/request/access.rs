@@ -18,9 +18,11 @@ pub struct Access {
 /// The decision of the access rules for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessDecision {
+    /// The client is in `deny`, or `allow` is set and does not contain it.
     Rejected,
     /// Exempt from limits and bans.
     Bypassed,
+    /// Admitted, and subject to limits and bans.
     Ordinary,
 }
 

@@ -33,6 +33,7 @@ pub struct Tier(SmallVec<[u8; 24]>);
 pub struct Tiers(TierRules);
 
 impl Tier {
+    /// The name of the tier.
     #[inline]
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).unwrap_or(TierRules::DEFAULT)

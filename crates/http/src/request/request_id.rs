@@ -27,6 +27,7 @@ impl RequestId {
         }
     }
 
+    /// The id as text, of the same characters.
     pub fn as_str(&self) -> &str {
         str::from_utf8(self.as_bytes()).unwrap_or_default()
     }

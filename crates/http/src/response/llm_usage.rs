@@ -8,6 +8,7 @@ use sluicegate_model::LlmWeights;
 pub struct LlmUsage {
     /// Input that was not read from a cache.
     pub input: Option<u64>,
+    /// Output, which the model wrote.
     pub output: Option<u64>,
     /// Input that was read from a cache.
     pub cached: Option<u64>,

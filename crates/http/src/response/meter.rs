@@ -26,6 +26,7 @@ pub struct ResponseMeter {
 /// The reading of a body, as if it ended here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MeterReading {
+    /// The tokens that the body says; none if it is opaque.
     pub usage: LlmUsage,
     /// The usage is that of the whole response: it came without text, as the last event of a stream has it, or the
     /// body is one document.
@@ -38,6 +39,7 @@ pub struct MeterReading {
     /// Bytes of documents in an opaque body, or in one without usage and known text; of a stream of plain text, the
     /// bytes of the documents without a known text.
     pub unread_bytes: u64,
+    /// The body is one document, and not a stream of several.
     pub is_document: bool,
     /// The body has neither usage nor known text, or was to be one document and is none.
     pub is_unclear: bool,

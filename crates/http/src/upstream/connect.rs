@@ -25,6 +25,7 @@ const QUEUE_PAUSE: Duration = Duration::from_millis(5);
 pub enum ConnectFault {
     /// `max_connections` are busy, every HTTP/2 connection is full, or this machine is out of descriptors or memory.
     Full,
+    /// The connect, TLS included, took longer than its deadline.
     TimedOut,
     /// The fault of the server, and the error of the system.
     Failed(ServerFault, Arc<io::Error>),

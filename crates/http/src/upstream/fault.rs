@@ -12,28 +12,48 @@ use rustls::CertificateError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerFault {
     // No connection was made.
+    /// The name of the server was not found, or has no address.
     NameNotFound,
+    /// The server refused the connection.
     ConnectRefused,
+    /// The host or the network of the server is unreachable.
     NoRoute,
+    /// The unix socket does not exist.
     NoSocket,
+    /// The system does not permit the connection, as with a unix socket of another user.
     PermissionDenied,
+    /// The connect, TLS included, took longer than its deadline.
     ConnectTimeout,
+    /// The server reset the connection before it was ready.
     ConnectReset,
+    /// The certificate of the server has expired.
     CertificateExpired,
+    /// The certificate of the server is for other names.
     CertificateNameMismatch,
+    /// The certificate of the server comes from an authority that is not trusted.
     UnknownAuthority,
     /// A server may not present the certificate of an authority, which most self-signed ones are.
     CaCertificate,
+    /// The certificate of the server is invalid for another reason.
     BadCertificate,
+    /// The TLS handshake failed for another reason than the certificate.
     TlsFailed,
+    /// The server does not speak HTTP/2, which is required of it.
     NoHttp2,
+    /// The connect failed for another reason.
     ConnectFailed,
     // No response came, or an invalid one.
+    /// Two connections in turn did not take the request.
     RequestNotSent,
+    /// The server closed the connection before a response.
     Closed,
+    /// The server reset the connection, or the stream of HTTP/2.
     Reset,
+    /// The connection ended within the response.
     ClosedMidResponse,
+    /// The response did not come in time.
     Timeout,
+    /// The response is not valid HTTP.
     BadResponse,
     /// A status that counts as an error or is retried.
     Status(StatusCode),

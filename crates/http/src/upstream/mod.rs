@@ -73,11 +73,15 @@ use server_state::{DOWN, DRAINING, EJECTED};
 
 /// One configured upstream, shared by all workers.
 pub struct Upstream {
+    /// The name of the upstream.
     pub name: Arc<str>,
     /// The index of the upstream in the configuration.
     pub id: UpstreamId,
+    /// The servers, in file order.
     pub servers: Vec<Arc<Server>>,
+    /// The rules for further tries of failed requests.
     pub retries: model::RetryConfig,
+    /// The rule by which a server is chosen.
     pub balance: model::BalancePolicy,
     balancer: Balancer,
     health: Option<model::HealthConfig>,
@@ -89,6 +93,7 @@ pub struct Upstream {
     max_connections: u32,
     /// Ticks.
     pub response_ticks: u64,
+    /// The longest time from the request to the head of its response, as `response_ticks` has it in ticks.
     pub response_timeout: Duration,
     /// Ticks.
     pub body_ticks: u64,

@@ -16,7 +16,9 @@ pub type ResponseSlot = Option<Response<ServerBody>>;
 
 /// The body of a server's response.
 pub enum ServerBody {
+    /// The body on a connection of HTTP/1.
     Http1(Http1Body),
+    /// The body on a stream of HTTP/2.
     Http2(Incoming),
 }
 

@@ -15,6 +15,7 @@ pub enum SendOutcome {
     Responded(StatusCode),
     /// Nothing was sent, or the server has certainly not begun to process it.
     Unsent,
+    /// The exchange broke after a part of the request was sent.
     Failed(ExchangeFault),
 }
 
@@ -27,11 +28,13 @@ pub enum ExchangeFault {
     Reset,
     /// The server closed within its response.
     Incomplete,
+    /// The connection broke with this error.
     Connection(io::Error),
     /// The response is not valid HTTP.
     Malformed(&'static str),
     /// The client broke its request body.
     Client(BodyFault),
+    /// The stream or the connection of HTTP/2 broke with this error.
     Http2(hyper::Error),
 }
 

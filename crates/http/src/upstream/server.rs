@@ -29,8 +29,11 @@ pub struct Server {
     pub upstream: Arc<str>,
     /// The Host header of `host_header: upstream`.
     pub authority: HeaderValue,
+    /// The configured share of requests in relation to the other servers; at least 1.
     pub weight: u32,
+    /// The server gets requests only while no other is up.
     pub backup: bool,
+    /// The longest time to connect, TLS included.
     pub connect_timeout: Duration,
     pub(super) tls: Option<Arc<ServerTls>>,
     pub(super) protocol: ServerProtocol,
@@ -307,6 +310,7 @@ fn ping_interval(timeouts: &model::UpstreamTimeouts) -> Duration {
 pub struct ServerInFlight(Arc<Server>);
 
 impl ServerInFlight {
+    /// The server at which the request is in flight.
     #[inline]
     pub fn server(&self) -> &Arc<Server> {
         &self.0

@@ -12,10 +12,14 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
 
+/// The socket of a connection to a server.
 pub enum ServerSocket {
+    /// TCP without TLS.
     Plain(TcpStream),
+    /// A unix socket, which has no TLS.
     Unix(UnixStream),
     // Boxed: TLS keeps kilobytes that a plain connection must not pay for.
+    /// TLS over TCP.
     Tls(Box<TlsStream<TcpStream>>),
 }
 

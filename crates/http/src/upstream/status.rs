@@ -46,6 +46,7 @@ json_object! {
         pub last_error: Option<LastError> = maybe "Its last error.",
     }
 
+    /// The last error of a server.
     #[derive(Debug)]
     pub struct LastError as "ServerError" {
         pub error: String = "The error, in the words of the access log.",
@@ -56,7 +57,9 @@ json_object! {
 /// The outcome of draining a server, or of ending that.
 #[derive(Debug)]
 pub enum DrainOutcome {
+    /// The servers of this name, as they are afterwards.
     Done(Vec<ServerStatus>),
+    /// The upstream has no server of this name.
     NoSuchServer,
     /// No other server is up.
     LastServer,
@@ -92,14 +95,17 @@ impl Server {
         self.state.flags() & DOWN == 0
     }
 
+    /// True if the server is left out after errors.
     pub fn is_ejected(&self) -> bool {
         self.current_flags() & EJECTED != 0
     }
 
+    /// True if the server finishes its requests and gets no new ones.
     pub fn is_draining(&self) -> bool {
         self.state.flags() & DRAINING != 0
     }
 
+    /// The number of ejections so far; a reload does not reset it.
     pub fn ejection_count(&self) -> u64 {
         self.state.ejections.load(Relaxed)
     }
@@ -116,6 +122,7 @@ impl Server {
 }
 
 impl Upstream {
+    /// The status of the upstream and of its servers at `now`.
     pub fn status_at(&self, now: Now) -> UpstreamStatus {
         let balance = match &self.balance {
             BalancePolicy::P2c => "p2c".to_owned(),

@@ -25,6 +25,7 @@ pub struct StoreServerState {
     pub name: String,
     /// True if it is known to be the primary of a group; a single server is not asked.
     pub is_primary: bool,
+    /// The state of its breaker.
     pub breaker: BreakerState,
     /// Calls that were made, until their reply or their deadline.
     pub calls: u64,

@@ -54,6 +54,7 @@ impl Store {
 // === impl Link ===
 
 impl Link {
+    /// The store that the link leads to.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }

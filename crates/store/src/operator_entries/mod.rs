@@ -38,8 +38,11 @@ pub struct OperatorEntries {
 /// One living entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorEntry {
+    /// The name, by which a later change replaces or deletes the entry.
     pub name: Arc<[u8]>,
+    /// The value, in a form that the entry's kind defines.
     pub value: Arc<[u8]>,
+    /// The moment at which the entry ends.
     pub until: Now,
 }
 
@@ -47,9 +50,13 @@ labelled_enum! {
     /// The reason why a change was not accepted.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum EntryFault: sentence -> &'static str {
+        /// The name is empty or too long.
         Name = "the name is empty or too long",
+        /// The value is too long.
         Value = "the value is too long",
+        /// The end of the entry has passed already.
         Ended = "the end has passed already",
+        /// Too many entries live, or too many deletions wait for the store.
         Full = "there are too many entries",
     }
 }

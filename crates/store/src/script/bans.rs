@@ -19,15 +19,20 @@ pub const BANS_GROUP: KeyGroup = KeyGroup(15_920);
 pub struct BanRules {
     /// Strikes that start a ban, within `period_us`.
     pub after: u32,
+    /// The span within which strikes count together, in microseconds.
     pub period_us: u64,
+    /// The length of a first ban, in microseconds.
     pub first_us: u64,
+    /// The longest length of a ban, in microseconds.
     pub longest_us: u64,
 }
 
 /// Strikes of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StrikeReport {
+    /// The client that the strikes count against.
     pub client: SharedKey,
+    /// The number of strikes.
     pub strikes: u32,
     /// Microseconds since the newest of them; all of them count from then.
     pub age_us: u64,
@@ -51,6 +56,7 @@ pub enum StrikeAnswer {
     NotBanned,
     /// The client was banned before: nothing was counted.
     Banned(Ban),
+    /// The strikes started this ban.
     Started(Ban),
 }
 
@@ -179,6 +185,7 @@ impl BanRules {
 // === impl BanCursor ===
 
 impl BanCursor {
+    /// The position behind announcement `number` of the memory that `store` names; 0 = unknown.
     pub fn at_number(number: u64, store: u64) -> BanCursor {
         BanCursor { number, store }
     }

@@ -30,7 +30,9 @@ pub enum ScriptOp {
 /// One rate and one key of a call. Items of one limit stand together.
 #[derive(Debug, Clone, Copy)]
 pub struct CallItem<'a> {
+    /// The numbers of the rate.
     pub rule: &'a RateRule,
+    /// The name of the key in the store.
     pub key: SharedKey,
     /// Units, at least 1 and at most the rate's capacity.
     pub cost: u64,
@@ -76,6 +78,7 @@ pub struct GatewayTurn {
 pub struct PackedCall {
     /// The full names of all keys; they share one hash slot.
     pub keys: SmallVec<[Vec<u8>; 2]>,
+    /// The content of the call, packed as its script reads it.
     pub body: Vec<u8>,
 }
 

@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 /// A script with its hash.
 #[derive(Debug)]
 pub struct LuaScript {
+    /// The text of the script, in Lua.
     pub code: &'static str,
     /// The SHA-1 that `EVALSHA` takes.
     pub sha: String,
@@ -82,6 +83,7 @@ fn bucket_remainder(num: u64, unit: u64, depth: u64, level: u64) -> RateRemainde
 // === impl LuaScript ===
 
 impl LuaScript {
+    /// The script with this code and the hash of it.
     pub fn new(code: &'static str) -> LuaScript {
         LuaScript { code, sha: redis::Script::new(code).get_hash().to_owned() }
     }

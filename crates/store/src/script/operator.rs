@@ -22,9 +22,11 @@ pub const OPERATOR_GROUP: KeyGroup = KeyGroup(15_208);
 /// A change of one entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryChange {
+    /// The name of the entry.
     pub name: Vec<u8>,
     /// Empty for a deletion.
     pub value: Vec<u8>,
+    /// The kind of the change.
     pub kind: ChangeKind,
     /// The time that the entry lasts; of a deletion, the time that gateways may still know the entry.
     pub lasts_us: u64,
@@ -33,7 +35,9 @@ pub struct EntryChange {
 /// The kind of a change, by its number in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
+    /// Puts the entry, or replaces the one of its name.
     Put = 1,
+    /// Deletes the entry.
     Delete,
     /// Puts the value unless the store knows the name: it has lost its memory, or the entry was changed since.
     Restore,
@@ -42,6 +46,7 @@ pub enum ChangeKind {
 /// The store's answer to one change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeAnswer {
+    /// The change was made.
     Done,
     /// The store holds [`ENTRIES_MAX`] other entries.
     Full,
@@ -52,8 +57,11 @@ pub enum ChangeAnswer {
 /// An entry from a reply of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreEntry {
+    /// The name of the entry.
     pub name: Vec<u8>,
+    /// The value of the entry.
     pub value: Vec<u8>,
+    /// Microseconds left when the store answered.
     pub left_us: u64,
 }
 

@@ -22,10 +22,13 @@ pub(super) struct SettledState {
 /// A charge with a response that is over: `reserved` units are corrected to `used` ones.
 #[derive(Debug, Clone, Copy)]
 pub struct SettleItem<'a> {
+    /// The numbers of the charged rate.
     pub rule: &'a RateRule,
     /// The mark of the charge.
     pub mark: u64,
+    /// Units that were charged before the response.
     pub reserved: u64,
+    /// Units that the response used.
     pub used: u64,
     /// The settlement then resets the used units of the key; open reservations stay.
     pub forgets: bool,
@@ -34,9 +37,11 @@ pub struct SettleItem<'a> {
 /// The settlements of one key.
 #[derive(Debug)]
 pub struct SettledKey<'a> {
+    /// The name of the key in the store.
     pub key: SharedKey,
     /// Higher than in any earlier call of the worker about the key; the same when the call is repeated.
     pub sequence: u64,
+    /// The charges to correct.
     pub items: Vec<SettleItem<'a>>,
 }
 

@@ -18,8 +18,11 @@ pub(super) const REFUNDS_MAX: usize = 4096;
 
 /// Slots, debts, refunds and settlements that requests leave behind for the store.
 pub struct StoreOutbox {
+    /// The slots of this worker, to report to the store.
     pub slots: WorkerSlots,
+    /// Units that were admitted without the store, to charge later.
     pub debts: Arc<Debts>,
+    /// Charges to correct after their responses.
     pub settlements: SettlementQueue,
     refunds: mpsc::Sender<StoreRefund>,
     /// The flusher has refunds that are not sent or not answered yet.
@@ -30,10 +33,15 @@ pub struct StoreOutbox {
 
 /// Units that a request took and did not use.
 pub struct StoreRefund {
+    /// The limit that the units were taken from.
     pub limit: Arc<SharedLimit>,
+    /// The index of the rate in [`SharedLimit::rules`].
     pub rate: usize,
+    /// The key that was charged.
     pub key: SharedKey,
+    /// The units to give back.
     pub cost: u64,
+    /// The mark of the charge.
     pub mark: u64,
 }
 

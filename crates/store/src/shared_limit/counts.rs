@@ -38,6 +38,7 @@ impl SharedLimit {
         self.counts.cache_hits.fetch_add(1, Relaxed);
     }
 
+    /// The number of rejections that the store was not asked about.
     pub fn cache_hit_count(&self) -> u64 {
         self.counts.cache_hits.load(Relaxed)
     }
@@ -47,6 +48,7 @@ impl SharedLimit {
         self.counts.overflow.fetch_add(1, Relaxed);
     }
 
+    /// The number of requests that the store counted by network instead of by key.
     pub fn overflow_count(&self) -> u64 {
         self.counts.overflow.load(Relaxed)
     }
@@ -66,6 +68,7 @@ impl SharedLimit {
         self.counts.lost.fetch_add(1, Relaxed);
     }
 
+    /// The number of lost refunds, settlements and debts.
     pub fn lost_count(&self) -> u64 {
         self.counts.lost.load(Relaxed)
     }

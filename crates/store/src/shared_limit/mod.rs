@@ -35,6 +35,7 @@ const PLACE_KEPT_NS: u64 = 1_000_000_000;
 
 /// A limit with its counters in the store.
 pub struct SharedLimit {
+    /// The decision while the store does not answer.
     pub on_failure: OnFailure,
     /// One rule per rate, the rates of all variants in a row.
     pub rules: Vec<RateRule>,
@@ -380,6 +381,7 @@ impl SharedLimit {
         SlotKey { rule: self.rules[rate].id, key }
     }
 
+    /// True if the limit only counts and never acts.
     pub fn is_dry_run(&self) -> bool {
         self.config.dry_run
     }

@@ -65,6 +65,7 @@ struct SlotLine {
 pub struct SlotTerms {
     /// Units that may wait.
     pub queue: u64,
+    /// The longest wait in nanoseconds; `None` = any wait.
     pub max_wait_ns: Option<u64>,
     /// The values of `fair_by` take turns.
     pub is_fair: bool,
@@ -72,8 +73,11 @@ pub struct SlotTerms {
 
 /// A request that is about to wait.
 pub struct SlotNewcomer<'a> {
+    /// The rate and key of the slots.
     pub slot_key: SlotKey,
+    /// The numbers of the rate.
     pub rule: &'a RateRule,
+    /// The number of slots that the request needs.
     pub cost: u64,
     /// Hash of its `fair_by` value.
     pub fair_hash: u64,
@@ -128,6 +132,7 @@ impl SharedSlotQueue {
         self.waiting.load(Relaxed)
     }
 
+    /// True if a request waits here for slots of this key.
     pub fn has_waiters(&self, slot_key: &SlotKey) -> bool {
         self.waiting_count() > 0 && self.lines.lock().by_key.contains_key(slot_key)
     }

@@ -37,12 +37,15 @@ pub enum Overrun {
 
 /// The facts of the request that an extension needs.
 pub struct Extender<'a> {
+    /// The facts of the response so far.
     pub reading: &'a ResponseReading,
     /// Bytes of the body that were delivered.
     pub bytes: u64,
     /// `None`: nothing is counted in the store.
     pub session: Option<&'a Rc<Session>>,
+    /// The waker of the response's task, which an answer of the store wakes.
     pub waker: &'a Waker,
+    /// The moment of the extension.
     pub now: Now,
 }
 

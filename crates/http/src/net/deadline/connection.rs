@@ -97,6 +97,7 @@ impl ConnectionWatch {
         *self.abort.borrow_mut() = Some(handle);
     }
 
+    /// Keeps the waker of the connection's task, for [`ConnectionWatch::wake_task`].
     pub fn set_waker(&self, waker: &Waker) {
         let mut kept = self.waker.borrow_mut();
         if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
@@ -104,6 +105,7 @@ impl ConnectionWatch {
         }
     }
 
+    /// Wakes the connection's task, if it has left a waker.
     pub fn wake_task(&self) {
         if let Some(waker) = self.waker.borrow().as_ref() {
             waker.wake_by_ref();
@@ -116,6 +118,7 @@ impl ConnectionWatch {
         self.enter_phase(ConnectionPhase::Idle);
     }
 
+    /// True if several requests may be in flight at a time, as over HTTP/2.
     pub fn is_multiplexed(&self) -> bool {
         self.multiplexed.get()
     }
@@ -125,6 +128,7 @@ impl ConnectionWatch {
         self.enter_phase(ConnectionPhase::Handshake);
     }
 
+    /// The connection waits for a request from now on, within the `idle` deadline.
     pub fn begin_idle(&self) {
         self.enter_phase(ConnectionPhase::Idle);
     }
@@ -162,6 +166,7 @@ impl ConnectionWatch {
         self.goaway_acked.set(self.is_closing());
     }
 
+    /// The tick of the worker's last sweep.
     pub fn current_tick(&self) -> u64 {
         self.ticks.current_tick()
     }
@@ -198,6 +203,7 @@ impl ConnectionWatch {
         if self.multiplexed.get() { 0 } else { self.last_read.get() }
     }
 
+    /// True if a write waits because the client does not read.
     pub fn is_write_blocked(&self) -> bool {
         self.write_blocked.get() != 0
     }
@@ -230,6 +236,7 @@ impl ConnectionWatch {
         }
     }
 
+    /// Keeps the terms of the listener that accepted the connection.
     pub fn set_terms(&self, terms: Arc<ListenerTerms>) {
         *self.terms.borrow_mut() = Some(terms);
     }
@@ -251,6 +258,7 @@ impl ConnectionWatch {
         self.revoked.get()
     }
 
+    /// True if the connection closes after the requests in flight.
     #[inline]
     pub fn is_closing(&self) -> bool {
         self.closing_since.get() != 0

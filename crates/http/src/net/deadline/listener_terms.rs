@@ -52,6 +52,7 @@ impl ListenerTerms {
         self.name.store(name);
     }
 
+    /// The name of the listener, as last set; `None` if it has none.
     pub fn name(&self) -> Option<Arc<String>> {
         self.name.load_full()
     }

@@ -32,12 +32,17 @@ pub fn ticks_for(span: Duration) -> u64 {
 /// The longest spans a client may make the gateway wait, in ticks.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientSpans {
+    /// The time from the first byte of a head, or of a frame of HTTP/2, to its end.
     pub header: u64,
+    /// The time between two requests on a connection.
     pub idle: u64,
     /// An idle connection closes after this span to make room for another.
     pub spare: u64,
+    /// The longest gap between two reads of a request's body.
     pub body: u64,
+    /// The longest time in which a write to the client makes no progress.
     pub write: u64,
+    /// The time for the PROXY header and the TLS handshake together.
     pub handshake: u64,
 }
 
@@ -52,6 +57,7 @@ impl Default for SweepCounter {
 }
 
 impl SweepCounter {
+    /// The tick of the last sweep, counted from the start of the worker; at least 1.
     #[inline]
     pub fn current_tick(&self) -> u64 {
         self.0.get()
@@ -69,8 +75,11 @@ impl SweepCounter {
 pub enum MissedDeadline {
     /// A PROXY header or a TLS handshake is not complete.
     Handshake,
+    /// No request came in time on an idle connection.
     Idle,
+    /// A head, or a frame of HTTP/2, is not complete.
     Header,
+    /// The client sends nothing of a request body that the gateway waits for.
     Body,
     /// The client does not read a response.
     Write,
@@ -80,6 +89,7 @@ pub enum MissedDeadline {
 
 /// All client connections of one worker, and the requests on them.
 pub struct WatchList {
+    /// The count of ticks, which the connections share.
     pub ticks: Rc<SweepCounter>,
     started: Instant,
     connections: RefCell<Vec<Weak<ConnectionWatch>>>,

@@ -27,6 +27,7 @@ pub enum GatewayDeadline {
 /// The watch over one request of HTTP/2, or over all requests of an HTTP/1 connection in turn.
 #[derive(Debug)]
 pub struct RequestWatch {
+    /// The connection on which the request came.
     pub connection: Rc<ConnectionWatch>,
     // All marks are sweep ticks; 0 = off.
     /// The tick at which the request began; 0 between requests.
@@ -226,6 +227,7 @@ impl RequestWatch {
         }
     }
 
+    /// Ends the wait for the upstream, so that its deadline no longer applies.
     #[inline]
     pub fn clear_upstream_span(&self) {
         self.upstream_since.set(0);

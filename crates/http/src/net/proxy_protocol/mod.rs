@@ -25,9 +25,14 @@ pub enum ProxyHeader {
     NotProxy,
     /// The bytes begin as a header and break its rules.
     Invalid(&'static str),
-    /// A header of `length` bytes. It has no source when the proxy speaks for itself, or for a client without an
-    /// internet address. An IPv4-mapped address is the IPv4 one, so that it is not counted twice.
-    Header { length: usize, source: Option<IpAddr> },
+    /// A whole header.
+    Header {
+        /// The length of the header in bytes.
+        length: usize,
+        /// The client's address; `None` when the proxy speaks for itself, or for a client without an internet address.
+        /// An IPv4-mapped address is the IPv4 one, so that it is not counted twice.
+        source: Option<IpAddr>,
+    },
 }
 
 /// Parses the first bytes of a connection, as many as have come.

@@ -3,14 +3,18 @@
 /// The version of the protocol that a client has chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProtocolVersion {
+    /// Version 2, with which a connection begins.
     #[default]
     Resp2,
+    /// Version 3, which a client chooses by `HELLO 3`.
     Resp3,
 }
 
 /// Appends replies to a buffer.
 pub struct ReplyWriter<'a> {
+    /// The buffer that replies are appended to.
     pub out: &'a mut Vec<u8>,
+    /// The version in which maps and nulls are written.
     pub version: ProtocolVersion,
 }
 
@@ -44,15 +48,18 @@ impl ReplyWriter<'_> {
         self.write_line_rest(if cut.len() < shown.len() { b"...'" } else { b"'" });
     }
 
+    /// A whole number.
     pub fn write_integer(&mut self, number: i64) {
         self.write_line(b':', itoa::Buffer::new().format(number).as_bytes());
     }
 
+    /// A text of any bytes, with its length in front.
     pub fn write_bulk(&mut self, bytes: &[u8]) {
         self.write_line(b'$', itoa::Buffer::new().format(bytes.len()).as_bytes());
         self.write_line_rest(bytes);
     }
 
+    /// The absence of a value.
     pub fn write_null(&mut self) {
         match self.version {
             ProtocolVersion::Resp2 => self.write_line(b'$', b"-1"),

@@ -27,6 +27,7 @@ enum StreamTransport {
 }
 
 impl ClientStream {
+    /// The stream of a connection without TLS, or before its handshake.
     pub fn from_plain(socket: WatchedSocket) -> ClientStream {
         ClientStream { channel: StreamTransport::Plain(socket), ahead: Bytes::new() }
     }

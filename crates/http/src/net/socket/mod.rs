@@ -22,7 +22,9 @@ pub type StdSocket = (socket2::Socket, Option<IpAddr>);
 /// A client connection over TCP or a unix socket. The address of a TCP peer is kept from the accept: the kernel
 /// forgets it once the peer resets, while received bytes can still be read, and a peer without an address is trusted.
 pub enum Socket {
+    /// A TCP connection, and the address of its peer.
     Tcp(TcpStream, IpAddr),
+    /// A connection over a unix socket; its peer has no address.
     Unix(UnixStream),
 }
 

@@ -24,6 +24,7 @@ pub struct WatchedSocket {
 }
 
 impl WatchedSocket {
+    /// The stream over `socket`, which others may share; reads and writes are noted in `watch`.
     pub fn new(socket: Rc<Socket>, watch: Rc<ConnectionWatch>) -> WatchedSocket {
         WatchedSocket { socket, watch, lingering: None }
     }

@@ -164,6 +164,7 @@ impl BodyRoom {
         self.permits.borrow_mut()[level].merge(permit);
     }
 
+    /// True while the body waits for room that others have.
     pub fn is_waiting(&self) -> bool {
         self.is_waiting.get()
     }

@@ -70,6 +70,7 @@ pub struct BodyOutcome {
 }
 
 impl BodyOutcome {
+    /// The fault of the client that broke the body, if there is one.
     pub fn client_fault(&self) -> Option<BodyFault> {
         self.fault.get()
     }
@@ -92,6 +93,7 @@ impl BodyOutcome {
 
 /// The body of a request. The variants are boxed, because requests are moved often and most have no body.
 pub enum RequestBody {
+    /// No body, or one without a byte.
     Empty,
     /// No byte of it was read yet.
     Unread(Box<InboundBody>),
@@ -199,6 +201,7 @@ impl RequestBody {
         matches!(self, RequestBody::Empty | RequestBody::Whole(_))
     }
 
+    /// True if the request has no body; one that is unread counts as a body.
     pub fn is_empty(&self) -> bool {
         matches!(self, RequestBody::Empty)
     }

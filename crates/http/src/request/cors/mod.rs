@@ -46,6 +46,7 @@ pub struct CorsAnswer {
     cors: Arc<Cors>,
     /// The value of Access-Control-Allow-Origin; `None` for a foreign origin, or without one.
     allowed_origin: Option<HeaderValue>,
+    /// The request is a preflight, which the gateway itself answers.
     pub is_preflight: bool,
 }
 
@@ -142,6 +143,7 @@ fn is_subdomain(labels: &[u8]) -> bool {
 // === impl CorsAnswer ===
 
 impl CorsAnswer {
+    /// True if the rules allow the origin of the request; false if it has none.
     pub fn allows_origin(&self) -> bool {
         self.allowed_origin.is_some()
     }

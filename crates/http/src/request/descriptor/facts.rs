@@ -13,7 +13,9 @@ use sluicegate_model as model;
 /// The facts that a descriptor states of the request behind it. Facts that it does not state are empty.
 #[derive(Default)]
 pub struct DescriptorFacts<'d> {
+    /// The client's address in canonical form; of a network, its address.
     pub ip: Option<IpAddr>,
+    /// The method; GET if none is stated.
     pub method: Method,
     /// Normalised if it begins with a slash.
     pub path: Cow<'d, [u8]>,
@@ -23,7 +25,9 @@ pub struct DescriptorFacts<'d> {
     pub host: Cow<'d, str>,
     /// The entries that limits read as headers.
     pub headers: HeaderMap,
+    /// The name of the account, never empty.
     pub account: Option<&'d [u8]>,
+    /// The tier; `None` also if the stated name cannot be one.
     pub tier: Option<Tier>,
 }
 

@@ -39,6 +39,7 @@ struct NameLists {
 // === impl DescriptorRules ===
 
 impl DescriptorRules {
+    /// Sorts the rules for the search; of equally specific ones the first in `rules` comes first.
     pub fn new(rules: &[DescriptorRuleConfig]) -> DescriptorRules {
         let mut order: Vec<usize> = (0..rules.len()).collect();
         order.sort_by_cached_key(|&position| (specificity(&rules[position]), position));

@@ -10,21 +10,33 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 pub struct HeaderSummary(u16);
 
 impl HeaderSummary {
+    /// The Connection field, which may name further fields of one connection.
     pub const CONNECTION: HeaderSummary = HeaderSummary(1);
+    /// The TE field.
     pub const TE: HeaderSummary = HeaderSummary(1 << 1);
+    /// The Trailer field.
     pub const TRAILER: HeaderSummary = HeaderSummary(1 << 2);
+    /// The Upgrade field.
     pub const UPGRADE: HeaderSummary = HeaderSummary(1 << 3);
+    /// The Transfer-Encoding field.
     pub const TRANSFER_ENCODING: HeaderSummary = HeaderSummary(1 << 4);
+    /// The Keep-Alive field.
     pub const KEEP_ALIVE: HeaderSummary = HeaderSummary(1 << 5);
+    /// The Proxy-Connection field, which some clients send in place of Connection.
     pub const PROXY_CONNECTION: HeaderSummary = HeaderSummary(1 << 6);
+    /// The Proxy-Authenticate field.
     pub const PROXY_AUTHENTICATE: HeaderSummary = HeaderSummary(1 << 7);
+    /// The Proxy-Authorization field.
     pub const PROXY_AUTHORIZATION: HeaderSummary = HeaderSummary(1 << 8);
     /// Part of an upgrade to h2c, which the gateway never requests.
     pub const HTTP2_SETTINGS: HeaderSummary = HeaderSummary(1 << 9);
     /// Every field of one connection: all of the above.
     pub const HOP_BY_HOP: HeaderSummary = HeaderSummary((1 << 10) - 1);
+    /// The Expect field.
     pub const EXPECT: HeaderSummary = HeaderSummary(1 << 10);
+    /// The Content-Type field.
     pub const CONTENT_TYPE: HeaderSummary = HeaderSummary(1 << 11);
+    /// The Content-Length field.
     pub const CONTENT_LENGTH: HeaderSummary = HeaderSummary(1 << 12);
     /// A request without this has no name with an underscore. Responses never have it.
     pub const MAYBE_UNDERSCORES: HeaderSummary = HeaderSummary(1 << 13);
@@ -32,6 +44,7 @@ impl HeaderSummary {
     /// Forwarded, X-Real-IP, or an X-Forwarded field.
     pub const ORIGIN: HeaderSummary = HeaderSummary(1 << 14);
 
+    /// The fields of a request.
     #[inline]
     pub fn scan_request(headers: &HeaderMap) -> HeaderSummary {
         let (mut flags, mut underscores) = (0, 0);

@@ -67,6 +67,7 @@ pub struct KeyInput<'a> {
     pub ip: IpAddr,
     /// [`KeyHasher::hash_ip`] of `ip`, if the connection has cached it.
     pub ip_key: Option<CounterKey>,
+    /// The name of the account; `None` if the request names none.
     pub account: Option<&'a [u8]>,
     /// Never empty: without a tier of its own a request is in the default one.
     pub tier: &'a str,
@@ -78,7 +79,9 @@ pub struct KeyInput<'a> {
     pub location: Option<u64>,
     /// Canonical.
     pub host: &'a str,
+    /// The method of the request.
     pub method: &'a Method,
+    /// The fields of its head, which parts of keys name.
     pub headers: &'a HeaderMap,
     /// The source of its claims, if tokens are verified.
     pub token: Option<&'a Token<'a>>,
@@ -86,8 +89,10 @@ pub struct KeyInput<'a> {
     pub body: Option<&'a BodyValues>,
 }
 
+/// The key of a request, or the reason why it has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyOutcome {
+    /// The key that counts the request.
     Key(CounterKey),
     /// A part is missing, and the limit does not count such requests.
     Skip,
@@ -241,6 +246,7 @@ impl KeyOutcome {
 // === impl LimitKeys ===
 
 impl LimitKeys {
+    /// The keys of a limit as it is configured.
     pub fn from_limit(limit: &LimitConfig) -> LimitKeys {
         let fair_key = (!limit.fair_by.is_empty()).then(|| KeySpec::new(&limit.fair_by, MissingKey::Ip));
         let count_key = KeySpec::new(&limit.key, limit.missing_key);
@@ -251,6 +257,7 @@ impl LimitKeys {
 // === impl KeySpec ===
 
 impl KeySpec {
+    /// A key of these parts; `missing` says how a request without one of them counts.
     pub fn new(parts: &[KeyPart], missing: MissingKey) -> KeySpec {
         let shape = if *parts == [KeyPart::Ip] { KeyLayout::Ip } else { KeyLayout::Other };
         KeySpec { parts: parts.into(), missing, shape }

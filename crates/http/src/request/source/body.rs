@@ -32,6 +32,7 @@ pub struct BodyValues {
     bytes: u64,
     /// No byte of the JSON is beyond ASCII.
     pub is_ascii: bool,
+    /// The form that the body was found to have.
     pub form: BodyForm,
 }
 
@@ -40,7 +41,9 @@ pub struct BodyValues {
 pub enum BodyForm {
     /// There is not a byte.
     Empty,
+    /// The body is one JSON document.
     Json,
+    /// The body is no JSON.
     NotJson,
     /// The body is longer than the part that is read.
     TooLong,
@@ -57,13 +60,16 @@ pub enum BodyValue {
     /// A member on its way is there twice, or in another spelling: the gateway and the upstream might read different
     /// ones.
     Repeated,
+    /// A text, decoded.
     Text(Box<str>),
+    /// A number.
     Number {
         /// The same for all ways to write it; `None` = too long to be kept.
         text: Option<Box<str>>,
         /// `None` of a negative number, or of one above the largest `u64`.
         millionths: Option<u128>,
     },
+    /// The literal `true` or `false`.
     Bool(bool),
     /// An object, an array, or a text that is too long to be kept.
     Other,
@@ -90,6 +96,7 @@ const MILLION: u128 = 1_000_000;
 // === impl BodyPlan ===
 
 impl BodyPlan {
+    /// A plan that reads `peek_bytes` of a body; it looks for no value until pointers are added.
     pub fn new(peek_bytes: u64, must_fit: bool, identifies_caller: bool) -> BodyPlan {
         let path_sets = vec![JsonPaths::default()];
         BodyPlan { peek_bytes, pointers: Vec::new(), path_sets, must_fit, identifies_caller }

@@ -28,6 +28,7 @@ pub enum SourceValue<'a> {
 /// The parts of a request that have values.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceInput<'a> {
+    /// The fields of the head, cookies included.
     pub headers: &'a HeaderMap,
     /// The raw text after the `?`.
     pub query: Option<&'a str>,

@@ -53,6 +53,7 @@ pub struct PooledConnection {
 }
 
 impl Pools {
+    /// Empty pools for these servers; `ticks` measures the time that connections are idle.
     pub fn new(ticks: Rc<SweepCounter>, servers: &[Arc<Server>]) -> Pools {
         Pools { ticks, server_pools: RefCell::new(servers.iter().map(ServerPool::new).collect()) }
     }
@@ -272,6 +273,7 @@ fn is_reusable(server: &Server, connection: &Http1Connection) -> bool {
 }
 
 impl PooledConnection {
+    /// The server of the connection.
     pub fn server(&self) -> &Arc<Server> {
         self.in_flight.server()
     }

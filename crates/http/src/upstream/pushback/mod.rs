@@ -47,7 +47,9 @@ pub struct Pushback {
 pub struct UpstreamPause {
     /// [`CounterKey::id`] of its key.
     pub key_id: u128,
+    /// The moment at which it began.
     pub began: Now,
+    /// The moment at which it ends.
     pub until: Now,
     /// The status that began it; 0 = a field about rates.
     pub status: u16,
@@ -98,6 +100,7 @@ impl Pushback {
         }
     }
 
+    /// The pauses and the requests that they hold, which survive a reload.
     pub fn pauses(&self) -> &Arc<Pauses> {
         &self.state.pauses
     }
@@ -121,6 +124,7 @@ impl Pushback {
         is_due
     }
 
+    /// The state of the pauses at `now`.
     pub fn status_at(&self, now: Now) -> PauseStatus {
         let counts = self.state.pauses.counts();
         let left_ms = self.state.pauses.pause_left_ns(now) / 1_000_000;

@@ -11,7 +11,9 @@ use sluicegate_base::address::write_address;
 use sluicegate_model::{self as model, Scheme};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// The header with the scheme of the client's request.
 pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+/// The header with the host that the client asked for.
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
@@ -20,7 +22,9 @@ const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 pub struct ForwardedHop<'a> {
     /// The [`peer_value`] of the peer, built once per connection; `None` is a unix socket.
     pub peer: Option<&'a HeaderValue>,
+    /// The peer is a trusted proxy: its values are kept and extended.
     pub trusted_peer: bool,
+    /// The value of X-Forwarded-Proto, unless a trusted proxy has set one.
     pub scheme: Scheme,
 }
 

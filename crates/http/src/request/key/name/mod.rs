@@ -36,7 +36,9 @@ pub struct KeyName {
 /// Everything that names of keys refer to.
 #[derive(Clone, Copy)]
 pub struct KeyNaming<'g> {
+    /// The rules by which addresses are masked.
     pub clients: &'g ClientIp,
+    /// The locations of the configuration, which names of keys show.
     pub locations: &'g [LocationConfig],
     /// The identities of the same locations.
     pub identities: &'g Locations,

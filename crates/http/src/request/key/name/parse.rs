@@ -18,6 +18,7 @@ use sluicegate_model::{KeyPart, MissingKey};
 /// The key that a name stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedKey {
+    /// The name shows the whole text of the key.
     Known(ParsedKey),
     /// The name shows a hash, or only the beginning of a value: only those that remember the key know it.
     Hidden,
@@ -43,6 +44,7 @@ impl std::fmt::Display for KeyNameError {
 impl std::error::Error for KeyNameError {}
 
 impl KeyNameError {
+    /// An error with a phrase for the operator.
     pub fn new(message: impl Into<String>) -> KeyNameError {
         KeyNameError(message.into())
     }

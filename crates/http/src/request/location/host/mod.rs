@@ -10,8 +10,11 @@ use http::{HeaderMap, HeaderValue, Version};
 /// The reason why a request has no usable host; each is a 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostError {
+    /// The request names no host, or lacks the Host header that HTTP/1.1 requires.
     Missing,
+    /// The Host header comes more than once.
     Repeated,
+    /// The host is not a valid one.
     Invalid,
     /// HTTP/2 only: `:authority` and `host` name two hosts.
     Contradiction,

@@ -10,10 +10,15 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 /// The reason why a path cannot be served; each is a 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathError {
+    /// The path does not begin with a slash.
     NotAbsolute,
+    /// The path contains a control character as such, not escaped.
     ControlCharacter,
+    /// A percent sign is not followed by two hexadecimal digits.
     BadEscape,
+    /// The path contains `%00`.
     EncodedNul,
+    /// The path climbs above the root by `..`.
     AboveRoot,
 }
 

@@ -11,7 +11,9 @@ use sluicegate_model::LocationId;
 pub struct LocationCandidate {
     /// An index into [`sluicegate_model::Config::locations`].
     pub location: LocationId,
+    /// The host rule that matches.
     pub host: HostMatch,
+    /// The path rule that matches.
     pub path: PathMatch,
     /// `None` for the location that serves the request.
     pub loss: Option<LossReason>,
@@ -20,21 +22,27 @@ pub struct LocationCandidate {
 /// The kind of host rule that matches, in the order of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostMatch {
+    /// The exact name.
     Name,
+    /// A `*.suffix` rule.
     Suffix,
+    /// The location is for any host.
     Any,
 }
 
 /// The kind of path rule that matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathMatch {
+    /// The exact path.
     Exact,
+    /// The beginning of the path.
     Prefix {
         /// Length in bytes.
         bytes: usize,
         /// `^~`.
         no_regex: bool,
     },
+    /// A regular expression.
     Regex,
 }
 
@@ -42,9 +50,13 @@ labelled_enum! {
     /// The reason why a matching location does not serve the request.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum LossReason: text -> &'static str {
+        /// The location is for other methods.
         Method = "its methods do not match",
+        /// The location is for another scheme.
         Scheme = "its scheme does not match",
+        /// The location is for requests of other listeners.
         Listener = "it is for another listener",
+        /// A location of a closer host rule matches.
         Host = "a location of a closer host matches",
         /// An exact path comes before prefixes and regexes.
         Exact = "an exact path comes before it",

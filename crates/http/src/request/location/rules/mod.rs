@@ -39,7 +39,9 @@ pub struct Locations {
 /// The arrival of a request, beside its host and path.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival<'r> {
+    /// The method of the request.
     pub method: &'r Method,
+    /// The scheme by which the client reached the gateway, or the proxy in front of it.
     pub scheme: Scheme,
     /// The name of the listener.
     pub listener: Option<&'r str>,
@@ -50,9 +52,11 @@ pub struct Arrival<'r> {
 pub enum LocationLookup {
     /// An index into [`sluicegate_model::Config::locations`].
     Found(LocationId),
+    /// No location matches, or those that match the path are for another scheme or listener.
     NotFound,
-    /// Locations match the path, but none the method. `allow` is the value of the Allow header.
+    /// Locations match the path, but none the method.
     MethodNotAllowed {
+        /// The value of the Allow header.
         allow: HeaderValue,
     },
 }

@@ -316,20 +316,33 @@ labelled_enum! {
     pub enum TokenFault: text -> &'static str {
         /// The request has no such header.
         Absent = "the request has none",
+        /// The request has the header of the token more than once.
         Repeated = "the request has its header more than once",
         /// `Authorization` is empty or has another scheme.
         NotBearer = "its header is not `Bearer` and a token",
+        /// The token is longer than 8 KiB.
         TooLong = "it is longer than 8 KiB",
+        /// The token is malformed.
         Malformed = "it is malformed",
+        /// The header of the token has `crit`, and no extension is supported.
         Critical = "its header has `crit`, and no extension is supported",
+        /// The algorithm is not among `account.jwt.algorithms`.
         Algorithm = "its algorithm is not among account.jwt.algorithms",
+        /// No key of `account.jwt` fits the token.
         UnknownKey = "no key of account.jwt fits it",
+        /// The signature is invalid.
         Signature = "its signature is invalid",
+        /// The issuer (`iss`) is missing, or not in `account.jwt.issuer`.
         Issuer = "its issuer (iss) is not in account.jwt.issuer, or is missing",
+        /// The audience (`aud`) is missing, or not in `account.jwt.audience`.
         Audience = "its audience (aud) is not in account.jwt.audience, or is missing",
+        /// The token has no expiry time (`exp`), which is required.
         NoExpiry = "it has no expiry time (exp), which is required",
+        /// The start time (`nbf`) is not a time.
         NoStart = "its start time (nbf) is not a time",
+        /// The token has expired (`exp`).
         Expired = "it has expired (exp)",
+        /// The token is not valid yet (`nbf`).
         Early = "it is not valid yet (nbf)",
     }
 }
