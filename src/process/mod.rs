@@ -83,9 +83,11 @@ const FORCED_END_TIMEOUT: Duration = Duration::from_secs(1);
 pub enum ProcessFault {
     /// A listening socket could not be opened.
     Listen(String),
+    /// Anything else: the runtime, a thread, a signal, a hot upgrade or the gateway failed.
     Run(String),
 }
 
+/// The source of the configuration of a process.
 pub struct ConfigSource {
     /// The name in the banner.
     pub display_name: String,

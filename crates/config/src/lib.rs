@@ -39,7 +39,9 @@ use yaml::{foreign_text, substitution, tree};
 /// A valid configuration and its warnings.
 #[derive(Debug, Clone)]
 pub struct LoadedConfig {
+    /// The configuration, with defaults for all fields that are not written.
     pub config: Config,
+    /// The traps that the file holds, in the order of its lines; none of them makes it invalid.
     pub warnings: Vec<Problem>,
     /// The files that were read, as of [`load_with_files`].
     pub files: Vec<FileFingerprint>,

@@ -33,13 +33,16 @@ pub use report::{FindingKind, ImportFinding, ImportReport};
 pub struct Imported {
     /// The text of gateway.yaml.
     pub yaml: String,
+    /// The translation of each line, lost lines first.
     pub report: ImportReport,
 }
 
 /// A line of a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ImportedLine {
+    /// The name of the file, as messages show it.
     pub file: String,
+    /// The number of the line, counted from 1.
     pub line: usize,
 }
 
@@ -59,9 +62,11 @@ impl fmt::Display for ImportedLine {
 /// A file that is not understood, with the place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportFault {
+    /// The line that is not understood.
     pub at: ImportedLine,
     /// The column of YAML, counted in characters from 1.
     pub column: Option<usize>,
+    /// The reason, without the place.
     pub message: String,
 }
 

@@ -14,11 +14,13 @@ pub enum FindingKind {
     Closed,
     /// Limits, denies or answers, or may do so.
     Lost,
+    /// Translated, but not exactly: the gateway decides or answers otherwise in some case.
     Difference,
     /// Does nothing of this.
     NotTranslated,
     /// Works without a field of its own.
     NotNeeded,
+    /// Translated exactly.
     Exact,
 }
 
@@ -31,8 +33,11 @@ impl FindingKind {
 /// A line of the source and its translation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ImportFinding {
+    /// The line of the source.
     pub at: ImportedLine,
+    /// The kind of the translation.
     pub kind: FindingKind,
+    /// The directive on one line, cut to 90 characters.
     pub directive: String,
     /// The translation, its difference, or the reason why it is left out.
     pub says: String,
@@ -41,6 +46,7 @@ pub struct ImportFinding {
 /// Every finding once.
 #[derive(Debug, Default)]
 pub struct ImportReport {
+    /// The findings, sorted by kind and then by line once the import is over.
     pub findings: Vec<ImportFinding>,
     seen: HashSet<ImportFinding>,
 }
@@ -107,10 +113,12 @@ impl ImportReport {
         self.findings.iter().filter(|finding| finding.kind.is_lost())
     }
 
+    /// The number of untranslated lines that limit, deny or answer; 0 = nothing was lost.
     pub fn count_lost(&self) -> usize {
         self.lost().count()
     }
 
+    /// The findings of one kind.
     pub fn of_kind(&self, kind: FindingKind) -> impl Iterator<Item = &ImportFinding> {
         self.findings.iter().filter(move |finding| finding.kind == kind)
     }

@@ -24,11 +24,13 @@ pub struct StderrLine<'a> {
 }
 
 impl<'a> StderrLine<'a> {
+    /// A line of this moment; `level` is e.g. `INFO`.
     pub fn new(level: &'static str, message: &'a str) -> StderrLine<'a> {
         let timestamp = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
         StderrLine { timestamp, level, message, at: None, code: None, help: None, details: &[] }
     }
 
+    /// The line of a problem in `file`: its message, position, code and advice.
     pub fn from_problem(level: &'static str, problem: &'a Problem, file: &str) -> StderrLine<'a> {
         StderrLine {
             at: Some(format!("{file}:{}:{}", problem.line, problem.column)),
@@ -38,6 +40,7 @@ impl<'a> StderrLine<'a> {
         }
     }
 
+    /// The same line with these details, one text each; an empty list is not written.
     pub fn with_details(self, details: &'a [String]) -> StderrLine<'a> {
         StderrLine { details, ..self }
     }

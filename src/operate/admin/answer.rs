@@ -16,7 +16,9 @@ use tokio::sync::mpsc;
 /// The answer to a request that is refused, in two forms.
 #[derive(Debug, Clone)]
 pub struct AdminError {
+    /// The status of the answer.
     pub status: StatusCode,
+    /// The answer for people, with its line end.
     pub text: String,
     /// Without an `error`, it gets that of the text.
     pub json: Value,

@@ -23,8 +23,10 @@ pub type ActionFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// The actions of the running gateway that the endpoints ask for.
 pub trait GatewayActions {
+    /// Reads the state of the gateway; fails while the process shuts down.
     fn show_status(&self) -> ActionFuture<Result<Status, AdminError>>;
 
+    /// Reloads the configuration; the error is the answer that tells why the old one stays.
     fn reload(&self) -> ActionFuture<Result<Reloaded, AdminError>>;
 
     /// Explains a request from the running counters; the error is a fault of the query.
@@ -45,6 +47,7 @@ pub trait GatewayActions {
     /// The last refusals, the latest first.
     fn list_refusals(&self) -> ActionFuture<Vec<RecentRefusal>>;
 
+    /// Makes a change that an operator asks for.
     fn make_change(&self, change: OperatorChange) -> ActionFuture<Result<OperatorOutcome, OperatorFault>>;
 }
 

@@ -31,27 +31,32 @@ json_object! {
         pub upstreams: Vec<UpstreamStatus> = "All upstreams.",
     }
 
+    /// The rejections of all limits and bans together.
     pub struct RejectionRate as "RejectionRate" {
         pub per_s: f64 = "Rejections per second.",
         pub over_s: f64 = "The seconds that the rate is of.",
     }
 
+    /// The bans, and the requests that they reject.
     pub struct StatusBans as "StatusBans" {
         pub active: usize = "Clients that are banned.",
         pub rejected: u64 = "Requests rejected because of a ban, since the start.",
         pub rejected_per_s: f64 = "The same per second.",
     }
 
+    /// A shared limit that other gateways count differently.
     pub struct SharedTrouble as "SharedTrouble" {
         pub limit: String = "The limit.",
         pub trouble: &'static str = "The difference.",
     }
 
+    /// The snapshot of the counters.
     pub struct SnapshotStatus as "Snapshot" {
         pub file: String = "Its file.",
         pub error: Option<String> = "Why the last one was not written.",
     }
 
+    /// The last reload and its result.
     #[derive(Debug, Clone)]
     pub struct LastReload as "LastReload" {
         pub at: u64 = "When, in seconds since 1970.",
@@ -59,6 +64,7 @@ json_object! {
         pub told: String = "The changes, or the reason.",
     }
 
+    /// A limit and its rejections.
     pub struct StatusLimit as "StatusLimit" {
         pub limit: String = "Its name.",
         pub keys: Option<usize> = "Keys with counters; null if only the store knows them.",
@@ -75,17 +81,19 @@ json_object! {
         pub gateways: u64 = "Gateways that use it, as last counted.",
         pub servers: Vec<RedisServer> = "Its servers.",
         pub nodes: Option<Vec<GatewayNode>> = "What those gateways report, by name; null while it does not answer.",
-        // The moment, in milliseconds since 1970.
+        /// The moment, in milliseconds since 1970.
         pub now_ms: u64,
     }
 
+    /// A time in which the store did not answer.
     pub struct Outage as "Outage" {
         pub began_at_ms: u64 = "When it began, in milliseconds since 1970.",
         pub lasted_s: f64 = "Its length, in seconds.",
-        // Its end, in milliseconds since 1970.
+        /// The end, in milliseconds since 1970.
         pub ended_at_ms: u64,
     }
 
+    /// A server of the store.
     pub struct RedisServer as "RedisServer" {
         pub server: String = "Its host and port.",
         pub role: Option<&'static str>

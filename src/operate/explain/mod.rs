@@ -57,6 +57,7 @@ json_object! {
         pub verdict: VerdictExplanation = "The decision.",
     }
 
+    /// The address that counts as the client, and the reason.
     #[derive(Debug, Clone)]
     pub struct ClientExplanation as "ExplainedClient" {
         pub ip: String = "Its address.",
@@ -65,12 +66,14 @@ json_object! {
         pub why: String = "Why this address counts.",
     }
 
+    /// The connection that the request comes in by.
     #[derive(Debug, Clone)]
     pub struct ArrivalExplanation as "ExplainedArrival" {
         pub scheme: &'static str = "http or https.",
         pub listener: Option<String> = maybe "The name of the listener.",
     }
 
+    /// A location that matches the request.
     #[derive(Debug, Clone)]
     pub struct LocationExplanation as "ExplainedLocation" {
         pub index: usize = "Its index in the file, from 0.",
@@ -104,12 +107,14 @@ json_object! {
         pub size: usize = "The most requests that may wait.",
     }
 
+    /// The token of the client, accepted or not.
     #[derive(Debug, Clone)]
     pub struct TokenExplanation as "ExplainedToken" {
         pub accepted: bool = "Whether its claims are used.",
         pub why: Option<String> = maybe "Why not.",
     }
 
+    /// The account of the request, and its source.
     #[derive(Debug, Clone)]
     pub struct AccountExplanation as "ExplainedAccount" {
         pub name: Option<String> = "Null if the request has none.",

@@ -56,10 +56,13 @@ impl Query {
 /// The parsed query: a request as it would arrive.
 #[derive(Debug)]
 pub struct ParsedQuery {
+    /// The method of the request.
     pub method: Method,
     /// The target in origin form: a path, or the `*` of OPTIONS.
     pub uri: Uri,
+    /// The headers of the request, with its host.
     pub headers: HeaderMap,
+    /// The address of the peer, which may be a trusted proxy.
     pub peer: IpAddr,
     /// The scheme of the connection.
     pub scheme: Scheme,

@@ -42,6 +42,7 @@ pub struct TrafficLook {
     pub limits: Vec<LimitTraffic>,
     /// Finished requests by verdict, as [`VERDICT_NAMES`] names them.
     pub verdicts: [Traffic; VERDICT_NAMES.len()],
+    /// Requests rejected because of a ban.
     pub ban_rejections: Traffic,
     /// The waits in all queues, of the last minute.
     pub waits: Option<Quantiles>,
@@ -53,8 +54,11 @@ pub struct TrafficLook {
 pub struct LimitTraffic {
     /// The first one of the name.
     pub limit: LimitId,
+    /// Requests that were admitted at once.
     pub admitted: Traffic,
+    /// Requests that were made to wait in a queue.
     pub waited: Traffic,
+    /// Rejected requests, also if they got another response instead.
     pub rejected: Traffic,
     /// Requests that a dry run would have rejected.
     pub dry_run_rejected: Traffic,

@@ -11,6 +11,7 @@ pub enum LogLineFormat {
     Json,
     /// nginx's or Apache's.
     Pattern(LinePattern),
+    /// HAProxy's, by `option httplog`.
     HaProxy,
 }
 

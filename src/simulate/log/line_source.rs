@@ -21,6 +21,7 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// The lines of one log.
 pub struct LineSource {
     reader: Box<dyn BufRead>,
+    /// The name of the log in messages: its path, or `stdin`.
     pub name: String,
     /// The number of the last line that was read, from 1.
     pub line_number: u64,
@@ -37,9 +38,11 @@ pub struct LogBytes {
 /// The outcome of reading one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextLine {
+    /// A line, perhaps empty.
     Line,
     /// A line longer than any of a log may be, which was passed over.
     TooLong,
+    /// The end of the log.
     End,
 }
 

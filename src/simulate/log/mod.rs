@@ -51,7 +51,9 @@ pub struct LogStream {
     current: Option<u32>,
     sequence: u64,
     latest_ns: u64,
+    /// The bytes of all logs that were read so far.
     pub bytes: LogBytes,
+    /// The lines and requests that were read so far.
     pub counts: LogCounts,
     /// The facts of the first lines, as many as the window holds.
     pub fields: KnownFields,
@@ -76,6 +78,7 @@ struct SpreadSecond {
 /// The counts of lines and requests that were read.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LogCounts {
+    /// All lines, unreadable ones and those without a request included.
     pub lines: u64,
     /// Lines that have another format.
     pub unreadable: u64,
@@ -93,7 +96,9 @@ pub struct LogCounts {
 
 /// One request of the log.
 pub struct LoggedRequest<'s> {
+    /// The facts of its line.
     pub record: &'s LogRecord,
+    /// The names of the headers that `record` refers to.
     pub names: &'s HeaderNames,
     /// Nanoseconds since 1970; never before that of the request before.
     pub arrival_ns: u64,

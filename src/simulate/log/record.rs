@@ -12,11 +12,15 @@ type TextSpan = (u32, u32);
 /// The texts of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextField {
+    /// The request method.
     Method,
     /// The target as sent.
     Target,
+    /// The host, as far as the log has it apart from the target.
     Host,
+    /// The account, in clear or as its hash.
     Account,
+    /// The tier of the account.
     Tier,
     /// `http` or `https`.
     Scheme,
@@ -44,7 +48,9 @@ pub struct LogRecord {
     pub waited_ns: u64,
     /// The arrival is known to the second only.
     pub is_whole_second: bool,
+    /// The address of the client; `None` = the log does not tell.
     pub ip: Option<IpAddr>,
+    /// The status of the response; `None` = the log does not tell.
     pub status: Option<u16>,
     /// The verdict of the log.
     pub verdict: Option<LimitOutcome>,
@@ -69,11 +75,13 @@ impl LogRecord {
         *self = LogRecord { text, headers, ..LogRecord::default() };
     }
 
+    /// Stores a text of the line; a later one for the same field replaces it.
     pub fn set_text(&mut self, field: TextField, value: &[u8]) {
         let span = self.push(value);
         self.fields[field as usize] = Some(span);
     }
 
+    /// A text of the line; `None` = the log does not tell.
     pub fn text(&self, field: TextField) -> Option<&[u8]> {
         self.fields[field as usize].map(|span| self.slice(span))
     }
@@ -134,6 +142,7 @@ impl HeaderNames {
         Some((self.0.len() - 1) as u16)
     }
 
+    /// The name at an index that [`HeaderNames::index_of`] gave.
     pub fn get(&self, index: u16) -> Option<&HeaderName> {
         self.0.get(usize::from(index))
     }
@@ -142,19 +151,29 @@ impl HeaderNames {
 /// The facts that at least one of the first lines has.
 #[derive(Debug, Clone, Default)]
 pub struct KnownFields {
+    /// The address of the client.
     pub ip: bool,
+    /// The request method.
     pub method: bool,
+    /// The host.
     pub host: bool,
+    /// The account, in clear or as its hash.
     pub account: bool,
     /// Every account looks like a hash: the gateway writes them so unless it is told otherwise.
     pub accounts_are_hashes: bool,
+    /// The tier of the account.
     pub tier: bool,
+    /// The scheme.
     pub scheme: bool,
+    /// The query, apart or within the target.
     pub query: bool,
+    /// The time from the arrival of a request to its end.
     pub duration: bool,
+    /// The verdict of a limit.
     pub verdict: bool,
     /// Arrivals are known to the second only.
     pub whole_seconds: bool,
+    /// The names of the request headers.
     pub headers: Vec<HeaderName>,
     has_plain_account: bool,
 }

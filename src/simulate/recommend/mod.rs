@@ -27,7 +27,9 @@ const UNITS: [u64; 16] =
 /// Points of a curve, at least.
 const POINTS_MIN: usize = 5;
 
+/// The question that a recommendation answers.
 pub struct RecommendTask {
+    /// The key by which the limit will count.
     pub key: RecommendedKey,
     /// The share of keys that is spared, from 0 to 1.
     pub spare: f64,

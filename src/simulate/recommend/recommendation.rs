@@ -9,13 +9,17 @@ use crate::operate::text_table;
 /// The recommended limits for a key.
 #[derive(Debug, Clone, Serialize)]
 pub struct Recommendation {
+    /// The key, as `gateway.yaml` writes it.
     pub key: String,
     /// "99.9%"
     pub spare: String,
+    /// Keys that were told apart, at most a million.
     pub keys: u64,
     /// Keys that are spared: never rejected by any point of the curve.
     pub spared: u64,
+    /// All requests of the log, those without the key included.
     pub requests: u64,
+    /// The tried rates around the data, at least five of each period.
     pub curve: Vec<CurvePoint>,
     /// The point of the curve by which a client can send least in a minute.
     pub suggested: CurvePoint,
@@ -24,6 +28,7 @@ pub struct Recommendation {
     pub ten_times: Option<HeavyClient>,
     /// The suggested limit as YAML.
     pub paste: String,
+    /// The bounds of the result, a sentence each.
     pub notes: Vec<String>,
 }
 
@@ -32,17 +37,21 @@ pub struct Recommendation {
 pub struct CurvePoint {
     /// "10/s"
     pub rate: String,
+    /// The smallest burst that rejects no request of a spared key.
     pub burst: u64,
     /// The rate in requests per second.
     #[serde(skip)]
     pub per_s: f64,
 }
 
+/// A client that sends far more than any spared one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HeavyClient {
+    /// Requests that the client sends.
     pub sends: u64,
     /// The most requests that get through the suggested limit.
     pub passes: u64,
+    /// The time in which they are sent, in seconds.
     pub seconds: f64,
 }
 

@@ -13,12 +13,17 @@ use crate::simulate::log::record::{HeaderNames, LogRecord, TextField};
 pub enum RecommendedKey {
     /// Addresses of IPv6 by their /64, as the gateway counts them.
     Ip,
+    /// The account, in clear or as its hash.
     Account,
     /// The path without the query.
     Uri,
+    /// The host.
     Host,
+    /// The request method.
     Method,
+    /// The value of this request header.
     Header(HeaderName),
+    /// One key for all requests.
     Global,
 }
 

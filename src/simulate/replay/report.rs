@@ -19,9 +19,11 @@ const TOP_KEYS: usize = 20;
 /// The result of a replay.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplayReport {
+    /// All requests of the log.
     pub requests: u64,
     /// The waiting ones included.
     pub admitted: u64,
+    /// Admitted requests that waited in a queue before.
     pub waited: u64,
     /// Rejected by limits that are enforced.
     pub rejected: u64,
@@ -30,21 +32,28 @@ pub struct ReplayReport {
     /// The range for arrivals known to the second only: from spread evenly to all at its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<CountRange>,
+    /// The counts of each limit by its name, or the reason why it is not judged.
     pub limits: Map<String, Value>,
     /// The keys hit most, of all limits.
     pub keys: Vec<KeyLine>,
     /// The log's own verdicts.
     pub logged: LoggedComparison,
+    /// The changes from another configuration to this one; `None` = there is no other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<ConfigChange>,
     /// The unjudged parts of the configuration, and other bounds of the result.
     pub notes: Vec<String>,
+    /// The lines that were read.
     pub log: LogCounts,
+    /// The requests over the time of the log.
     pub timeline: RequestTimeline,
+    /// The waits of admitted requests, by their length.
     pub waits: Vec<WaitClass>,
+    /// The longest wait, in milliseconds; 0 = no request waited.
     pub longest_wait_ms: f64,
     /// Keys of all limits by the share of their requests that is rejected.
     pub key_shares: Vec<ShareClass>,
+    /// The limits in the order of the file, also those that are not judged.
     #[serde(skip)]
     pub limit_lines: Vec<LimitLine>,
     /// Every key, those that are rejected most first.
@@ -55,25 +64,34 @@ pub struct ReplayReport {
 /// Two numbers of which the truth lies between.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct CountRange {
+    /// Admitted requests that waited, the smaller number first.
     pub waited: [u64; 2],
+    /// Rejected requests, the smaller number first.
     pub rejected: [u64; 2],
 }
 
+/// One limit and its counts.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LimitLine {
+    /// The name of the limit.
     #[serde(skip)]
     pub name: String,
+    /// The reason why the limit is not judged; `None` = it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_judged: Option<String>,
+    /// True if the limit is a dry run, so that its rejections do not act.
     pub dry_run: bool,
     /// The share of its keys on which it acts; `None` = all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforce: Option<String>,
+    /// The counts of all its keys together.
     #[serde(flatten)]
     pub counts: KeyTally,
     /// Keys that it counted apart.
     pub keys: usize,
+    /// Keys with at least one rejected request.
     pub keys_rejected: usize,
+    /// Rejected requests, the smaller number first; `None` = arrivals are known exactly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rejected_range: Option<[u64; 2]>,
 }
@@ -81,10 +99,15 @@ pub struct LimitLine {
 /// One key of a limit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KeyLine {
+    /// The name of the limit.
     pub limit: String,
+    /// The name of the key, as the admin API shows it.
     pub key: String,
+    /// Requests with this key that the limit judged.
     pub requests: u64,
+    /// Requests that the limit made wait, and admitted.
     pub waited: u64,
+    /// Requests that the limit rejected.
     pub rejected: u64,
     /// The rejected share of its requests, from 0 to 1.
     pub share: f64,
@@ -95,6 +118,7 @@ pub struct KeyLine {
 pub struct ShareClass {
     /// Percent; 0 = nothing of theirs is rejected.
     pub up_to: u8,
+    /// Keys up to this bound and beyond that of the class before.
     pub keys: u64,
 }
 
@@ -103,6 +127,7 @@ pub struct ShareClass {
 pub struct LoggedComparison {
     /// Requests that the log calls rejected, or where it tells no verdicts, those that were answered with 429.
     pub rejected: u64,
+    /// Requests that the log says to have waited.
     pub waited: u64,
     /// Requests of which the log tells the verdict of judged limits, also by dry runs.
     pub compared: u64,
@@ -113,7 +138,9 @@ pub struct LoggedComparison {
 /// The changes from one configuration to another.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ConfigChange {
+    /// Requests that only the new configuration rejects.
     pub newly_rejected: u64,
+    /// Requests that only the old configuration rejects.
     pub newly_admitted: u64,
     /// Rejected by the limits of the new configuration.
     pub newly_rejected_by: Vec<ChangedKey>,
@@ -124,13 +151,16 @@ pub struct ConfigChange {
 /// Verdicts of one key that change.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChangedKey {
+    /// The name of the limit.
     pub limit: String,
     /// Empty: the whole limit.
     pub key: String,
+    /// Requests with a verdict that changes.
     pub requests: u64,
 }
 
 impl LoggedComparison {
+    /// Counts one request: the verdict of its line, and that of the replay beside it.
     pub fn count(&mut self, record: &LogRecord, verdict: &ReplayedVerdict, simulator: &Simulator) {
         let is_refused = match (record.verdict, record.status) {
             (Some(told), _) => told == LimitOutcome::Reject,

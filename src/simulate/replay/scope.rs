@@ -15,6 +15,7 @@ pub const TIER_HEADER: HeaderName = HeaderName::from_static("sluicegate-replay-t
 
 /// A configuration, prepared for the requests of a log.
 pub struct ReplayScope {
+    /// The configuration without its unjudged parts.
     pub config: Config,
     /// The limits that are taken out, and why.
     pub not_judged: Vec<(LimitId, String)>,

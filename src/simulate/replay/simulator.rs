@@ -25,9 +25,13 @@ use sluicegate_proxy::judge::{self, Caller, ChargeFault, JudgeMode, RequestFacts
 
 /// A gateway that judges requests of the past and forwards nothing.
 pub struct Simulator {
+    /// The gateway that judges, with counters of its own.
     pub gateway: Gateway,
+    /// The counts of the requests so far.
     pub tally: ReplayTally,
+    /// The limits that are taken out, and why.
     pub not_judged: Vec<(LimitId, String)>,
+    /// Sentences about other unjudged parts.
     pub notes: Vec<String>,
     scheme: Scheme,
     listener: Option<String>,

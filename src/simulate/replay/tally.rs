@@ -12,14 +12,19 @@ use sluicegate_model::{Config, LimitConfig, LimitId};
 /// The counts of a whole replay.
 #[derive(Default)]
 pub struct ReplayTally {
+    /// All requests, whatever their verdict.
     pub requests: u64,
     /// Requests that all limits admit, those that wait included.
     pub admitted: u64,
+    /// Admitted requests that waited in a queue before.
     pub waited: u64,
+    /// Requests that a limit rejected, at once or after a wait.
     pub rejected: u64,
     /// Rejected for another reason than a limit: no location, denied, malformed.
     pub faults: u64,
+    /// The requests over time.
     pub timeline: RequestTimeline,
+    /// The waits by their length.
     pub waits: WaitLengths,
     /// The counts by limit.
     pub limits: Vec<LimitTally>,
@@ -27,10 +32,13 @@ pub struct ReplayTally {
 
 /// The counts of one limit.
 pub struct LimitTally {
+    /// The parts of the limit's key.
     pub spec: KeySpec,
+    /// The counts of all keys together.
     pub sum: KeyTally,
     /// Indices by the id of the counter.
     index: HashMap<u128, u32>,
+    /// The keys in the order of their first requests, at most `state.max_keys`.
     pub keys: Vec<(KeyName, KeyTally)>,
     keys_max: usize,
     /// Requests of keys beyond the maximum.
@@ -44,7 +52,9 @@ pub struct KeyTally {
     pub requests: u64,
     /// Requests that it let pass and that no other limit rejected, the waiting ones included.
     pub admitted: u64,
+    /// Requests that the limit made wait, and admitted.
     pub waited: u64,
+    /// Requests that the limit rejected, at once or after a wait.
     pub rejected: u64,
     /// Rejected by this limit here, and not rejected by the other configuration.
     #[serde(skip)]
@@ -54,13 +64,16 @@ pub struct KeyTally {
 /// A request's part in the counts of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DemandedLimit {
+    /// The limit that judged the request.
     pub limit: LimitId,
     /// The index of its key; `None` = it has none, or there are too many.
     pub key: Option<u32>,
+    /// The decision of the limit, also that of a dry run.
     pub outcome: LimitOutcome,
 }
 
 impl ReplayTally {
+    /// The counts for the limits of a configuration, all zero.
     pub fn new(config: &Config) -> ReplayTally {
         let tally = |limit: &LimitConfig| LimitTally {
             spec: KeySpec::new(&limit.key, limit.missing_key),

@@ -7,10 +7,14 @@ use crate::simulate::log::time::SECOND;
 /// Parts of the time that a plot shows.
 const PARTS_MAX: usize = 240;
 
+/// The requests that arrived in one part of the time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct TimePart {
+    /// All requests, whatever their verdict.
     pub requests: u64,
+    /// Admitted requests that waited in a queue before.
     pub waited: u64,
+    /// Requests that a limit rejected, at once or after a wait.
     pub rejected: u64,
 }
 
@@ -21,12 +25,15 @@ pub struct RequestTimeline {
     pub start_s: u64,
     /// The length of a part, in seconds.
     pub part_s: u64,
+    /// The parts without gaps, up to the last arrival.
     pub parts: Vec<TimePart>,
 }
 
+/// The number of waits of each length.
 #[derive(Debug, Clone, Default)]
 pub struct WaitLengths {
     counts: [u64; WaitLengths::BOUNDS_MS.len() + 1],
+    /// The longest wait, in nanoseconds.
     pub longest_ns: u64,
 }
 
@@ -35,6 +42,7 @@ pub struct WaitLengths {
 pub struct WaitClass {
     /// `None` = any longer one.
     pub up_to_ms: Option<u64>,
+    /// Requests that waited up to this length and longer than the class before.
     pub requests: u64,
 }
 
@@ -76,6 +84,7 @@ impl WaitLengths {
     /// The upper bounds, in milliseconds; a last class has none.
     pub const BOUNDS_MS: [u64; 11] = [5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000];
 
+    /// Counts a wait by its length.
     pub fn count(&mut self, wait_ns: u64) {
         let class = WaitLengths::BOUNDS_MS.iter().position(|bound| wait_ns <= bound * 1_000_000);
         self.counts[class.unwrap_or(WaitLengths::BOUNDS_MS.len())] += 1;

@@ -14,7 +14,9 @@ use sluicegate_proxy::gateway::Gateway;
 pub struct Mismatch {
     /// E.g. `admitted`.
     pub field: &'static str,
+    /// The expected value or range, in words.
     pub expected: String,
+    /// The outcome in its place, in words.
     pub seen: String,
 }
 

@@ -16,19 +16,24 @@ use sluicegate_model::Config;
 pub struct ScenarioFile {
     /// The name as it was given.
     pub name: String,
+    /// The path of the configuration under test.
     pub config_path: PathBuf,
+    /// The configuration under test.
     pub config: Config,
     /// The start of each scenario, since 1970.
     pub start: Duration,
+    /// The scenarios in the order of the file.
     pub scenarios: Vec<Scenario>,
 }
 
 /// Traffic, and the expected decisions of the gateway about it.
 #[derive(Debug)]
 pub struct Scenario {
+    /// The name, which no other scenario of the file has.
     pub name: String,
     /// Counted from 1.
     pub line: usize,
+    /// The steps in the order of time.
     pub steps: Vec<ScenarioStep>,
 }
 

@@ -16,28 +16,37 @@ use sluicegate_proxy::gateway::Gateway;
 /// The outcome of all files. `Display` renders it for people.
 #[derive(Debug, Default, Serialize)]
 pub struct TestReport {
+    /// Scenarios with no failed step.
     pub passed: usize,
+    /// Scenarios with a failed step, or that could not be run.
     pub failed: usize,
+    /// The outcome of each file.
     pub files: Vec<FileReport>,
 }
 
 /// The outcome of one scenario file.
 #[derive(Debug, Serialize)]
 pub struct FileReport {
+    /// The name of the scenario file, as it was given.
     pub file: String,
+    /// The path of the configuration under test.
     pub config: String,
+    /// The outcomes in the order of the file.
     pub scenarios: Vec<ScenarioReport>,
 }
 
 /// The outcome of one scenario.
 #[derive(Debug, Serialize)]
 pub struct ScenarioReport {
+    /// The name of the scenario.
     pub name: String,
     /// The line in the file, counted from 1.
     pub line: usize,
+    /// Requests of all steps, as the file says.
     pub requests: u64,
     /// Milliseconds of the virtual clock from the start to the end of the last request.
     pub virtual_ms: u64,
+    /// The steps that were not as expected, in their order.
     pub failures: Vec<StepFailure>,
     /// Why it could not be run.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,6 +82,7 @@ pub struct DifferingRequest {
 }
 
 impl TestReport {
+    /// Adds the outcome of a file, and counts its scenarios.
     pub fn add_file(&mut self, file: FileReport) {
         let failed = file.scenarios.iter().filter(|scenario| !scenario.has_passed()).count();
         self.failed += failed;
@@ -82,6 +92,7 @@ impl TestReport {
 }
 
 impl ScenarioReport {
+    /// True if the scenario could be run and every step was as expected.
     pub fn has_passed(&self) -> bool {
         self.failures.is_empty() && self.error.is_none()
     }

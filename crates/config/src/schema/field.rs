@@ -4,11 +4,13 @@ use sluicegate_model::Parsed;
 
 /// One field of one section: its name, its value and its meaning.
 pub struct Field<S> {
+    /// The name in the file.
     pub name: &'static str,
     /// The kind of its value.
     pub value: S,
     /// The value of a field that is not written, as it would be written; `None` for one that must be.
     pub default: Option<&'static str>,
+    /// A valid value as it would be written; suggestions quote it.
     pub example: &'static str,
     /// One sentence or a few, in Markdown.
     pub sentence: &'static str,
@@ -18,21 +20,27 @@ pub struct Field<S> {
 pub struct Section {
     /// The path in the file, e.g. `state.redis`; a part in capitals stands for a name that the user chooses.
     pub path: &'static str,
+    /// The meaning of the mapping, in Markdown.
     pub sentence: &'static str,
+    /// The fields in the order of the reference.
     pub fields: &'static [&'static dyn DescribeField],
 }
 
 /// The values that a field accepts, for the JSON Schema and the reference.
 pub trait DescribeValue {
+    /// The form of all values of this kind.
     fn shape(&self) -> Shape;
 }
 
 /// A value that one scalar holds.
 pub trait ParseScalar {
+    /// The value that a text is parsed into.
     type Parsed;
 
+    /// The form of the scalar, for the JSON Schema and the reference.
     fn form(&self) -> Shape;
 
+    /// Parses the text of a scalar; the error says nothing about its position.
     fn parse_text(&self, text: &str) -> Parsed<Self::Parsed>;
 }
 
@@ -50,13 +58,16 @@ pub trait FieldSource {
     /// The value, or the default if it is absent or wrong.
     fn read_scalar<S: ParseScalar>(&self, field: &Field<S>) -> S::Parsed;
 
+    /// The values, or the default if the field is absent; wrong items are left out.
     fn read_list<S: ParseScalar>(&self, field: &Field<OneOrMore<S>>) -> Vec<S::Parsed>;
 }
 
 /// A kind of values that no rule but its own holds for.
 pub trait PlainValue: Sized {
+    /// The value that the field is read into.
     type Value;
 
+    /// The value of the field in `source`, or its default.
     fn read_from(field: &Field<Self>, source: &impl FieldSource) -> Self::Value;
 }
 
@@ -78,17 +89,24 @@ impl<S: ParseScalar> PlainValue for OneOrMore<S> {
 
 /// A field of any kind.
 pub trait DescribeField: Sync {
+    /// The name in the file.
     fn name(&self) -> &'static str;
 
+    /// The description of the field, whatever its kind.
     fn describe(&self) -> FieldDescription;
 }
 
 /// The description of a field without its type.
 pub struct FieldDescription {
+    /// The name in the file.
     pub name: &'static str,
+    /// The form of the value.
     pub shape: Shape,
+    /// The default as it would be written; `None` = the field must be written.
     pub default: Option<&'static str>,
+    /// A valid value as it would be written.
     pub example: &'static str,
+    /// The meaning in Markdown, without spaces around it.
     pub sentence: &'static str,
 }
 
@@ -96,16 +114,21 @@ pub struct FieldDescription {
 pub enum Shape {
     /// Both bounds are included.
     Integer(u64, u64),
+    /// The words `true` and `false`.
     Boolean,
     /// A noun for the text, and the regular expression that it fits, if there is a plain one.
     Text(String, Option<&'static str>),
+    /// One of these words.
     Words(Vec<&'static str>),
     /// One value or a list of them.
     OneOrMore(Box<Shape>),
+    /// A list, also for a single item.
     List(Box<Shape>),
     /// A noun for the keys, and the form of each value.
     Map(&'static str, Box<Shape>),
+    /// A mapping with the fields of a section.
     Section(&'static Section),
+    /// Any one of these forms.
     Either(Vec<Shape>),
 }
 
@@ -191,6 +214,7 @@ macro_rules! section {
             $field:ident: $kind:ty = $value:expr, $name:expr, $default:tt, $example:literal;
         )*
     ) => {
+        $(#[doc = $about])+
         #[allow(non_upper_case_globals, reason = "a static may have the name of the member that it describes")]
         pub mod $module {
             #[allow(unused_imports, reason = "a section of switches needs none of them")]

@@ -30,6 +30,7 @@ pub struct Words<T: 'static>(pub &'static [(&'static str, T)]);
 pub struct Text<T> {
     /// A noun for the text, e.g. `the path of a file`.
     pub says: &'static str,
+    /// The parser of one text.
     pub parse: fn(&str) -> Parsed<T>,
     /// A regular expression that each fits.
     pub pattern: Option<&'static str>,
@@ -72,10 +73,12 @@ impl Span {
 }
 
 impl<T> Text<T> {
+    /// A text without a pattern.
     pub const fn new(says: &'static str, parse: fn(&str) -> Parsed<T>) -> Text<T> {
         Text { says, parse, pattern: None }
     }
 
+    /// The same text with a pattern for the JSON Schema, which the parser does not check.
     pub const fn matching(self, pattern: &'static str) -> Text<T> {
         Text { pattern: Some(pattern), ..self }
     }

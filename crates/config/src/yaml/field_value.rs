@@ -8,19 +8,23 @@ use sluicegate_model::{Mention, Parsed, Position, ProblemSink, ValueError, Value
 /// A value of the file: its node, its path, and the sink of its problems.
 #[derive(Clone)]
 pub struct FieldValue<'a> {
+    /// The value itself in the tree.
     pub node: &'a Node,
     /// E.g. `limits.per-ip.rate`.
     pub path: String,
     /// The position of its key, or its own in a list; errors such as "missing" point here.
     pub named_at: Position,
+    /// The collector of the problems of the file.
     pub sink: &'a ProblemSink,
 }
 
 impl<'a> FieldValue<'a> {
+    /// Reports an error at the position of the value.
     pub fn report_at_value(&self, error: ValueError) {
         self.sink.add_problem(self.node.position, &self.path, error);
     }
 
+    /// Reports an error at the key of the value, or in a list at the value itself.
     pub fn report_at_name(&self, error: ValueError) {
         self.sink.add_problem(self.named_at, &self.path, error);
     }
@@ -227,6 +231,7 @@ impl<'a> FieldValue<'a> {
         }
     }
 
+    /// True for a mapping, also an empty one.
     pub fn is_map(&self) -> bool {
         matches!(self.node.content, NodeContent::Map(_))
     }

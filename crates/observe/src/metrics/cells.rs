@@ -75,7 +75,9 @@ const SUM: usize = BUCKETS;
 /// The counts of a histogram, summed over all workers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistogramReading {
+    /// The sum of all durations, in seconds.
     pub sum_seconds: f64,
+    /// The number of durations.
     pub count: u64,
     /// Upper bounds in seconds, each with the observations in this bucket alone.
     pub buckets: Vec<(f64, u64)>,
@@ -91,6 +93,7 @@ impl<const N: usize> CounterBlock<N> {
 }
 
 impl<const N: usize> Counters<N> {
+    /// Counters of so many workers, all zero; 0 workers count as one.
     pub fn new(workers: usize) -> Counters<N> {
         let block = |_| CounterBlock(std::array::from_fn(|_| AtomicU64::new(0)));
         Counters { blocks: (0..workers.max(1)).map(block).collect() }
@@ -149,6 +152,7 @@ impl Histogram {
         std::array::from_fn(|bucket| self.slots.sum(bucket))
     }
 
+    /// The buckets with their bounds, the sum and the count, over all workers.
     pub fn read_buckets(&self) -> HistogramReading {
         let bounds = self.bounds_ns.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
         let buckets: Vec<(f64, u64)> =

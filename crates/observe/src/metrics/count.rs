@@ -103,6 +103,7 @@ impl Metrics {
         }
     }
 
+    /// Counts an event of strikes and bans at a worker.
     #[inline]
     pub fn count_ban_event(&self, worker: usize, event: BanEvent) {
         self.bans.add(worker, event as usize, 1);
@@ -113,11 +114,13 @@ impl Metrics {
         self.bans.add(self.labels.workers, event as usize, 1);
     }
 
+    /// Counts a connection of a client, before it is served or closed for its number.
     #[inline]
     pub fn count_accepted(&self, worker: usize) {
         self.connections.add(worker, 0, 1);
     }
 
+    /// Counts the result of a TLS handshake or of a PROXY header.
     pub fn count_handshake(&self, worker: usize, event: HandshakeEvent) {
         self.handshakes.add(worker, event as usize, 1);
     }
@@ -127,6 +130,7 @@ impl Metrics {
         self.connections.add(worker, 1, 1);
     }
 
+    /// Counts a failed accept that concerns more than its client, e.g. a lack of descriptors.
     pub fn count_accept_fault(&self, worker: usize) {
         self.connections.add(worker, 2, 1);
     }

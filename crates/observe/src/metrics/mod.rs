@@ -30,8 +30,11 @@ use values::ValueMetric;
 /// The names in the labels of series, by their indices in the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct MetricLabels {
+    /// The number of workers; each has cells of its own.
     pub workers: usize,
+    /// The names of the locations; those with the same name share one series.
     pub locations: Vec<String>,
+    /// The names of the limits; those with the same name share one series.
     pub limits: Vec<String>,
     /// True for each limit that charges by the response.
     pub charging: Vec<bool>,
@@ -39,6 +42,7 @@ pub struct MetricLabels {
     pub upstreams: Vec<(String, Vec<String>)>,
     /// The causes of faults.
     pub faults: Vec<&'static str>,
+    /// The version of the program.
     pub version: &'static str,
 }
 
@@ -103,6 +107,7 @@ pub enum BanEvent {
     Strike,
     /// A rejection that could not be counted, because the table was full.
     Uncounted,
+    /// A ban that strikes at this gateway began.
     Started,
     /// A request rejected because of a ban.
     Rejected,
@@ -113,7 +118,9 @@ pub enum BanEvent {
 /// An event of connections that switched to another protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunnelEvent {
+    /// A connection that switched.
     Opened,
+    /// The end of a tunnel, whichever side ended it.
     Closed,
     /// Bytes to the client.
     Sent,
@@ -124,11 +131,15 @@ pub enum TunnelEvent {
 /// The outcome of a request to an upstream's server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpstreamOutcome {
+    /// A response with this status, which is counted by its class.
     Status(StatusCode),
+    /// A server that could not be connected to.
     Unreachable,
+    /// A connection or a response that took longer than the upstream or the location allows.
     Timeout,
     /// The connection broke before or within the response.
     Broken,
+    /// A response that is not valid HTTP.
     BadResponse,
     /// The client left first, which is no fault of the server.
     Abandoned,
@@ -142,19 +153,27 @@ const CONNECTION_REJECTIONS: [&str; 2] = ["per_client", "accept_failed"];
 /// The result of a TLS handshake or of a PROXY header, which precede HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandshakeEvent {
+    /// A complete handshake, which began a new session.
     TlsFull,
+    /// A handshake that resumed an earlier session.
     TlsResumed,
+    /// A handshake that failed by the rules of TLS, e.g. without a common version or a valid certificate.
     TlsFailed,
     /// The client left during the handshake.
     TlsAbandoned,
+    /// A handshake that was not over in time.
     TlsTimedOut,
     /// Plain HTTP, or anything else that is no TLS handshake.
     TlsPlainHttp,
+    /// The header names the client.
     ProxyAnnounced,
     /// The header names no client, because the proxy itself connects.
     ProxyLocal,
+    /// A connection without a header, or of a peer that may not send one, where the header is optional.
     ProxyAbsent,
+    /// The header is invalid or cut, missing where it is required, or sent by a peer that is not trusted.
     ProxyRejected,
+    /// The header was not complete in time.
     ProxyTimedOut,
 }
 
@@ -179,6 +198,7 @@ struct WatchedValue {
 // === impl Metrics ===
 
 impl Metrics {
+    /// The metrics of a first gateway: all counts are zero.
     pub fn new(labels: MetricLabels) -> Arc<Metrics> {
         Metrics::continue_from(None, labels)
     }

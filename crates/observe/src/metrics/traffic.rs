@@ -9,24 +9,32 @@ labelled_enum! {
     /// The verdict on a request, by its word in the access log, where a fault is named by its cause.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum VerdictKind: name -> &'static str {
+        /// Admitted at once.
         Admit = "admit",
         /// Admitted after a wait in a queue.
         Wait = "wait",
+        /// Rejected by a limit, or by a pause of the upstream.
         Reject = "reject",
+        /// Rejected for the lack of a limit's key.
         MissingKey = "missing_key",
+        /// Rejected by a limit, but answered with another response.
         Degrade = "degrade",
+        /// Rejected because of a ban.
         Ban = "ban",
         /// Answered by the gateway because something broke.
         Fault = "fault",
     }
 }
 
+/// The words of all verdicts, by the index of [`VerdictKind`].
 pub const VERDICT_NAMES: [&str; VerdictKind::ALL.len()] = VerdictKind::LABELS;
 
 /// The decisions of one limit since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DecisionCounts {
+    /// Requests that were admitted at once.
     pub admitted: u64,
+    /// Requests that were made to wait in a queue.
     pub waited: u64,
     /// Rejected requests, also if they got another response instead.
     pub rejected: u64,
@@ -46,6 +54,7 @@ impl Metrics {
         std::array::from_fn(|verdict| self.verdicts.sum(verdict))
     }
 
+    /// The decisions of a limit, which those with the same name share; zero for an unknown one.
     pub fn limit_counts(&self, limit: LimitId) -> DecisionCounts {
         let Some(&series) = self.series.limits.get(limit.0) else { return DecisionCounts::default() };
         let sum = |kind: DecisionKind| self.decisions[series].sum(kind as usize);
@@ -84,8 +93,11 @@ labelled_enum! {
     /// The decision of a limit on one request.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum DecisionKind: name -> &'static str {
+        /// Admitted at once.
         Admit = "admit",
+        /// Made to wait in a queue.
         Wait = "wait",
+        /// Rejected.
         Reject = "reject",
         /// Rejected, but another response was sent instead.
         Degrade = "degrade",

@@ -22,12 +22,14 @@ const fn gauge(name: &'static str, help: &'static str) -> ValueMetric {
 
 // === The process, over all workers ===
 
+/// Open client connections, over all workers.
 pub const CONNECTIONS: ValueMetric = gauge("sluicegate_connections", "Open client connections");
 /// Labelled by `result`.
 pub const RELOADS: ValueMetric = counter("sluicegate_reloads", "Reloads of the configuration, by result");
 /// Labelled by `call` and `result`.
 pub const ADMIN_CHANGES: ValueMetric =
     counter("sluicegate_admin_changes", "Changes by calls of the admin API, by result");
+/// The number of the configuration in force, counted from 1.
 pub const GENERATION: ValueMetric =
     gauge("sluicegate_config_generation", "Configurations of this process so far");
 /// Seconds since 1970.
@@ -35,53 +37,71 @@ pub const RELOAD_TIME: ValueMetric = gauge(
     "sluicegate_config_last_reload_success_timestamp_seconds",
     "When the configuration in force took effect",
 );
+/// Configurations in memory: that in force, and older ones that requests still use.
 pub const LIVE_GATEWAYS: ValueMetric =
     gauge("sluicegate_config_live", "Configurations that requests still use");
 
 // === A gateway ===
 
+/// Requests that are being handled.
 pub const IN_FLIGHT: ValueMetric = gauge("sluicegate_requests_in_flight", "Requests in flight");
+/// Bans in force, those of operators included.
 pub const BANS: ValueMetric = gauge("sluicegate_bans_active", "Clients that are banned now");
+/// 1 while the snapshot of the counters cannot be written, else 0.
 pub const SNAPSHOT_FAILING: ValueMetric =
     gauge("sluicegate_snapshot_failing", "1 while the snapshot of the counters cannot be written");
+/// Lines of the access log that were dropped because its output was too slow or failed.
 pub const DROPPED_LINES: ValueMetric =
     counter("sluicegate_access_log_dropped", "Access log lines that were not written");
+/// Spans that the collector took.
 pub const SPANS_EXPORTED: ValueMetric = counter("sluicegate_spans_exported", "Spans that the collector took");
+/// Spans that were lost, because the queue was full or the collector did not take them.
 pub const SPANS_DROPPED: ValueMetric = counter(
     "sluicegate_spans_dropped",
     "Spans that were lost: the queue was full, or the collector did not take them",
 );
+/// Keys with units that were admitted without the store and are not charged there yet.
 pub const DEBT_KEYS: ValueMetric =
     gauge("sluicegate_redis_debt_keys", "Keys with units admitted without Redis and not charged yet");
 /// Labelled by `protocol`, `call` and `result`.
 pub(super) const SERVICE_CALLS: ValueMetric =
     counter("sluicegate_service_calls", "Calls of the rate-limit service, by result");
+/// Leases that callers of the rate-limit service hold.
 pub const SERVICE_LEASES: ValueMetric =
     gauge("sluicegate_service_leases", "Leases that callers of the service hold");
+/// Keys that the rate-limit service counts for CL.THROTTLE.
 pub const THROTTLE_KEYS: ValueMetric =
     gauge("sluicegate_service_throttle_keys", "Keys that CL.THROTTLE counts");
 
 // === Limits ===
 
+/// Requests that wait in the queues of a limit now.
 pub const QUEUE_DEPTH: ValueMetric =
     gauge("sluicegate_queue_depth", "Requests waiting in the queues of a limit");
+/// Keys with counters of a limit; absent for a shared concurrency limit, which does not know them.
 pub const KEYS: ValueMetric = gauge("sluicegate_keys", "Keys that hold counters of a limit");
+/// Requests judged on an overflow counter, because there was no room for their own.
 pub const OVERFLOW: ValueMetric =
     counter("sluicegate_limit_overflow", "Requests judged on a shared overflow counter");
 /// Labelled by `tier` if the tier has its own numbers.
 pub const ADAPTIVE_SLOTS: ValueMetric =
     gauge("sluicegate_concurrency_limit", "Requests in flight that an adaptive limit allows");
+/// Units that requests in flight have reserved; absent for a limit without `charge`.
 pub const RESERVED_UNITS: ValueMetric =
     gauge("sluicegate_reserved_units", "Units that requests in flight have reserved");
 /// Labelled by `how`, the fallback that decided.
 pub const DEGRADED_DECISIONS: ValueMetric =
     counter("sluicegate_degraded_decisions", "Decisions while the store did not reply");
+/// Repeated rejections by a shared limit without a call to the store.
 pub const REJECT_CACHE_HITS: ValueMetric =
     counter("sluicegate_reject_cache_hits", "Rejections without asking the store again");
+/// Refunds, corrections and late charges that did not reach the store.
 pub const LOST_REFUNDS: ValueMetric =
     counter("sluicegate_redis_gives_lost", "Charges that could not be refunded");
+/// 1 while other gateways count a shared limit with other numbers, else 0.
 pub const NUMBERS_DIFFER: ValueMetric =
     gauge("sluicegate_limit_numbers_differ", "1 while other gateways count with other numbers");
+/// 1 while other gateways use the name of a shared limit for another key or algorithm, else 0.
 pub const NAME_COLLIDES: ValueMetric =
     gauge("sluicegate_limit_collides", "1 while others use the name for another key or algorithm");
 
@@ -89,29 +109,41 @@ pub const NAME_COLLIDES: ValueMetric =
 
 /// Labelled by `reason`.
 pub const RETRIES: ValueMetric = counter("sluicegate_upstream_retries", "Requests that were retried");
+/// Retries that the budget of an upstream did not allow.
 pub const RETRIES_OVER_BUDGET: ValueMetric =
     counter("sluicegate_upstream_retries_over_budget", "Retries the budget did not allow");
+/// 1 during a pause of an upstream, else 0.
 pub const STOPPED: ValueMetric =
     gauge("sluicegate_upstream_stopped", "Whether an upstream has stopped requests for now");
+/// Pauses of an upstream that have begun.
 pub const STOPS: ValueMetric = counter("sluicegate_upstream_stops", "Stops that an upstream asked for");
+/// Requests that waited for the end of a pause.
 pub const STOP_HELD: ValueMetric =
     counter("sluicegate_upstream_held", "Requests that waited for the end of a stop");
+/// Requests that a pause rejected.
 pub const STOP_REJECTIONS: ValueMetric =
     counter("sluicegate_upstream_stop_rejections", "Requests that a stop rejected");
+/// Requests that wait in the queue of an upstream now; absent without `queue`.
 pub const UPSTREAM_QUEUE_DEPTH: ValueMetric =
     gauge("sluicegate_upstream_queue_depth", "Requests waiting in the queue of an upstream");
 
 // === Servers ===
 
+/// 1 while a server passes its health checks, else 0.
 pub const SERVER_UP: ValueMetric =
     gauge("sluicegate_upstream_up", "Whether a server passes its health checks");
+/// 1 while a server is ejected for its errors, else 0.
 pub const SERVER_EJECTED: ValueMetric =
     gauge("sluicegate_upstream_ejected", "Whether a server is ejected for its errors");
+/// 1 while a server is draining, else 0.
 pub const SERVER_DRAINING: ValueMetric =
     gauge("sluicegate_upstream_draining", "Whether a server is draining");
+/// Requests in flight at a server.
 pub const SERVER_IN_FLIGHT: ValueMetric =
     gauge("sluicegate_upstream_in_flight", "Requests in flight at a server");
+/// Ejections of a server for its errors.
 pub const EJECTIONS: ValueMetric = counter("sluicegate_upstream_ejections", "Ejections of a server");
+/// Connections on which a server sent data without a request.
 pub const STRAY_DATA: ValueMetric =
     counter("sluicegate_upstream_stray_data", "Connections with data of no request");
 /// Labelled by `result`.

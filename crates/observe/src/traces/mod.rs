@@ -29,6 +29,7 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The tracing of a gateway.
 pub struct Tracer {
+    /// The configuration, by which a reload decides to keep this tracing.
     pub config: TracingConfig,
     /// A new trace is sampled if its random number is less; `None` = all are.
     sample_below: Option<u64>,
@@ -37,6 +38,7 @@ pub struct Tracer {
     sender: mpsc::Sender<SpanRecord>,
     /// `None` = taken by the task that exports the spans.
     receiver: Mutex<Option<mpsc::Receiver<SpanRecord>>>,
+    /// The counts of spans, which go on over reloads.
     pub counts: Arc<SpanCounts>,
 }
 
@@ -59,10 +61,13 @@ pub struct WorkerTracer {
 /// The place of a request's own span in its trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanContext {
+    /// The id of the trace, never 0.
     pub trace_id: u128,
+    /// The id of the request's own span, never 0.
     pub span_id: u64,
     /// The span of the caller; `None` = the trace begins here.
     pub parent_id: Option<u64>,
+    /// The flags of `traceparent`: 1 = sampled, 2 = the id of the trace is random.
     pub flags: u8,
 }
 
@@ -107,6 +112,7 @@ impl Tracer {
 // === impl WorkerTracer ===
 
 impl WorkerTracer {
+    /// The end of one worker, with random ids of its own.
     pub fn new(tracer: &Arc<Tracer>) -> WorkerTracer {
         WorkerTracer { tracer: tracer.clone(), ids: ["high half", "low half"].map(RandomNumbers::seeded) }
     }

@@ -28,23 +28,31 @@ const METHODS: [Method; 9] = [
 /// One request, until it is encoded.
 #[derive(Debug, Clone)]
 pub struct SpanRecord {
+    /// The place of the span in its trace.
     pub context: SpanContext,
+    /// The end of the request, in nanoseconds since 1970.
     pub end_unix_ns: u64,
+    /// Nanoseconds from the arrival of the request to its end.
     pub duration_ns: u64,
     /// `None` = an unusual one, whose name is in `unusual_method`.
     pub method: Option<Method>,
+    /// The text of an unusual method, at most 128 bytes.
     pub unusual_method: Option<Box<str>>,
     /// The path without the query.
     pub path: Box<str>,
     /// The host as sent, with the port.
     pub host: Option<Box<str>>,
+    /// The scheme, `http` or `https`, for trusted proxies as they say.
     pub scheme: &'static str,
     /// The version of HTTP, e.g. `1.1`.
     pub version: &'static str,
     /// `None` on a unix socket.
     pub client: Option<IpAddr>,
+    /// The id of the request, at most 128 bytes.
     pub request_id: Box<str>,
+    /// The name of the location; `None` = no location serves it.
     pub location: Option<Arc<str>>,
+    /// The status of the response; 499 = the client left before it.
     pub status: u16,
     /// The verdict of the access log.
     pub verdict: &'static str,
@@ -52,11 +60,15 @@ pub struct SpanRecord {
     pub fault: Option<&'static str>,
     /// The limit that rejected the request or made it wait, and the hash of its key there.
     pub limit: Option<Arc<str>>,
+    /// The hash of the key's name by `limit`; `None` = no such key, or names are not kept.
     pub key_hash: Option<u64>,
+    /// Nanoseconds spent in queues.
     pub wait_ns: u64,
+    /// Nanoseconds until the request would fit; `None` = no wait is known to help.
     pub retry_after_ns: Option<u64>,
     /// The last server that was tried, and the time until the head of its response or its last fault.
     pub server: Option<Arc<str>>,
+    /// Nanoseconds from sending the request to that head or fault; `None` = no server was tried.
     pub upstream_ns: Option<u64>,
 }
 
@@ -68,14 +80,17 @@ pub fn name_method(method: &Method) -> (Option<Method>, Option<Box<str>>) {
     }
 }
 
+/// The first 1024 bytes of a path at most, never cut inside a character.
 pub fn cut_path(path: &str) -> Box<str> {
     cut_text(path, PATH_MAX)
 }
 
+/// The first 256 bytes of a host at most, never cut inside a character.
 pub fn cut_host(host: &str) -> Box<str> {
     cut_text(host, HOST_MAX)
 }
 
+/// The first 128 bytes of a request's id at most, never cut inside a character.
 pub fn cut_id(id: &str) -> Box<str> {
     cut_text(id, TEXT_MAX)
 }

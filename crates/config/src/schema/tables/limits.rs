@@ -276,6 +276,7 @@ pub const CHARGE_LIST_MAX: usize = 8;
 pub enum ResponseItem {
     /// The first and the last status.
     Statuses(u16, u16),
+    /// A code of gRPC, e.g. 8 for `RESOURCE_EXHAUSTED`.
     GrpcCode(u8),
 }
 

@@ -135,6 +135,7 @@ fn parse_redirect_status(text: &str) -> Parsed<StatusCode> {
     })
 }
 
+/// Checks a path without `~`, `=` or `^~`: it starts with `/`, and has no query, `.`, `..` or control characters.
 pub fn parse_plain_path(path: &str) -> Parsed<String> {
     let wrong = |message: String| ValueError::new(codes::PATH, message);
     if !path.starts_with('/') {

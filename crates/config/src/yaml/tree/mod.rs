@@ -16,24 +16,31 @@ use sluicegate_model::{Position, ValueError, codes};
 /// One value of the file.
 #[derive(Debug)]
 pub struct Node {
+    /// The position in the file, with the width to underline.
     pub position: Position,
+    /// The content, which tells the shape of the value.
     pub content: NodeContent,
 }
 
+/// The content of a value, by its shape.
 #[derive(Debug)]
 pub enum NodeContent {
     /// Empty, `~` or `null`.
     Null,
     /// Already reported as a problem.
     Invalid,
+    /// A scalar; numbers and switches are texts until a field parses them.
     Text(ScalarText),
+    /// A list, perhaps empty.
     List(Vec<Node>),
+    /// A mapping, in the order of the file; equal keys are not merged.
     Map(Vec<(MapKey, Node)>),
 }
 
 /// A scalar: its text as written, and its pieces once `${NAME}` is replaced.
 #[derive(Debug)]
 pub struct ScalarText {
+    /// The text of the file, without quotes and before `${NAME}` is replaced.
     pub written: String,
     pub pieces: Vec<TextPiece>,
     /// Part of the text came from outside the file and must not be shown.
@@ -62,9 +69,12 @@ impl ScalarText {
     }
 }
 
+/// A key of a mapping.
 #[derive(Debug)]
 pub struct MapKey {
+    /// The position of the key in the file.
     pub position: Position,
+    /// The text of the key; `${NAME}` in it is replaced with that of the values.
     pub name: String,
 }
 

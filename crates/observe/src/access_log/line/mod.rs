@@ -18,12 +18,15 @@ use sluicegate_base::value_hash::ValueHasher;
 pub struct AccessRecord<'a> {
     /// The arrival of the request, in microseconds since 1970: exact enough to judge the log again.
     pub unix_us: u64,
+    /// The id of the request: made by the gateway, or sent by a trusted proxy.
     pub id: &'a str,
     /// `None` for a client on a unix socket.
     pub ip: Option<IpAddr>,
+    /// The method as sent, cut to 512 bytes in the line.
     pub method: &'a str,
     /// The protocol of a call of the rate-limit service; `None` = a request.
     pub protocol: Option<&'a str>,
+    /// The host as sent; empty where it is absent or not ASCII.
     pub host: &'a str,
     /// The target as sent; the part after a `?` is not written.
     pub path: &'a str,
@@ -33,6 +36,7 @@ pub struct AccessRecord<'a> {
     pub bytes: u64,
     /// Bytes from the client through a tunnel; `None` = no tunnel.
     pub received: Option<u64>,
+    /// Nanoseconds from the arrival of the request to its end.
     pub duration_ns: u64,
     /// Time spent in queues.
     pub wait_ns: u64,
@@ -40,8 +44,11 @@ pub struct AccessRecord<'a> {
     pub upstream: Option<&'a str>,
     /// The reason for a missing or incomplete response.
     pub error: Option<&'a str>,
+    /// The name of the location; `None` = no location serves it.
     pub location: Option<&'a str>,
+    /// The account in clear; the line has its hash, unless accounts are written in clear.
     pub account: Option<&'a str>,
+    /// The tier of the account; `None` = it has none.
     pub tier: Option<&'a str>,
     /// `admit`, `wait`, `reject`, `missing_key`, `degrade`, `ban`, or the name of a fault.
     pub verdict: &'a str,
@@ -49,18 +56,25 @@ pub struct AccessRecord<'a> {
     pub limit: Option<&'a str>,
     /// The name of its key by that limit.
     pub key: Option<&'a str>,
+    /// Nanoseconds until the request would fit; `None` = no wait is known to help.
     pub retry_after_ns: Option<u64>,
     /// The charge of the first limit in the chain that charges by the response.
     pub charge: Option<RecordedCharge>,
     /// The decisions of dry-run limits, e.g. `per-ip=reject`.
     pub dry_run: Option<&'a str>,
     // The fields that the configuration adds; `None` = not configured, or without a value.
+    /// The `User-Agent` as sent, cut to 512 bytes in the line.
     pub user_agent: Option<&'a [u8]>,
     /// The value as sent; the part after a `?` or `#` is not written.
     pub referer: Option<&'a [u8]>,
+    /// Servers that were tried, with repetitions: 2 = one retry.
     pub tries: Option<u32>,
+    /// Nanoseconds from sending the request to the head of the response or the last fault, retries and their waits
+    /// included.
     pub upstream_ns: Option<u64>,
+    /// The scheme, `http` or `https`, for trusted proxies as they say.
     pub scheme: Option<&'a str>,
+    /// The version of HTTP that the client speaks, e.g. `HTTP/2.0`.
     pub proto: Option<&'a str>,
     /// The request header fields that the configuration names.
     pub headers: &'a [(HeaderName, HeaderValue)],
@@ -73,19 +87,24 @@ pub struct CallRecord<'a> {
     pub unix_us: u64,
     /// `None` for a client on a unix socket.
     pub ip: Option<IpAddr>,
+    /// The protocol of the call, e.g. `resp`.
     pub protocol: &'static str,
+    /// The name of the call, e.g. `throttle`.
     pub call: &'static str,
     /// `admit`, `reject`, or the name of a fault.
     pub verdict: &'static str,
     /// The key by the name that the caller gave it; hashed like accounts.
     pub key: &'a [u8],
+    /// Nanoseconds until the call would fit; `None` = no wait is known to help.
     pub retry_after_ns: Option<u64>,
 }
 
 /// The charge of a limit for a response.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordedCharge {
+    /// Units that were charged before the response.
     pub reserved: u64,
+    /// Units that the settled charge has after the response.
     pub charged: u64,
     /// `usage`, `estimate`, `reserve` or `nothing`.
     pub source: &'static str,
