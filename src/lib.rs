@@ -4,7 +4,7 @@
 //! `ARCHITECTURE.md` tells the life of a request and the purpose of each crate.
 
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 // The command line: arguments, commands, exit codes.

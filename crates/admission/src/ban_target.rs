@@ -29,11 +29,11 @@ const ACCOUNT_MAX: usize = 1024;
 // === impl BanTarget ===
 
 impl BanTarget {
-    pub fn from_network(network: IpNet) -> BanTarget {
+    pub(crate) fn from_network(network: IpNet) -> BanTarget {
         BanTarget::Network(unmap_network(network).trunc())
     }
 
-    pub fn from_address(ip: IpAddr) -> BanTarget {
+    pub(crate) fn from_address(ip: IpAddr) -> BanTarget {
         BanTarget::from_network(IpNet::from(ip))
     }
 }

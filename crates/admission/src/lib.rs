@@ -2,7 +2,7 @@
 //! clients that were rejected too often, and the bans of operators.
 
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 pub mod ban;

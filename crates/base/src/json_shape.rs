@@ -226,7 +226,7 @@ impl JsonObject {
         JsonObject { fields, ..self }
     }
 
-    pub fn reference(&self) -> Value {
+    pub(crate) fn reference(&self) -> Value {
         json!({ "$ref": format!("#/components/schemas/{}", self.name) })
     }
 

@@ -7,7 +7,7 @@
 //! every ten seconds, for windows aligned to the time of day and for nothing else.
 
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 pub mod address;

@@ -7,7 +7,7 @@
 //! [`schema`], and [`lint`] warns of traps. All problems are reported at once.
 
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 pub mod describe;

@@ -1,7 +1,7 @@
 //! HTTP on both sides of the gateway: client sockets, the facts of a request, servers, the usage of a response.
 
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 /// The atomic types of the files that `tests/interleavings` compiles with those of loom.

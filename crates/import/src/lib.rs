@@ -4,7 +4,7 @@
 //! [`report::ImportReport`]. Untranslated lines that limit or deny are listed as lost, never left out silently.
 
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 mod gateway_file;

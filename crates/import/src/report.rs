@@ -25,7 +25,7 @@ pub enum FindingKind {
 }
 
 impl FindingKind {
-    pub fn is_lost(self) -> bool {
+    pub(crate) fn is_lost(self) -> bool {
         matches!(self, FindingKind::Closed | FindingKind::Lost)
     }
 }

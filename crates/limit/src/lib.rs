@@ -14,7 +14,7 @@
 //!   can only reject more.
 
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 pub mod algorithm;

@@ -3,7 +3,7 @@
 //! A [`Config`] holds no `Option` that merely means "the default", so that its readers need not know the defaults.
 
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 mod access;

@@ -1,7 +1,7 @@
 //! Output for operators: metrics, the access log, traces, the program's own log.
 
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 pub mod access_log;

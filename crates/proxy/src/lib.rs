@@ -3,7 +3,7 @@
 //! Each room stands on those below it.
 
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 // The client's side of a connection: accepting, connection limits, handshake, HTTP/1 and HTTP/2.

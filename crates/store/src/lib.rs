@@ -28,7 +28,7 @@
 //! ([`share_secret`]). All of these have one tag, and so one hash slot in a Cluster.
 
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 /// The atomic types of the files that `tests/interleavings` compiles with those of loom.

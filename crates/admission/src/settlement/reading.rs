@@ -144,7 +144,7 @@ impl ResponseReading {
         self.reached_server.set(before);
     }
 
-    pub fn reached_server(&self) -> bool {
+    pub(crate) fn reached_server(&self) -> bool {
         self.reached_server.get()
     }
 
@@ -211,7 +211,7 @@ impl ResponseReading {
         self.status
     }
 
-    pub fn grpc_code(&self) -> Option<u8> {
+    pub(crate) fn grpc_code(&self) -> Option<u8> {
         self.grpc_code.get()
     }
 

@@ -82,10 +82,12 @@ impl JsonPaths {
         Some(path)
     }
 
+    /// The number of different pointers.
     pub fn len(&self) -> usize {
         self.length
     }
 
+    /// True if there is no pointer, so that nothing is read.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -158,7 +160,7 @@ fn parse_index(name: &str) -> Option<u64> {
 // === impl PathSet ===
 
 impl PathSet {
-    pub fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
     }
 

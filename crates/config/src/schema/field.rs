@@ -166,15 +166,15 @@ impl<S: ParseScalar> Field<OneOrMore<S>> {
 }
 
 impl Section {
-    pub fn has_field(&self, name: &str) -> bool {
+    pub(crate) fn has_field(&self, name: &str) -> bool {
         self.fields.iter().any(|field| field.name() == name)
     }
 
-    pub fn find_field(&self, name: &str) -> Option<FieldDescription> {
+    pub(crate) fn find_field(&self, name: &str) -> Option<FieldDescription> {
         self.fields.iter().find(|field| field.name() == name).map(|field| field.describe())
     }
 
-    pub fn descriptions(&self) -> impl Iterator<Item = FieldDescription> {
+    pub(crate) fn descriptions(&self) -> impl Iterator<Item = FieldDescription> {
         self.fields.iter().map(|field| field.describe())
     }
 }

@@ -92,7 +92,7 @@ pub fn text(says: &str) -> Shape {
 const DURATION: &str = "^[0-9]+(ns|us|ms|s|m|h|d)$";
 const SIZE: &str = "^[0-9]+(B|[KMGT]i?B)$";
 const STATUSES: &str = "^([1-5]xx|[1-5][0-9][0-9]( *- *[1-5][0-9][0-9])?)$";
-pub const SHARE: &str = r"^[0-9]+(\.[0-9]+)?%$";
+pub(crate) const SHARE: &str = r"^[0-9]+(\.[0-9]+)?%$";
 
 /// A time above zero.
 pub const NONZERO_TIME: Text<Duration> =
@@ -127,7 +127,7 @@ pub const NUMBER_OR_SIZE: Scalar<u64> = Scalar(
 /// A status, a class or a range of them, as its first and last status.
 pub type StatusRange = Scalar<(u16, u16)>;
 
-pub const STATUS_RANGE: StatusRange = Scalar(
+pub(crate) const STATUS_RANGE: StatusRange = Scalar(
     || {
         let says = "a class such as `5xx` or a range such as `500-504`".to_owned();
         Shape::Either(vec![Shape::Integer(100, 599), Shape::Text(says, Some(STATUSES))])

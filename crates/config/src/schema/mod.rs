@@ -29,7 +29,7 @@ fn add_section(section: &'static Section, sections: &mut Vec<&'static Section>) 
     }
 }
 
-pub fn sections_with(name: &str) -> Vec<&'static Section> {
+pub(crate) fn sections_with(name: &str) -> Vec<&'static Section> {
     let mut sections = all_sections();
     sections.retain(|section| !section.path.is_empty() && section.has_field(name));
     sections

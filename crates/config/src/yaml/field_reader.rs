@@ -72,7 +72,7 @@ impl<'a> FieldReader<'a> {
         self.find_by_name(field.name)
     }
 
-    pub fn find_by_name(&self, name: &str) -> Option<FieldValue<'a>> {
+    pub(crate) fn find_by_name(&self, name: &str) -> Option<FieldValue<'a>> {
         self.entries.iter().find(|(key, _)| key.name == name).map(|(_, value)| value.clone())
     }
 
@@ -209,7 +209,7 @@ impl<'a> FieldReader<'a> {
         found
     }
 
-    pub fn report_missing(&self, name: &'static str, help: &str) {
+    pub(crate) fn report_missing(&self, name: &'static str, help: &str) {
         if self.is_misnamed(name) {
             return;
         }

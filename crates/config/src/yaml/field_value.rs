@@ -49,18 +49,18 @@ impl<'a> FieldValue<'a> {
         self.warn_at(ValueError::new(code, message).with_help(help));
     }
 
-    pub fn warn_at(&self, error: ValueError) {
+    pub(crate) fn warn_at(&self, error: ValueError) {
         match self.node.content {
             NodeContent::Text(_) => self.sink.add_warning(self.node.position, &self.path, error),
             _ => self.warn_at_name(error),
         }
     }
 
-    pub fn warn_at_name(&self, error: ValueError) {
+    pub(crate) fn warn_at_name(&self, error: ValueError) {
         self.sink.add_warning(self.named_at, &self.path, error);
     }
 
-    pub fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         matches!(self.node.content, NodeContent::Null)
     }
 
@@ -94,7 +94,7 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    pub fn is_word(&self, word: &str) -> bool {
+    pub(crate) fn is_word(&self, word: &str) -> bool {
         self.as_text() == Some(word)
     }
 

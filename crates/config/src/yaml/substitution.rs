@@ -11,7 +11,7 @@ use sluicegate_model::{Parsed, Position, ProblemSink, ValueError, codes, did_you
 
 /// The sources of replaced text.
 pub struct Environment<'a> {
-    pub variable: &'a dyn Fn(&str) -> Option<String>,
+    pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
     /// Names of existing variables, for suggestions.
     pub variable_names: Vec<String>,
     /// Relative paths start here, at the folder of the configuration file.

@@ -19,7 +19,7 @@ const FROM_TLS13: &[&SupportedProtocolVersion] = &[&TLS13];
 
 /// The protocol's name in a handshake (ALPN, RFC 7301).
 pub const H2: &[u8] = b"h2";
-pub const HTTP_1_1: &[u8] = b"http/1.1";
+pub(crate) const HTTP_1_1: &[u8] = b"http/1.1";
 
 /// The rustls configuration of a listener. Sessions can be resumed as long as this very value serves them. Early data
 /// is not accepted, because it can be replayed.

@@ -9,6 +9,7 @@ use sluicegate_base::clock::Now;
 /// The counter of a key, as [`Table::update_own`] found it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnEntry<R> {
+    /// The counter exists, and `step` returned this.
     Updated(R),
     /// There is none: the key has used nothing.
     Absent,

@@ -259,6 +259,7 @@ impl TableCapacity {
         }
     }
 
+    /// The most keys that the table may hold, at least 1.
     pub fn keys_max(&self) -> usize {
         self.keys_max.load(Relaxed)
     }

@@ -148,7 +148,7 @@ impl Histogram {
         if ns <= self.bounds_ns[0] { 0 } else { self.bounds_ns.partition_point(|bound| *bound < ns) }
     }
 
-    pub fn read_counts(&self) -> BucketCounts {
+    pub(crate) fn read_counts(&self) -> BucketCounts {
         std::array::from_fn(|bucket| self.slots.sum(bucket))
     }
 

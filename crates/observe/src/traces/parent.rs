@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The flag of a sampled request.
 pub const SAMPLED: u8 = 1;
@@ -19,7 +19,7 @@ pub struct TraceParent {
     pub trace_id: u128,
     /// Not 0.
     pub parent_id: u64,
-    pub flags: u8,
+    pub(crate) flags: u8,
 }
 
 impl TraceParent {
@@ -46,11 +46,11 @@ impl TraceParent {
         is_valid.then_some(TraceParent { trace_id, parent_id, flags: flags & KNOWN_FLAGS })
     }
 
-    pub fn is_sampled(&self) -> bool {
+    pub(crate) fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
 
-    pub fn to_value(self) -> HeaderValue {
+    pub(crate) fn to_value(self) -> HeaderValue {
         let TraceParent { trace_id, parent_id, flags } = self;
         let text = format!("00-{trace_id:032x}-{parent_id:016x}-{flags:02x}");
         // Cannot fail: it is made of digits, letters and dashes.

@@ -33,7 +33,9 @@ pub enum AcceptEnd {
 
 /// A listening TCP or unix socket.
 pub enum WorkerListener {
+    /// A socket on a TCP address.
     Tcp(TcpListener),
+    /// A unix socket, which all workers accept from.
     Unix(UnixListener),
 }
 

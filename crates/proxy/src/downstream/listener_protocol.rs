@@ -27,8 +27,10 @@ pub struct ListenerProtocol {
     pub terms: Arc<ListenerTerms>,
 }
 
+/// The TLS of a listener.
 #[derive(Clone)]
 pub struct ListenerTls {
+    /// The configuration of handshakes, with the sessions that can be resumed.
     pub config: Arc<ServerConfig>,
     client_ca: Option<Arc<RootCertStore>>,
     min_version: TlsVersion,
@@ -125,7 +127,9 @@ impl ListenerProtocol {
 /// The versions of HTTP that a connection may speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllowedHttp {
+    /// HTTP/1 only.
     Http1,
+    /// HTTP/2 only.
     Http2,
     /// Detected from the first bytes.
     Either,

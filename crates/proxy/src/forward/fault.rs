@@ -22,6 +22,7 @@ pub enum ForwardFault {
     Client(BodyFault),
     /// The server tried last could not be connected to.
     Unreachable(ServerFault),
+    /// The connection to the server tried last was not made in time.
     ConnectTimeout,
     /// The server tried last, or every server, is at `max_connections`.
     Full,
@@ -35,7 +36,9 @@ pub enum ForwardFault {
     Broken(ServerFault),
     /// The response is not valid HTTP, or its head must not be passed on.
     BadResponse,
+    /// The head of the response did not come in the time that the upstream allows.
     ResponseTimeout,
+    /// The request took longer than its location allows.
     LocationTimeout,
 }
 

@@ -57,7 +57,9 @@ use upgrade::UpgradeRequest;
 /// A response, or the fault that prevented it; the state of the request continues in both.
 #[expect(clippy::large_enum_variant, reason = "the usual answer must not cost an allocation")]
 pub enum ForwardOutcome {
+    /// The response, with the state of the request in its body.
     Responded(Response<ResponseBody>),
+    /// The fault, with the state of the request.
     Faulted(ForwardFault, Box<RequestState>),
 }
 

@@ -44,6 +44,7 @@ pub struct CallService {
 pub enum CallerFault {
     /// The configuration has no service.
     NoService,
+    /// The token is missing or unknown.
     Token,
     /// A page in a browser calls.
     Origin,
@@ -115,6 +116,7 @@ impl CallService {
         if tokens.is_empty() || is_known { Ok(()) } else { Err(CallerFault::Token) }
     }
 
+    /// True if the service is configured with tokens, so that callers must send one.
     pub fn needs_token(&self) -> bool {
         self.tokens.as_ref().is_some_and(|tokens| !tokens.is_empty())
     }

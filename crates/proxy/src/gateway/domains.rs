@@ -19,6 +19,7 @@ const COMBINATIONS_MAX: usize = 1_024;
 #[derive(Default)]
 pub struct Domains(HashMap<String, Domain>);
 
+/// One domain with its rules.
 pub struct Domain {
     /// Index in [`Config::service`].
     index: usize,
@@ -32,7 +33,9 @@ pub struct Domain {
 /// The rules of the descriptors of a call that have limits, in the order of the descriptors.
 pub type RuleList = SmallVec<[u16; 6]>;
 
+/// One rule of a domain.
 pub struct DomainRule {
+    /// The limits of the rule.
     pub chain: Arc<LimitChain>,
     /// The entries that its limits, the account and the tier read as headers.
     pub read_headers: Box<[HeaderName]>,
@@ -51,6 +54,7 @@ impl Domains {
         Domains(domains.map(build).collect())
     }
 
+    /// The domain with this name; `None` = it is not configured.
     #[inline]
     pub fn find(&self, name: &str) -> Option<&Domain> {
         self.0.get(name)
@@ -90,6 +94,7 @@ impl Domain {
         self.finder.find_rule(entries).map(|position| position as u16)
     }
 
+    /// The rule at a position that [`Domain::find_rule`] returned.
     #[inline]
     pub fn rule(&self, position: u16) -> &DomainRule {
         &self.rules[usize::from(position)]

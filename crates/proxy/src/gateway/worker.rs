@@ -41,7 +41,9 @@ const HANDSHAKES_MAX: usize = 4096;
 
 /// One worker thread, independent of the gateway in force. None of it crosses to another thread.
 pub struct WorkerThread {
+    /// The index of the worker, from 0.
     pub id: usize,
+    /// The deadlines of its connections and requests.
     pub watches: WatchList,
     /// Permits for TLS handshakes.
     pub handshakes: Semaphore,
@@ -51,6 +53,7 @@ pub struct WorkerThread {
 }
 
 impl WorkerThread {
+    /// A thread with new connections to servers, which begins with `gateway`.
     pub fn new(id: usize, gateway: Arc<Gateway>) -> WorkerThread {
         let watches = WatchList::default();
         let pools = Rc::new(Pools::new(watches.ticks.clone(), &gateway.servers));
@@ -73,6 +76,7 @@ impl WorkerThread {
         self.handed_over.set(false);
     }
 
+    /// True if another process has taken over the counters, so that no request may be judged here.
     #[inline]
     pub fn has_stopped_judging(&self) -> bool {
         self.handed_over.get()
@@ -192,7 +196,9 @@ const CANCELLED_MAX: u64 = 1_000;
 /// request, and runs to the end of the connection.
 pub type Takeover = Box<dyn FnOnce(ClientStream) -> Pin<Box<dyn Future<Output = ()>>>>;
 
+/// One client connection, shared by its requests.
 pub struct ClientConnection {
+    /// The deadlines of the connection.
     pub watch: Rc<ConnectionWatch>,
     /// `None` for a request that did not come over a socket.
     pub socket: Option<Rc<Socket>>,
@@ -200,6 +206,7 @@ pub struct ClientConnection {
     pub peer: Option<IpAddr>,
     /// The peer's value in X-Forwarded-For, rendered once.
     pub peer_value: Option<HeaderValue>,
+    /// The scheme of requests, unless a trusted proxy tells another.
     pub scheme: Scheme,
     /// The listener that accepted it; `None` for a request that did not come over a socket.
     listener: Option<Arc<ListenerTerms>>,
@@ -221,6 +228,7 @@ pub struct ClientConnection {
 }
 
 impl ClientConnection {
+    /// A connection that `thread` serves; it expires after the `server.keepalive_age` in force now.
     pub fn new(
         thread: &WorkerThread,
         socket: Option<Rc<Socket>>,
@@ -249,6 +257,7 @@ impl ClientConnection {
         }
     }
 
+    /// The name of the listener; `None` = it has none, or the connection was not accepted by one.
     pub fn listener_name(&self) -> Option<Arc<String>> {
         self.listener.as_ref()?.name()
     }

@@ -20,6 +20,7 @@ use sluicegate_observe::metrics::{BanEvent, DecisionKind};
 
 /// The end of a rejected request.
 pub enum Conclusion {
+    /// The gateway responds itself.
     Respond(Response<Bytes>),
     /// The upstream in `degraded` responds instead; the request goes on as one of this location.
     Degrade(LocationId),
@@ -128,6 +129,7 @@ pub struct RequestTexts<'r> {
     pub host: Cow<'r, str>,
     /// Normalised.
     pub path: Cow<'r, [u8]>,
+    /// The target as judged.
     pub uri: &'r Uri,
 }
 

@@ -27,6 +27,7 @@ use sluicegate_model::{BanKey, TierRules};
 pub struct DescriptorTerms<'d> {
     /// The limits of all descriptors, those of the first before those of the second, and so on.
     pub chain: Arc<LimitChain>,
+    /// The descriptors with a rule, in the order of the call.
     pub descriptors: SmallVec<[JudgedDescriptor<'d>; 2]>,
     /// The longest wait that the caller accepts, ns.
     pub max_wait_ns: u64,
@@ -34,6 +35,7 @@ pub struct DescriptorTerms<'d> {
 
 /// One descriptor with a rule.
 pub struct JudgedDescriptor<'d> {
+    /// The facts that the descriptor states.
     pub facts: DescriptorFacts<'d>,
     /// The range of its limits in the chain.
     pub places: Range<usize>,

@@ -163,6 +163,7 @@ impl<'r> RequestFacts<'r> {
         Arrival { method: self.head.method, scheme: self.scheme, listener: self.head.listener }
     }
 
+    /// The values that were found in the body; `None` = it was not read.
     #[inline]
     pub fn body_values(&self) -> Option<&'r BodyValues> {
         match self.body_view {

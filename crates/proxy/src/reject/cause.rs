@@ -92,6 +92,7 @@ macro_rules! faults {
                 match self { $(Fault::$fault => $cause,)* }
             }
 
+            /// The HTTP status of its response, unless `on_reject.status` replaces it.
             pub fn status(self) -> StatusCode {
                 match self { $(Fault::$fault => StatusCode::$status,)* }
             }
@@ -201,6 +202,7 @@ impl Rejection {
 // === impl PauseRejection ===
 
 impl PauseRejection {
+    /// The rejection for a pause, by its wait; the status is 429 if the pause has none.
     pub fn new(upstream: UpstreamId, pause: Pause) -> PauseRejection {
         let status = StatusCode::from_u16(pause.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
         PauseRejection { upstream, status, until: pause.until, retry_after_ns: pause.wait_ns }
@@ -219,6 +221,7 @@ impl LimitRejection {
 // === impl LimitCause ===
 
 impl LimitCause {
+    /// The name of the cause in logs.
     pub fn cause_name(self) -> &'static str {
         match self {
             LimitCause::Rate => "rate",

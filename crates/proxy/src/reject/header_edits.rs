@@ -45,6 +45,7 @@ impl CompiledEdits {
         CompiledEdits { edits: edits.into(), has_variables }
     }
 
+    /// True if the edits change nothing.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()
@@ -55,6 +56,7 @@ impl CompiledEdits {
         self.has_variables && self.templates().any(CompiledTemplate::uses_target)
     }
 
+    /// Renders the values with variables for one request.
     pub fn render_values(&self, context: &RejectContext<'_>) -> RenderedValues {
         RenderedValues(self.templates().map(|template| template.render_header_value(context)).collect())
     }

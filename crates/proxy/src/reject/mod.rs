@@ -101,6 +101,7 @@ const DEGRADED: HeaderName = HeaderName::from_static("sluicegate-degraded");
 // === impl Rejecters ===
 
 impl Rejecters {
+    /// Prepares the responses of every location.
     pub fn new(config: &Config) -> Rejecters {
         // A request that no location serves is never degraded: admitted, it would be a 404.
         let not_degraded = OnRejectPatch { degrade: Some(None), ..OnRejectPatch::default() };

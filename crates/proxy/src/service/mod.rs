@@ -67,6 +67,7 @@ pub fn connection_service(
 pub enum ResponseFuture {
     /// Made by the judgement of the head; `None` once it is taken.
     Ready(Option<Response<ResponseBody>>),
+    /// The response is not made yet: the request waits or is forwarded.
     Pending(Pin<Box<dyn Future<Output = Response<ResponseBody>>>>),
 }
 

@@ -100,7 +100,7 @@ impl OperatorEntries {
         self.set.lock().list_living(Now::read_clock())
     }
 
-    pub fn living_count(&self) -> usize {
+    pub(crate) fn living_count(&self) -> usize {
         self.set.lock().living_count(Now::read_clock())
     }
 

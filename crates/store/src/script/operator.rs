@@ -162,7 +162,8 @@ fn take_slice<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
 // === impl EntryCursor ===
 
 impl EntryCursor {
-    pub fn at_revision(revision: u64, store: u64) -> EntryCursor {
+    #[cfg(test)]
+    pub(crate) fn at_revision(revision: u64, store: u64) -> EntryCursor {
         EntryCursor { as_of: revision, position: revision, store }
     }
 

@@ -128,7 +128,7 @@ const LEFT_MAX: usize = 1024;
 // === impl SharedSlotQueue ===
 
 impl SharedSlotQueue {
-    pub fn waiting_count(&self) -> usize {
+    pub(crate) fn waiting_count(&self) -> usize {
         self.waiting.load(Relaxed)
     }
 

@@ -78,7 +78,7 @@ fn parse_account_source(text: &str) -> Parsed<ValueSource> {
     })
 }
 
-pub fn parse_tier(text: &str) -> Parsed<String> {
+pub(crate) fn parse_tier(text: &str) -> Parsed<String> {
     names::check_tier_name(text).map(|()| text.to_owned())
 }
 

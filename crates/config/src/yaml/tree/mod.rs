@@ -42,20 +42,20 @@ pub enum NodeContent {
 pub struct ScalarText {
     /// The text of the file, without quotes and before `${NAME}` is replaced.
     pub written: String,
-    pub pieces: Vec<TextPiece>,
+    pub(crate) pieces: Vec<TextPiece>,
     /// Part of the text came from outside the file and must not be shown.
     pub replaced: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum TextPiece {
+pub(crate) enum TextPiece {
     Plain(String),
     /// A template variable, `${name}`.
     Variable(String),
 }
 
 impl ScalarText {
-    pub fn new(written: String) -> ScalarText {
+    pub(crate) fn new(written: String) -> ScalarText {
         ScalarText { pieces: vec![TextPiece::Plain(written.clone())], written, replaced: false }
     }
 

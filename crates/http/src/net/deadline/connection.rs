@@ -187,14 +187,14 @@ impl ConnectionWatch {
     }
 
     #[inline]
-    pub fn mark_write_blocked(&self) {
+    pub(crate) fn mark_write_blocked(&self) {
         if self.write_blocked.get() == 0 {
             self.write_blocked.set(self.ticks.current_tick());
         }
     }
 
     #[inline]
-    pub fn clear_write_blocked(&self) {
+    pub(crate) fn clear_write_blocked(&self) {
         self.write_blocked.set(0);
     }
 

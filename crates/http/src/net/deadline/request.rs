@@ -168,7 +168,7 @@ impl RequestWatch {
     }
 
     #[inline]
-    pub fn clear_body_blocked(&self) {
+    pub(crate) fn clear_body_blocked(&self) {
         self.body_blocked.set(0);
     }
 

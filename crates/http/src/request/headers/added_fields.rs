@@ -23,7 +23,7 @@ impl AddedFields {
     }
 
     #[inline]
-    pub fn iter(&self) -> impl Iterator<Item = &(HeaderName, HeaderValue)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(HeaderName, HeaderValue)> {
         self.0.iter()
     }
 

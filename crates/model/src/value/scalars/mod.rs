@@ -204,7 +204,7 @@ fn parse_rate_units(text: &str, count: &str) -> Parsed<NonZeroU64> {
     })
 }
 
-pub fn parse_rate_period(text: &str, period: &str) -> Parsed<Duration> {
+pub(crate) fn parse_rate_period(text: &str, period: &str) -> Parsed<Duration> {
     let wrong = |message: String| ValueError::new(codes::RATE, message);
     let (digits, unit) = split_digits(period);
     let Some(ns) = unit_ns(unit) else {

@@ -230,6 +230,7 @@ impl CountedLimit {
 // === impl KeyLabel ===
 
 impl KeyLabel {
+    /// The key of the counters in this process, by the item's `id`.
     pub fn counter_key(&self, id: u128) -> CounterKey {
         CounterKey { id, prefix: self.prefix }
     }

@@ -13,7 +13,9 @@ use sluicegate_model::LimitId;
 
 /// The outcome that descriptors would have, if they took their hits now.
 pub struct LookedAt {
+    /// The decisions of all limits, in chain order.
     pub decisions: Decisions,
+    /// The places of the chain that an earlier place stands for.
     pub merged: MergedPlaces,
     /// They would be refused: by this limit, or by none that has numbers.
     pub refused: Option<Option<LimitId>>,

@@ -38,17 +38,25 @@ use sluicegate_model::{BodyUse, LocationId};
 
 /// A request with its state, in every phase before it is admitted or rejected.
 pub struct Received {
+    /// The request as the client sent it.
     pub inbound: Box<InboundRequest>,
+    /// The state of the request.
     pub state: Box<RequestState>,
 }
 
 /// The next phase of a request.
 pub enum Judged {
+    /// The request may be forwarded.
     Admit(Admitted),
+    /// The body has to be read first.
     ReadBody(Box<ReadingBody>),
+    /// The local limits accepted the request, and the store has to be asked.
     AskStore(Box<AskingStore>),
+    /// The request waits in the queues of its limits.
     Wait(Box<Waiting>),
+    /// The request waits until its upstream no longer pauses.
     Pause(Box<Paused>),
+    /// The request is rejected.
     Reject(Rejected),
 }
 
@@ -61,8 +69,11 @@ pub struct Admitted {
 
 /// A rejected request with its response.
 pub struct Rejected {
+    /// The response in place of an upstream's.
     pub response: Response<Bytes>,
+    /// The request, with a body that may be unread.
     pub inbound: Box<InboundRequest>,
+    /// The state of the request.
     pub state: Box<RequestState>,
 }
 
@@ -290,14 +301,17 @@ impl Received {
 // === impl Admitted ===
 
 impl Admitted {
+    /// The state of the request.
     pub fn state(&self) -> &RequestState {
         &self.state
     }
 
+    /// The state of the request, to be changed while it is forwarded.
     pub fn state_mut(&mut self) -> &mut RequestState {
         &mut self.state
     }
 
+    /// The request as the client sent it.
     pub fn inbound(&self) -> &InboundRequest {
         &self.inbound
     }
@@ -308,6 +322,7 @@ impl Admitted {
         !self.state.is_preflight() && self.state.upstream(gateway, self.route).is_some()
     }
 
+    /// The request, its state and the location that serves it.
     #[inline]
     pub fn into_parts(self) -> (Box<InboundRequest>, Box<RequestState>, LocationId) {
         (self.inbound, self.state, self.route)

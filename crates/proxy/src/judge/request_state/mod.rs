@@ -44,9 +44,13 @@ const REQUEST_ID_MAX: usize = 128;
 
 /// Everything that is known of one request, and the permits it holds.
 pub struct RequestState {
+    /// The worker that serves the request to its end.
     pub worker: Rc<Worker>,
+    /// The connection that the request came over.
     pub connection: Rc<ClientConnection>,
+    /// The deadlines of the request.
     pub watch: Rc<RequestWatch>,
+    /// The moment at which its head was received.
     pub started: Now,
     /// The moment of its judgement: its start, unless its body was read first.
     pub judged: Now,
@@ -54,10 +58,15 @@ pub struct RequestState {
     pub route: Option<LocationId>,
     /// The limits that judge a call for descriptors; `None` = those of its route.
     pub call_chain: Option<Arc<LimitChain>>,
+    /// The request and its caller.
     pub identity: RequestIdentity,
+    /// The findings of its limits.
     pub judgement: RequestJudgement,
+    /// The permits that it holds.
     pub permits: RequestPermits,
+    /// The response, as far as it was passed on.
     pub response: ResponseProgress,
+    /// The end of the request, as far as it is known.
     pub outcome: RequestOutcome,
     /// Present only if this request is logged.
     pub log_fields: Option<Box<LogFields>>,
@@ -67,13 +76,17 @@ pub struct RequestState {
 
 /// The request and its caller, as its head says.
 pub struct RequestIdentity {
+    /// The id that logs and upstreams see.
     pub request_id: RequestId,
+    /// The client's address, and the trust in its peer.
     pub client: Client,
     /// The scheme of the connection, or the one that a trusted proxy tells.
     pub scheme: Scheme,
+    /// The request is a call of gRPC, so rejections have the form of gRPC.
     pub is_grpc: bool,
     /// The request was a CONNECT for a WebSocket, to which any success would say that there is one.
     pub is_websocket_connect: bool,
+    /// The caller's account; `None` = unknown.
     pub account: Option<Box<str>>,
     /// The client that a strike counts against; `None` = no strikes are counted.
     pub strike_target: Option<StrikeTarget>,
@@ -82,7 +95,6 @@ pub struct RequestIdentity {
 }
 
 /// The findings of its limits.
-#[derive(Default)]
 pub struct RequestJudgement {
     /// The decisions of the chain, in chain order.
     pub decisions: Decisions,
@@ -90,6 +102,7 @@ pub struct RequestJudgement {
     pub kept_units: Option<Box<[KeptUnits]>>,
     /// The index of the limit that rejected the request or made it wait.
     pub limit: Option<LimitId>,
+    /// The time until a rejected request may come again, ns; `None` = no such time is known.
     pub retry_after_ns: Option<u64>,
     /// The time from its judgement to its turn; 0 = it did not wait.
     pub wait_ns: u64,
@@ -98,9 +111,10 @@ pub struct RequestJudgement {
 }
 
 /// The permits that it holds, and the terms of its way to the upstream.
-#[derive(Default)]
 pub struct RequestPermits {
+    /// The permit of the limits; `None` = none has charged it.
     pub chain: Option<ChainPermit>,
+    /// The count as a request in flight; `None` = `server.max_in_flight` is `none`.
     pub in_flight: Option<RequestInFlight>,
     /// Paces the response body; `None` = unlimited.
     pub bandwidth: Option<Box<BandwidthShare>>,
@@ -109,7 +123,6 @@ pub struct RequestPermits {
 }
 
 /// The response, as far as it was passed on.
-#[derive(Default)]
 pub struct ResponseProgress {
     /// The parts of the response that the limits of the chain need; `None`: none of them charges by it.
     pub reading: Option<Box<ResponseReading>>,
@@ -125,7 +138,9 @@ pub struct ResponseProgress {
 
 /// The end of the request, as log and metrics show it.
 pub struct RequestOutcome {
+    /// The outcome, in the words of the access log.
     pub verdict: Verdict,
+    /// The status of the response, or 499 if the client left before there was one.
     pub status: StatusCode,
     /// Why the upstream gave no response, or an incomplete one; or that an operator banned the client.
     pub error: Option<&'static str>,
@@ -186,10 +201,13 @@ impl Verdict {
 pub struct LogFields {
     /// `None` on a unix socket without a forwarded address.
     pub ip: Option<IpAddr>,
+    /// The request, or the one that a call describes.
     pub line: RequestLine,
     /// The headers `User-Agent` and `Referer`, if the log has fields for them.
     pub user_agent: Option<HeaderValue>,
+    /// The header `Referer`, if the log has a field for it.
     pub referer: Option<HeaderValue>,
+    /// The headers that `access_log.headers` lists, without those that are absent.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The decisions of dry-run limits, as one text.
     pub dry_run: Option<String>,
@@ -199,15 +217,21 @@ pub struct LogFields {
 
 /// Facts that only the span uses.
 pub struct RequestSpan {
+    /// The place of the span in its trace.
     pub context: SpanContext,
+    /// The request, or the one that a call describes.
     pub line: RequestLine,
 }
 
 /// The request as log and span name it.
 pub struct RequestLine {
+    /// The method of the request.
     pub method: Method,
+    /// The host as the request writes it; `None` = there is none.
     pub host: Option<HeaderValue>,
+    /// The path and the query as judged; `None` = the target has neither.
     pub target: Option<PathAndQuery>,
+    /// The version of HTTP that the client used.
     pub version: Version,
 }
 
@@ -251,9 +275,23 @@ impl RequestState {
                 strike_target: None,
                 tier: None,
             },
-            judgement: RequestJudgement::default(),
-            permits: RequestPermits::default(),
-            response: ResponseProgress::default(),
+            // Written in place: a default value would be copied.
+            judgement: RequestJudgement {
+                decisions: Decisions::new(),
+                kept_units: None,
+                limit: None,
+                retry_after_ns: None,
+                wait_ns: 0,
+                degraded: None,
+            },
+            permits: RequestPermits { chain: None, in_flight: None, bandwidth: None, pause: None },
+            response: ResponseProgress {
+                reading: None,
+                settlement: None,
+                cors: None,
+                bytes_sent: 0,
+                bytes_received: None,
+            },
             outcome: RequestOutcome {
                 verdict: Verdict::Admit,
                 // Logged if the client leaves before the head of its response is ready.

@@ -75,8 +75,11 @@ impl CallKind {
 /// The protocols that calls come by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallProtocol {
+    /// The calls of applications: `/check`, `/release`, `/settle` and `/renew`.
     Check,
+    /// The calls of other proxies by `/auth`.
     Auth,
+    /// A call of Envoy's rate limit service.
     Rls(RlsCall),
 }
 

@@ -36,6 +36,7 @@ pub struct AnsweredInput {
     pub consumed: usize,
     /// The replies reached their bound, so the rest may hold further commands.
     pub is_paused: bool,
+    /// The reason to close the connection; `None` = it stays open.
     pub ends: Option<SessionEnd>,
 }
 

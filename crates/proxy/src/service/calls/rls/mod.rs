@@ -34,8 +34,11 @@ use wire::RlsFault;
 /// A call of the service, by its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RlsCall {
+    /// The question about descriptors, over gRPC.
     ShouldRateLimit,
+    /// The question about the health of the process.
     HealthCheck,
+    /// The question that is answered again at every change of the health.
     HealthWatch,
     /// The first as JSON.
     Json,
