@@ -7,6 +7,7 @@ use http::uri::{PathAndQuery, Uri};
 use http::{HeaderMap, Response};
 
 use crate::gateway::LimitChain;
+use crate::gateway::worker::Worker;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report::{self, write_dry_runs, write_judged};
 use crate::judge::request_state::{RequestState, Verdict, chain_of, strike};
@@ -75,7 +76,7 @@ pub fn conclude_rejection(
         let degraded_to =
             gateway.rejecters.for_location(state.route).degraded_to(limit_rejection, state.identity.is_grpc);
         is_degraded = degraded_to.is_some();
-        record_rejection(state, limit_rejection, is_degraded);
+        record_rejection(&worker, state, limit_rejection, is_degraded);
         if let (Some(DegradedTo::Upstream(upstream)), Some(route)) = (degraded_to, state.route) {
             state.judgement.degraded = Some(upstream);
             state.record_refusal(limit_rejection, None);
@@ -95,7 +96,13 @@ pub fn conclude_rejection(
 }
 
 /// Stores and counts the rejection by a limit.
-fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, is_degraded: bool) {
+#[inline(always)]
+fn record_rejection(
+    worker: &Worker,
+    state: &mut RequestState,
+    limit_rejection: &LimitRejection,
+    is_degraded: bool,
+) {
     let (kind, verdict) = match limit_rejection.cause {
         _ if is_degraded => (DecisionKind::Degrade, Verdict::Degrade),
         LimitCause::MissingKey => (DecisionKind::MissingKey, Verdict::MissingKey),
@@ -104,9 +111,9 @@ fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, 
     state.outcome.verdict = verdict;
     state.judgement.limit = Some(limit_rejection.limit);
     state.judgement.retry_after_ns = limit_rejection.exact_retry_ns();
-    let (worker, call_chain) = (state.worker.clone(), state.call_chain.clone());
+    let call_chain = state.call_chain.clone();
     worker.gateway.metrics.count_decision(worker.id, limit_rejection.limit, kind);
-    let limits = chain_of(&worker, call_chain.as_ref(), state.route).chain.limits();
+    let limits = chain_of(worker, call_chain.as_ref(), state.route).chain.limits();
     let is_own = |judged: &RateDecision| limits[usize::from(judged.limit_index)].id == limit_rejection.limit;
     if state.judgement.decisions.iter().all(is_own) {
         return;
