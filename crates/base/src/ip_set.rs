@@ -39,7 +39,7 @@ impl IpSets {
     }
 
     /// True if `ip`, in canonical form, is in any of the sets.
-    #[inline(always)]
+    #[inline]
     pub fn contain_ip(&self, ip: IpAddr) -> bool {
         self.0.iter().any(|set| set.contains(ip))
     }

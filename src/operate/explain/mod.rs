@@ -23,7 +23,7 @@ use sluicegate_http::request::location::{Arrival, LocationCandidate};
 use sluicegate_http::request::source::{BodyValues, Token, TokenVerifier};
 use sluicegate_model::{AccessLogOutput, Config, LocationConfig};
 use sluicegate_proxy::gateway::Gateway;
-use sluicegate_proxy::judge::{self, BodyView, Judgement, RequestFacts};
+use sluicegate_proxy::judge::{self, BodyView, JudgeProgress, RequestFacts};
 use sluicegate_proxy::reject::{Fault, Rejection};
 use sluicegate_store::Session;
 
@@ -152,7 +152,7 @@ pub async fn explain_request(
         return call::explain_call(gateway, session, call, now).await;
     }
     let parsed = ParsedQuery::parse_query(query, &gateway.config.listen)?;
-    let client = gateway.clients.find_client(Some(parsed.peer), &parsed.headers);
+    let client = gateway.clients.find_client(Some(parsed.peer.to_canonical()), &parsed.headers);
     let verifier = gateway.callers.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
     let today = WallClock::new(now).unix_ms(now) / 1_000;
     let token = verifier.as_ref().map(|verifier| Token::new(verifier, &parsed.headers, today));
@@ -169,7 +169,7 @@ pub async fn explain_request(
         None => judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict),
     };
     let values;
-    if let (Ok(Judgement::AwaitsBody(_)), Some(data)) = (&judged, &parsed.data)
+    if let (Ok(JudgeProgress::AwaitsBody(_)), Some(data)) = (&judged, &parsed.data)
         && let Some(plan) = gateway.body_plan_for(facts.route())
     {
         values = BodyValues::read(plan, data.as_bytes(), true);

@@ -12,7 +12,7 @@ use sluicegate_model::{self as model, Config, TierRules, ValueSource};
 pub struct DuplicateAccount;
 
 /// The account, if the configuration has a source and the request a value for it. An empty name is none.
-#[inline]
+#[inline(always)]
 pub fn find_account<'a>(
     from: Option<&ValueSource>,
     input: &SourceInput<'a>,

@@ -66,23 +66,17 @@ impl From<&model::ServerConfig> for ClientIp {
 }
 
 impl ClientIp {
-    /// The client of a request on a connection from `peer`; `None` is a unix socket, which is trusted.
+    /// The client of a request on a connection from `peer`, in canonical form; `None` is a unix socket, which is trusted.
     ///
     /// The right-most untrusted hop over all lines of the header wins; if every hop is trusted, the left-most valid
     /// one. A hop that is no address ends the walk, because the hops to its left cannot be trusted.
     #[inline]
     pub fn find_client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Client {
-        let (ip, trusted_peer) = match peer {
-            Some(ip) => {
-                let ip = ip.to_canonical();
-                (ip, self.trusts_proxy(ip))
+        match peer {
+            Some(ip) if !self.trusts_proxy(ip) => Client { ip, trusted_peer: false },
+            trusted => {
+                Client { ip: self.walk_hops(trusted.unwrap_or(UNIX_CLIENT), headers), trusted_peer: true }
             }
-            None => (UNIX_CLIENT, true),
-        };
-        if trusted_peer {
-            Client { ip: self.walk_hops(ip, headers), trusted_peer }
-        } else {
-            Client { ip, trusted_peer }
         }
     }
 

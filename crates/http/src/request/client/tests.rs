@@ -233,9 +233,9 @@ fn a_mapped_address_is_its_ipv4_address() {
         model::ClientIpConfig::XForwardedFor,
     ));
     let headers = lines("x-forwarded-for", &["192.0.2.1, 10.0.1.77"]);
-    let client = rule.find_client(Some(ip("::ffff:127.0.0.1")), &headers);
+    let client = rule.find_client(Some(ip("::ffff:127.0.0.1").to_canonical()), &headers);
     assert_eq!(client, Client { ip: ip("192.0.2.1"), trusted_peer: true });
-    let stranger = rule.find_client(Some(ip("::ffff:192.0.2.8")), &headers);
+    let stranger = rule.find_client(Some(ip("::ffff:192.0.2.8").to_canonical()), &headers);
     assert_eq!(stranger, Client { ip: ip("192.0.2.8"), trusted_peer: false });
 }
 
