@@ -200,13 +200,13 @@ async fn proxy_request(
         Ok(NextTry::At(first)) => Ok(first),
         Ok(NextTry::Wait) => {
             let first = Box::pin(exchange.wait_for_server(&[], None, &inbound.request)).await;
-            state.judgement.wait_ns = Now::read_clock().ns_since(state.judged);
+            state.judgement.wait_ns = Now::read_clock().ns_since(state.judged_at);
             first
         }
         Err(fault) => Err(fault),
     };
     // Without a wait the judgement is so recent that its reading of the clock is exact enough.
-    let sent = if state.judgement.wait_ns == 0 { state.judged } else { Now::read_clock() };
+    let sent = if state.judgement.wait_ns == 0 { state.judged_at } else { Now::read_clock() };
     upstream.count_request(worker.id, sent);
     let permit = state.permits.chain.as_ref().filter(|_| state.judgement.degraded.is_none());
     let feedback =
@@ -320,7 +320,7 @@ fn respond_locally(route: &Route, mut inbound: InboundRequest, state: Box<Reques
 
 /// A response of the gateway in place of an upstream's, which charges the limits like one.
 fn respond_here(response: Response<Bytes>, mut state: Box<RequestState>) -> Response<ResponseBody> {
-    state.read_final_status(response.status());
+    state.settle_by_final_status(response.status());
     if let Some(reading) = &mut state.response.reading {
         reading.read_data(response.body());
     }

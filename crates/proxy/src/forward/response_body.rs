@@ -97,7 +97,7 @@ pub(super) fn streamed_response(
     state.outcome.status = response.status();
     strike::record_response(&state);
     state.watch.mark_response_unread();
-    state.read_final_status(response.status());
+    state.settle_by_final_status(response.status());
     response.map(|incoming| {
         let pooled = if incoming.is_end_stream() {
             state.settle_complete();

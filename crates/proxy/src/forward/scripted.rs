@@ -91,7 +91,7 @@ async fn take_place(
         NextTry::At(TryServer { server, place }) => place.or_else(|| server.begin_request()),
         NextTry::Wait => {
             let waited = wait_for_place(&worker, upstream, inbound, state, route).await;
-            state.judgement.wait_ns = Now::read_clock().ns_since(state.judged);
+            state.judgement.wait_ns = Now::read_clock().ns_since(state.judged_at);
             waited?
         }
     };
@@ -158,7 +158,7 @@ fn pass_on(
     if let Some(reading) = &state.response.reading {
         reading.read_head(response.headers());
     }
-    state.read_final_status(response.status());
+    state.settle_by_final_status(response.status());
     if let Some(reading) = &mut state.response.reading {
         reading.read_data(response.body());
     }

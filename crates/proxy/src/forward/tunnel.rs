@@ -49,7 +49,7 @@ pub(super) fn open_tunnel(
     };
     *response.status_mut() = upgrade.write_switch_head(granted, response.headers_mut());
     state.outcome.status = response.status();
-    state.read_final_status(state.outcome.status);
+    state.settle_by_final_status(state.outcome.status);
     state.response.bytes_received = Some(0);
     // The location's timeout applies to requests; a tunnel may last as long as it likes.
     state.watch.clear_request_deadline();

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
-use super::head::{self, Judgement};
+use super::head::{self, JudgeProgress};
 use super::mode::{ChargeRequest, JudgeMode};
 use crate::gateway::{Gateway, LimitChain};
 use crate::reject::{Fault, Rejection};
@@ -128,7 +128,7 @@ pub(super) fn judge_call<'r>(
         Some(_) => judge_named(gateway, facts, mode, decisions, verdict),
         None => {
             let judged = head::judge(gateway, facts, mode, decisions, verdict)?;
-            debug_assert_eq!(judged, Judgement::Complete, "a call has no body to read");
+            debug_assert_eq!(judged, JudgeProgress::Complete, "a call has no body to read");
             Ok(())
         }
     }

@@ -29,7 +29,7 @@ use sluicegate_model::BodyUse;
 
 /// The progress of judging a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judgement {
+pub enum JudgeProgress {
     /// The request is judged, by its body too where a limit asks for that.
     Complete,
     /// The body must be read for this, and then the request is judged again.
@@ -49,7 +49,7 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     mode: &mut M,
     decisions: &mut Decisions,
     verdict: &mut Option<ChainVerdict<PendingStore<M::Chain>>>,
-) -> Result<Judgement, Rejection> {
+) -> Result<JudgeProgress, Rejection> {
     check_head(gateway, facts)?;
     locate_request(gateway, facts, mode)?;
     facts.access = gateway.access_for(facts.route()).map(|access| access.decide_access(facts.head.client.ip));
@@ -58,7 +58,7 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     }
     // A preflight costs nothing: without its answer the browser would not even send the request that is limited.
     if facts.is_preflight() {
-        return Ok(Judgement::Complete);
+        return Ok(JudgeProgress::Complete);
     }
     // Checked before tokens are verified: a rejection under overload must cost next to nothing.
     if !mode.try_count_in_flight(gateway) {
@@ -67,7 +67,7 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     if let Some(plan) = gateway.body_plan_for(facts.route())
         && let Some(body_use) = body_reading::awaits_body(gateway, plan, facts)?
     {
-        return Ok(Judgement::AwaitsBody(body_use));
+        return Ok(JudgeProgress::AwaitsBody(body_use));
     }
     identify_caller(gateway, facts).map_err(|DuplicateAccount| Fault::RepeatedKey)?;
     let (ip, now) = (facts.head.client.ip, facts.head.received);
@@ -78,7 +78,7 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     if facts.access == Some(AccessDecision::Bypassed) {
         prepare_forward(gateway, facts)?;
         check_pause(gateway, facts, mode)?;
-        return Ok(Judgement::Complete);
+        return Ok(JudgeProgress::Complete);
     }
     check_ban(gateway, facts, mode)?;
     // Prepared before the limits: a queue must not make room for a request that cannot be forwarded.
@@ -87,7 +87,7 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     assign_bandwidth(gateway, facts, mode)?;
     check_pause(gateway, facts, mode)?;
     judge_limits(gateway, facts, mode, decisions, verdict)?;
-    Ok(Judgement::Complete)
+    Ok(JudgeProgress::Complete)
 }
 
 /// Rejects framing that hyper accepts although two parsers might read it differently, and a head with too many fields.

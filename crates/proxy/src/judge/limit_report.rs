@@ -67,13 +67,13 @@ pub fn count_slots(state: &mut RequestState) {
 /// Records the waits of a request that has left its queues at `now`, each with the limit that made it wait. The limit
 /// of the longest one is the request's.
 pub fn record_stays(state: &mut RequestState, stays: &[QueueStay], now: Now) {
-    state.judgement.wait_ns = now.ns_since(state.judged);
+    state.judgement.wait_ns = now.ns_since(state.judged_at);
     count_slot_waits(state, stays);
     let limits = state.chain().chain.limits();
     let mut longest = None;
     for (index, stay) in stays.iter().enumerate() {
         let limit = limits[usize::from(stay.limit_index)].id;
-        let since = if index == 0 { state.judged } else { stay.since };
+        let since = if index == 0 { state.judged_at } else { stay.since };
         let left = stays.get(index + 1).map_or(now, |next| next.since);
         let wait_ns = left.ns_since(since);
         state.worker.gateway.metrics.observe_wait(state.worker.id, limit, wait_ns);

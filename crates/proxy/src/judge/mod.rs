@@ -37,6 +37,6 @@ pub use conclusion::translate_rejection;
 pub use demand::{Caller, ChargeFault, Exemption};
 pub use descriptors::{DescriptorTerms, JudgedDescriptor, MergedPlaces, give_back_hits};
 pub use facts::{BodyView, RequestFacts, RequestHead};
-pub use head::{Judgement, judge};
+pub use head::{JudgeProgress, judge};
 pub use mode::JudgeMode;
-pub use phases::{Admitted, Judged, LookedAt, Received, Rejected, look_at_descriptors};
+pub use phases::{Admitted, LookedAt, NextPhase, Received, Rejected, look_at_descriptors};

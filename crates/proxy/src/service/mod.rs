@@ -26,7 +26,7 @@ use crate::gateway::worker::{ClientConnection, Worker, WorkerThread};
 use crate::judge::conclusion::{self, RequestTexts};
 use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::RequestState;
-use crate::judge::{Admitted, Judged, Received, Rejected, limit_report};
+use crate::judge::{Admitted, NextPhase, Received, Rejected, limit_report};
 use crate::reject::Fault;
 use crate::service::calls::CallProtocol;
 use sluicegate_base::clock::Now;
@@ -141,11 +141,11 @@ where
     state.read_head(&inbound);
     match (Received { inbound, state }).judge() {
         // Over HTTP/2 even a rejection is pending: its deadlines must first know the task of its stream.
-        Judged::Reject(rejected) if stream_watch.is_none() => {
+        NextPhase::Reject(rejected) if stream_watch.is_none() => {
             ResponseFuture::Ready(Some(respond_rejected(rejected, completion)))
         }
         // The usual request: its future has no room for a wait.
-        Judged::Admit(admitted) => {
+        NextPhase::Admit(admitted) => {
             // Reserved first, so that the future is written in place and not copied into its box.
             let place = Box::new_uninit();
             let forwarding = forward_request(admitted, forward, completion, stream_watch);
@@ -219,8 +219,8 @@ fn respond_rejected(rejected: Rejected, completion: Completion) -> Response<Resp
     limit_report::log_dry_runs(&mut state);
     body::discard_body(&mut inbound.request);
     let marks_fallback = state.marks_fallback();
-    // A request that no location serves is charged.
-    state.read_final_status(response.status());
+    // Settled here too, because a request that no location serves is charged.
+    state.settle_by_final_status(response.status());
     let mut response = forward::local_response(response, state);
     if marks_fallback {
         response.headers_mut().insert(FALLBACK_HEADER, FALLBACK_VALUE);

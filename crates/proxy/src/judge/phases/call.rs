@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http_body::SizeHint;
 
-use super::{Admitted, Judged, Received, Rejected};
+use super::{NextPhase, Received};
 use crate::judge::call::{self, CallTerms, ChargeCall};
 use crate::judge::conclusion;
 use crate::judge::facts::{BodyView, RequestFacts, RequestHead};
@@ -15,16 +15,17 @@ use sluicegate_http::net::deadline::ticks_for;
 
 impl Received {
     /// Judges a call by the request that it describes.
-    pub fn judge_call(self, terms: &CallTerms) -> Judged {
+    pub fn judge_call(self, terms: &CallTerms) -> NextPhase {
         let Received { inbound, mut state } = self;
         let worker = state.worker.clone();
         let headers = inbound.request.headers();
         let token = match terms.limits {
             Some(_) => worker.state_claims(headers, &terms.stated.claims),
-            None => worker.read_token(headers, state.judged),
+            None => worker.read_token(headers, state.judged_at),
         };
         let places = terms.limits.as_ref().map(|limits| worker.gateway.calls.places_of(limits));
-        let head = RequestHead::of_inbound(&inbound, state.identity.client, terms.scheme, None, state.judged);
+        let head =
+            RequestHead::of_inbound(&inbound, state.identity.client, terms.scheme, None, state.judged_at);
         let mut facts = RequestFacts::new(head, SizeHint::with_exact(0), token.as_ref());
         facts.body_view = terms.stated.body.as_ref().map_or(BodyView::Absent, BodyView::Read);
         let mut verdict = None;
@@ -63,37 +64,5 @@ impl Received {
         };
         let conclusion = conclusion::conclude_rejection(&mut state, &facts.texts(), &rejection);
         Received { inbound, state }.apply_conclusion(conclusion)
-    }
-}
-
-impl Judged {
-    /// [`Judged::conclude`] for a call: boxed where it waits, because the future of each call is copied and most do
-    /// not.
-    ///
-    /// # Errors
-    /// As [`Judged::conclude`].
-    pub async fn conclude_call(self) -> Result<Admitted, Rejected> {
-        match self {
-            Judged::Admit(admitted) => Ok(admitted),
-            Judged::Reject(rejected) => Err(rejected),
-            waits => Box::pin(waits.conclude()).await,
-        }
-    }
-
-    /// Runs the phases until the request is admitted or rejected. If the client hangs up, the future never ends.
-    ///
-    /// # Errors
-    /// The rejection, with its response.
-    pub async fn conclude(mut self) -> Result<Admitted, Rejected> {
-        loop {
-            self = match self {
-                Judged::Admit(admitted) => return Ok(admitted),
-                Judged::Reject(rejected) => return Err(rejected),
-                Judged::ReadBody(reading) => reading.read_body().await,
-                Judged::AskStore(asking) => asking.ask_store().await,
-                Judged::Wait(waiting) => waiting.wait_for_turn().await,
-                Judged::Pause(paused) => paused.wait_out_pause().await,
-            };
-        }
     }
 }

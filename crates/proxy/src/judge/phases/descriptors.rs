@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Judged, Received};
+use super::{NextPhase, Received};
 use crate::judge::descriptors::{CallFindings, DescriptorTerms, MergedPlaces, judge_descriptors};
 use crate::judge::request_state::RequestState;
 use crate::reject::Rejection;
@@ -29,7 +29,7 @@ pub async fn look_at_descriptors(
     state: &mut RequestState,
     terms: &DescriptorTerms<'_>,
 ) -> Result<LookedAt, Rejection> {
-    let (worker, now) = (state.worker.clone(), state.judged);
+    let (worker, now) = (state.worker.clone(), state.judged_at);
     let (mut verdict, mut findings) = (None, CallFindings::default());
     let mut decisions = Decisions::new();
     let in_flight = &mut state.permits.in_flight;
@@ -53,7 +53,7 @@ pub async fn look_at_descriptors(
 
 impl Received {
     /// Judges the descriptors of a call. Returns also the places of its chain that an earlier place stands for.
-    pub fn judge_descriptors(self, terms: &DescriptorTerms<'_>) -> (Judged, MergedPlaces) {
+    pub fn judge_descriptors(self, terms: &DescriptorTerms<'_>) -> (NextPhase, MergedPlaces) {
         let Received { inbound, mut state } = self;
         let worker = state.worker.clone();
         worker.heavy_keys.begin_request();
@@ -61,7 +61,7 @@ impl Received {
         let route = worker.gateway.call_route();
         state.route = Some(route);
         let (mut verdict, mut findings) = (None, CallFindings::default());
-        let now = state.judged;
+        let now = state.judged_at;
         let RequestState { permits, judgement, .. } = &mut *state;
         let judged = judge_descriptors::<Charge>(
             &worker,

@@ -19,7 +19,7 @@ use http_body::Body;
 use super::body_reading;
 use super::conclusion::{self, Conclusion};
 use super::facts::{BodyView, RequestFacts, RequestHead};
-use super::head::{self, Judgement};
+use super::head::{self, JudgeProgress};
 use super::mode::ChargeRequest;
 use super::pushback::{self, PausePlace};
 use crate::judge::conclusion::RequestTexts;
@@ -45,7 +45,7 @@ pub struct Received {
 }
 
 /// The next phase of a request.
-pub enum Judged {
+pub enum NextPhase {
     /// The request may be forwarded.
     Admit(Admitted),
     /// The body has to be read first.
@@ -114,28 +114,29 @@ pub struct Paused {
 impl Received {
     /// Judges the request by its head.
     #[inline]
-    pub fn judge(self) -> Judged {
+    pub fn judge(self) -> NextPhase {
         self.judge_with(None)
     }
 
     /// Judges the request again, by the values of its body too.
     #[inline(never)]
-    fn judge_body(self, values: &BodyValues) -> Judged {
+    fn judge_body(self, values: &BodyValues) -> NextPhase {
         self.judge_with(Some(values))
     }
 
     /// Judges the request by its head and the values of its body; `None` = it was not read yet. A copy for each of
     /// both, because the first one must not pay for the second.
     #[inline(always)]
-    fn judge_with(self, values: Option<&BodyValues>) -> Judged {
+    fn judge_with(self, values: Option<&BodyValues>) -> NextPhase {
         let Received { mut inbound, mut state } = self;
         let worker = state.worker.clone();
-        let token = worker.read_token(inbound.request.headers(), state.judged);
+        let token = worker.read_token(inbound.request.headers(), state.judged_at);
         let selects_listeners = worker.gateway.locations.selects_listeners;
         let listener = if selects_listeners { state.connection.listener_name() } else { None };
         let listener = listener.as_ref().map(|name| name.as_str());
         let scheme = state.connection.scheme;
-        let head = RequestHead::of_inbound(&inbound, state.identity.client, scheme, listener, state.judged);
+        let head =
+            RequestHead::of_inbound(&inbound, state.identity.client, scheme, listener, state.judged_at);
         let body = inbound.request.body().size_hint();
         let mut facts = RequestFacts::new(head, body, token.as_ref());
         facts.body_view = values.map_or(BodyView::Unread, BodyView::Read);
@@ -152,17 +153,17 @@ impl Received {
         let starts_timeout = values.is_none();
         let rejection = match (judged, &verdict) {
             (Err(rejection), _) => rejection,
-            (Ok(Judgement::AwaitsBody(body_use)), _) => {
+            (Ok(JudgeProgress::AwaitsBody(body_use)), _) => {
                 return Received { inbound, state }.start_reading(body_use);
             }
-            (Ok(Judgement::Complete), Some(ChainVerdict::Reject(rejection))) => {
+            (Ok(JudgeProgress::Complete), Some(ChainVerdict::Reject(rejection))) => {
                 // The rates had accepted it, so the timeout runs.
                 if rejection.late && starts_timeout {
                     state.start_timeout();
                 }
                 conclusion::translate_counted(&state, rejection)
             }
-            (Ok(Judgement::Complete), _) => {
+            (Ok(JudgeProgress::Complete), _) => {
                 let route = facts.route_or_rejection();
                 (inbound.summary, inbound.target) = (summary, target);
                 if starts_timeout {
@@ -187,11 +188,11 @@ impl Received {
 
     /// The next phase of a request that awaits its body.
     #[cold]
-    fn start_reading(self, body_use: BodyUse) -> Judged {
+    fn start_reading(self, body_use: BodyUse) -> NextPhase {
         let state = &self.state;
         state.start_timeout();
         match state.worker.gateway.body_plan_for(state.route).cloned() {
-            Some(plan) => Judged::ReadBody(Box::new(ReadingBody { received: self, plan, body_use })),
+            Some(plan) => NextPhase::ReadBody(Box::new(ReadingBody { received: self, plan, body_use })),
             // Cannot fail: without a plan, no request awaits its body.
             None => unreachable!("a body is read by a plan"),
         }
@@ -204,7 +205,7 @@ impl Received {
         verdict: ChainVerdict<P>,
         route: Result<LocationId, Rejection>,
         max_wait_ns: u64,
-    ) -> Judged {
+    ) -> NextPhase {
         match verdict {
             ChainVerdict::Admit(permit) => {
                 self.state.hold_permit(permit);
@@ -213,14 +214,14 @@ impl Received {
             ChainVerdict::AskStore(pending) => {
                 self.state.keep_units();
                 let pending = pending.into();
-                Judged::AskStore(Box::new(AskingStore { received: self, pending, route, max_wait_ns }))
+                NextPhase::AskStore(Box::new(AskingStore { received: self, pending, route, max_wait_ns }))
             }
             ChainVerdict::Wait(queued) => {
                 limit_report::count_accepted(&self.state);
                 self.state.keep_units();
                 self.state.outcome.verdict = Verdict::Wait;
                 self.state.judgement.limit = Some(queued.limit().id);
-                Judged::Wait(Box::new(Waiting { received: self, queued, route }))
+                NextPhase::Wait(Box::new(Waiting { received: self, queued, route }))
             }
             ChainVerdict::Reject(rejection) => {
                 let rejection = conclusion::translate_counted(&self.state, &rejection);
@@ -231,7 +232,7 @@ impl Received {
 
     /// The limits admit the request at once; their permit is in its state.
     #[inline]
-    fn admit_by_limits(mut self, route: Result<LocationId, Rejection>) -> Judged {
+    fn admit_by_limits(mut self, route: Result<LocationId, Rejection>) -> NextPhase {
         limit_report::count_accepted(&self.state);
         limit_report::count_slots(&mut self.state);
         self.admit(route)
@@ -239,10 +240,10 @@ impl Received {
 
     /// The end of judging: the limits admit the request, and a location serves it or not.
     #[inline]
-    fn admit(mut self, route: Result<LocationId, Rejection>) -> Judged {
+    fn admit(mut self, route: Result<LocationId, Rejection>) -> NextPhase {
         match route {
             Ok(route) if self.state.permits.pause.is_some() => self.try_pass(route),
-            Ok(route) => Judged::Admit(Admitted { inbound: self.inbound, state: self.state, route }),
+            Ok(route) => NextPhase::Admit(Admitted { inbound: self.inbound, state: self.state, route }),
             Err(rejection) => {
                 // The charges stay: probing for locations costs as much as using one.
                 if let Some(permit) = &mut self.state.permits.chain {
@@ -255,17 +256,17 @@ impl Received {
 
     /// Lets the request pass to an upstream that may push back, unless it pauses.
     #[cold]
-    fn try_pass(self, route: LocationId) -> Judged {
+    fn try_pass(self, route: LocationId) -> NextPhase {
         let Received { inbound, state } = self;
         match pushback::try_pass(&state, route) {
-            Ok(None) => Judged::Admit(Admitted { inbound, state, route }),
+            Ok(None) => NextPhase::Admit(Admitted { inbound, state, route }),
             Ok(Some(pause)) => {
                 let gateway = &state.worker.gateway;
                 let waiting_size = || inbound.waiting_bytes();
                 match WaitingRequest::new(&gateway.load.waiting, &waiting_size).try_wait() {
                     Some(place) => {
                         let received = Received { inbound, state };
-                        Judged::Pause(Box::new(Paused { received, pause, _place: place, route }))
+                        NextPhase::Pause(Box::new(Paused { received, pause, _place: place, route }))
                     }
                     None => Received { inbound, state }.reject(&Fault::TooManyWaiting.into()),
                 }
@@ -276,7 +277,7 @@ impl Received {
 
     /// Rejects the request after its head was judged.
     #[cold]
-    fn reject(mut self, rejection: &Rejection) -> Judged {
+    fn reject(mut self, rejection: &Rejection) -> NextPhase {
         let conclusion = {
             let texts = RequestTexts::read_again(&self.inbound);
             conclusion::conclude_rejection(&mut self.state, &texts, rejection)
@@ -285,15 +286,49 @@ impl Received {
     }
 
     #[inline]
-    fn apply_conclusion(self, conclusion: Conclusion) -> Judged {
+    fn apply_conclusion(self, conclusion: Conclusion) -> NextPhase {
         let Received { inbound, state } = self;
         match conclusion {
-            Conclusion::Respond(response) => Judged::Reject(Rejected { response, inbound, state }),
+            Conclusion::Respond(response) => NextPhase::Reject(Rejected { response, inbound, state }),
             Conclusion::Degrade(route) => {
                 let mut received = Received { inbound, state };
                 pushback::redirect_to_degraded(&mut received.state);
                 received.admit(Ok(route))
             }
+        }
+    }
+}
+
+// === impl NextPhase ===
+
+impl NextPhase {
+    /// [`NextPhase::conclude`] for a call: boxed where it waits, because the future of each call is copied and most do
+    /// not.
+    ///
+    /// # Errors
+    /// As [`NextPhase::conclude`].
+    pub async fn conclude_call(self) -> Result<Admitted, Rejected> {
+        match self {
+            NextPhase::Admit(admitted) => Ok(admitted),
+            NextPhase::Reject(rejected) => Err(rejected),
+            waits => Box::pin(waits.conclude()).await,
+        }
+    }
+
+    /// Runs the phases until the request is admitted or rejected. If the client hangs up, the future never ends.
+    ///
+    /// # Errors
+    /// The rejection, with its response.
+    pub async fn conclude(mut self) -> Result<Admitted, Rejected> {
+        loop {
+            self = match self {
+                NextPhase::Admit(admitted) => return Ok(admitted),
+                NextPhase::Reject(rejected) => return Err(rejected),
+                NextPhase::ReadBody(reading) => reading.read_body().await,
+                NextPhase::AskStore(asking) => asking.ask_store().await,
+                NextPhase::Wait(waiting) => waiting.wait_for_turn().await,
+                NextPhase::Pause(paused) => paused.wait_out_pause().await,
+            };
         }
     }
 }
@@ -333,15 +368,15 @@ impl Admitted {
 
 impl ReadingBody {
     /// Reads the beginning of the body, and judges the request again.
-    pub async fn read_body(self) -> Judged {
+    pub async fn read_body(self) -> NextPhase {
         let ReadingBody { mut received, plan, body_use } = self;
         let read = body_reading::read_values(&received.state, &mut received.inbound, &plan, body_use).await;
-        received.state.judged = Now::read_clock();
+        received.state.judged_at = Now::read_clock();
         match read {
             Ok(values) => received.judge_body(&values),
             Err(fault) => {
                 let mut judged = received.reject(&fault.into());
-                if let Judged::Reject(Rejected { response, inbound, .. }) = &mut judged
+                if let NextPhase::Reject(Rejected { response, inbound, .. }) = &mut judged
                     && matches!(inbound.request.body(), RequestBody::Consumed)
                 {
                     // The rest of the body would be read as the next request.
@@ -357,7 +392,7 @@ impl ReadingBody {
 
 impl AskingStore {
     /// Asks the store about the limits that are counted there.
-    pub async fn ask_store(self) -> Judged {
+    pub async fn ask_store(self) -> NextPhase {
         let AskingStore { mut received, pending, route, max_wait_ns } = self;
         let worker = received.state.worker.clone();
         let mut undecided = Vec::new();

@@ -1,6 +1,6 @@
 //! The phases of a request that waits: for its turn, for its upstream, and for its slots.
 
-use super::{Admitted, Judged, Paused, Received, Waiting, note_fallbacks};
+use super::{Admitted, NextPhase, Paused, Received, Waiting, note_fallbacks};
 use crate::judge::pushback::{self, Waited};
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::judge::{conclusion, limit_report};
@@ -25,7 +25,7 @@ enum WaitEnd {
 impl Waiting {
     /// Waits for the request's turn in every queue, then for its slots. The body is not read meanwhile. If the client
     /// hangs up, the future never ends.
-    pub async fn wait_for_turn(self) -> Judged {
+    pub async fn wait_for_turn(self) -> NextPhase {
         let Waiting { mut received, mut queued, route } = self;
         let mut undecided = Vec::new();
         let location = route.as_ref().ok().copied();
@@ -43,7 +43,7 @@ impl Waiting {
                 state.hold_permit(queued.into_permit());
                 limit_report::count_slots(state);
                 let Received { inbound, state } = received;
-                Judged::Admit(Admitted { inbound, state, route })
+                NextPhase::Admit(Admitted { inbound, state, route })
             }
             (WaitEnd::Turn, Err(rejection)) => {
                 queued.keep_charges();
@@ -71,17 +71,17 @@ impl Waiting {
 
 impl Paused {
     /// Waits until the upstream takes the request. If the client hangs up, the future never ends.
-    pub async fn wait_out_pause(self) -> Judged {
+    pub async fn wait_out_pause(self) -> NextPhase {
         let Paused { mut received, pause, _place, route } = self;
         let passed = pushback::wait_out_pause(&received.state, pause).await;
         let state = &mut *received.state;
         let Some(passed) = passed else { return hang_up(state).await };
-        state.judgement.wait_ns = Now::read_clock().ns_since(state.judged);
+        state.judgement.wait_ns = Now::read_clock().ns_since(state.judged_at);
         state.outcome.verdict = Verdict::Wait;
         match passed {
             Ok(()) => {
                 let Received { inbound, state } = received;
-                Judged::Admit(Admitted { inbound, state, route })
+                NextPhase::Admit(Admitted { inbound, state, route })
             }
             Err(rejection) => received.reject(&rejection),
         }
@@ -115,7 +115,7 @@ async fn wait_in_queues(
 }
 
 /// Ends the task of a client that hung up at its next await; until then the request must have no response.
-async fn hang_up(state: &RequestState) -> Judged {
+async fn hang_up(state: &RequestState) -> NextPhase {
     state.watch.abort_now();
     std::future::pending().await
 }

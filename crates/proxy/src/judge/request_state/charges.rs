@@ -34,7 +34,7 @@ impl RequestState {
 
     /// The status of the final response is known: settles the charges that it decides.
     #[inline(always)]
-    pub fn read_final_status(&mut self, status: StatusCode) {
+    pub fn settle_by_final_status(&mut self, status: StatusCode) {
         if self.response.reading.is_some() {
             self.settle_by_status(status);
         }

@@ -53,7 +53,7 @@ pub struct RequestState {
     /// The moment at which its head was received.
     pub started: Now,
     /// The moment of its judgement: its start, unless its body was read first.
-    pub judged: Now,
+    pub judged_at: Now,
     /// The index of its location among the routes; `None` before one is found.
     pub route: Option<LocationId>,
     /// The limits that judge a call for descriptors; `None` = those of its route.
@@ -262,7 +262,7 @@ impl RequestState {
             connection: connection.clone(),
             watch,
             started,
-            judged: started,
+            judged_at: started,
             route: None,
             call_chain: None,
             identity: RequestIdentity {
@@ -414,7 +414,7 @@ impl RequestState {
 
     /// The end of its wait, or when it was judged.
     pub fn judged_until(&self) -> Now {
-        Now(self.judged.0.saturating_add(self.judgement.wait_ns))
+        Now(self.judged_at.0.saturating_add(self.judgement.wait_ns))
     }
 
     /// True if the response tells a trusted proxy that a fallback judged instead of the store.
@@ -478,7 +478,7 @@ impl Drop for RequestState {
         }
         if self.outcome.verdict == Verdict::Wait && self.judgement.wait_ns == 0 {
             // The client left before the request's turn.
-            self.judgement.wait_ns = ended.ns_since(self.judged);
+            self.judgement.wait_ns = ended.ns_since(self.judged_at);
         }
         if let Some(fields) = fields {
             self.write_log_line(&fields, ended);

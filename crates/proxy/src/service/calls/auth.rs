@@ -167,7 +167,7 @@ fn answer_refused(
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
     }
     // A request that no location serves is charged.
-    state.read_final_status(response.status());
+    state.settle_by_final_status(response.status());
     if !is_forbidden {
         return forward::local_response(response, state);
     }

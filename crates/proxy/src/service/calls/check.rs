@@ -14,7 +14,7 @@ use crate::forward::{self, ResponseBody};
 use crate::gateway::Gateway;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::{RequestState, Verdict};
-use crate::judge::{Judged, Received, limit_report};
+use crate::judge::{NextPhase, Received, limit_report};
 use crate::reject::Fault;
 use sluicegate_admission::chain::{self, RateDecision};
 use sluicegate_admission::leases::{LeasePlace, NoLease};
@@ -38,7 +38,7 @@ pub(super) fn prepare_check(body: &[u8], state: &RequestState) -> Result<(Descri
 
 /// Waits as far as the judged check accepts, and answers it.
 pub(super) async fn finish_check(
-    judged: Judged,
+    judged: NextPhase,
     place: Option<LeasePlace>,
     lease_for: Duration,
 ) -> Response<ResponseBody> {
@@ -55,7 +55,7 @@ pub(super) async fn finish_check(
 pub(super) fn judge_check(
     described: Described,
     mut state: Box<RequestState>,
-) -> Result<(Judged, Option<LeasePlace>), Box<Response<ResponseBody>>> {
+) -> Result<(NextPhase, Option<LeasePlace>), Box<Response<ResponseBody>>> {
     let Described { request, ip, terms } = described;
     let worker = state.worker.clone();
     let gateway = &worker.gateway;
@@ -78,7 +78,7 @@ pub(super) fn judge_check(
         None => gateway.chain_for(Some(route)).chain.limits().iter().any(|limit| may_hold(limit)),
     };
     let place = if may_hold_any {
-        match gateway.calls.leases.reserve_place(worker.id, state.judged) {
+        match gateway.calls.leases.reserve_place(worker.id, state.judged_at) {
             Ok(place) => Some(place),
             Err(why) => {
                 count_call(&state, CallResult::CheckFault);

@@ -112,7 +112,7 @@ pub async fn answer_check(
         }
     };
     let read = judge::read_call_body(&state, &mut inbound, BODY_MAX).await;
-    state.judged = Now::read_clock();
+    state.judged_at = Now::read_clock();
     let bytes = match read {
         Ok(bytes) => bytes,
         Err(fault) => {
@@ -190,7 +190,7 @@ fn answer_release(bytes: &[u8], state: &mut RequestState) -> Result<Response<Byt
     let lease = call_body::read_release(bytes)?;
     let worker = state.worker.clone();
     let leases = &worker.gateway.calls.leases;
-    if !lease.is_some_and(|lease| leases.release(lease, worker.id, state.judged)) {
+    if !lease.is_some_and(|lease| leases.release(lease, worker.id, state.judged_at)) {
         return Ok(refuse_unknown(state, CallResult::ReleaseUnknown));
     }
     count_call(state, CallResult::ReleaseDone);
@@ -201,7 +201,7 @@ fn answer_renewal(bytes: &[u8], state: &mut RequestState) -> Result<Response<Byt
     let (lease, span) = call_body::read_renewal(bytes)?;
     let worker = state.worker.clone();
     let leases = &worker.gateway.calls.leases;
-    if !lease.is_some_and(|lease| leases.renew(lease, span, state.judged)) {
+    if !lease.is_some_and(|lease| leases.renew(lease, span, state.judged_at)) {
         return Ok(refuse_unknown(state, CallResult::RenewUnknown));
     }
     count_call(state, CallResult::RenewDone);
@@ -212,7 +212,7 @@ fn answer_settlement(bytes: &[u8], state: &mut RequestState) -> Result<Response<
     let (lease, units) = call_body::read_settlement(bytes)?;
     let worker = state.worker.clone();
     let leases = &worker.gateway.calls.leases;
-    let settle = |lease: LeaseId| leases.settle(lease, &units, worker.id, state.judged);
+    let settle = |lease: LeaseId| leases.settle(lease, &units, worker.id, state.judged_at);
     match lease.ok_or(SettleFault::Unknown).and_then(settle) {
         Ok((settlements, goes_on)) => {
             count_call(state, CallResult::SettleDone);

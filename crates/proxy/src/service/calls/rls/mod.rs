@@ -146,7 +146,7 @@ async fn read_call(
     let deadline = CallDeadline::new(state.started, timeout.map_err(|fault| CallRefusal::bad(call, fault))?);
     deadline.watch_request(state);
     let read = judge::read_call_body(state, inbound, BODY_MAX).await;
-    state.judged = Now::read_clock();
+    state.judged_at = Now::read_clock();
     Ok((deadline, read.map_err(|fault| CallRefusal::of_body(call, fault))?))
 }
 

@@ -57,12 +57,13 @@ pub(super) async fn run_call(
     mut state: Box<RequestState>,
 ) -> (Box<RequestState>, Result<RateLimitResponse, CallRefusal>) {
     let worker = state.worker.clone();
-    if deadline.has_passed(state.judged) {
+    if deadline.has_passed(state.judged_at) {
         return (state, Err(late()));
     }
     let bad = |fault| CallRefusal::bad(RlsCall::ShouldRateLimit, fault);
-    let planned = CallPlan::new(request, &worker.gateway)
-        .and_then(|plan| PlannedParts::of_plan(&plan, &worker.gateway, deadline.max_wait_ns(state.judged)));
+    let planned = CallPlan::new(request, &worker.gateway).and_then(|plan| {
+        PlannedParts::of_plan(&plan, &worker.gateway, deadline.max_wait_ns(state.judged_at))
+    });
     let parts = match planned {
         Ok(parts) => parts,
         Err(fault) => return (state, Err(bad(fault))),
@@ -102,7 +103,7 @@ pub(super) async fn run_call(
         }
     }
     let given = match parts.given.as_deref() {
-        Some(part) => judge::give_back_hits(&worker, state.judged, &part.terms).map_err(refusal_of),
+        Some(part) => judge::give_back_hits(&worker, state.judged_at, &part.terms).map_err(refusal_of),
         None => Ok(()),
     };
     let given = match given {
