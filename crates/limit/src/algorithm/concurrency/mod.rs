@@ -14,38 +14,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 
-use super::adaptive::{Adaptive, SlotOutcome};
+use super::adaptive::Adaptive;
 use super::meter::{Locked, Meter, MeterParams, MeterSpec};
-use super::queue::{Wakers, waking};
-use crate::table::{CounterKey, TableEntry, TableParams};
+use super::queue::Wakers;
+use crate::table::{TableEntry, TableParams};
 use sluicegate_base::clock::Now;
 use sluicegate_model as model;
-use waiting::SlotQueues;
+pub(crate) use waiting::SlotQueues;
 pub use waiting::{SlotOutlook, SlotStep, SlotTurn, SlotWaiter};
 
 /// The parameters of a concurrency limit; slots in use mean the same under any of them.
 pub(crate) struct ConcurrencyParams {
-    max: SlotLimit,
+    pub(crate) max: SlotLimit,
     /// Units that may wait; 0 = none waits.
-    queue: u64,
+    pub(crate) queue: u64,
     /// The longest wait, in nanoseconds.
-    max_wait_ns: Option<u64>,
+    pub(crate) max_wait_ns: Option<u64>,
     /// The values of a key take turns, by `fair_by`.
     is_fair: bool,
     /// A dry run never waits: as many more requests in flight as the queue has room for count as waiting.
     dry_run: bool,
     /// The waiters of all keys.
-    waiting: Arc<AtomicUsize>,
+    pub(crate) waiting: Arc<AtomicUsize>,
 }
 
-enum SlotLimit {
+pub(crate) enum SlotLimit {
     Fixed(u64),
     Adaptive(Arc<Adaptive>),
 }
 
 /// Slots in use, or from [`WAITED`] on the place of the key's [`waiting::WaitedSlots`].
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ConcurrencyEntry(u32);
+pub(crate) struct ConcurrencyEntry(pub(crate) u32);
 
 /// Marks the entry of a key with waiters.
 const WAITED: u32 = 1 << 31;
@@ -109,12 +109,12 @@ impl ConcurrencyParams {
 
     /// The requests beyond the limit that count as waiting, because the limit does not make them wait.
     #[inline]
-    fn dry_queue(&self, unenforced: bool) -> u64 {
+    pub(crate) fn dry_queue(&self, unenforced: bool) -> u64 {
         if self.dry_run || unenforced { self.queue } else { 0 }
     }
 
     #[inline]
-    fn take_slots(
+    pub(crate) fn take_slots(
         &self,
         entry: &mut ConcurrencyEntry,
         slots: u64,
@@ -141,77 +141,13 @@ impl ConcurrencyParams {
 impl Meter<ConcurrencyParams> {
     /// The parameters in force in the table, or those of a view, for which nothing waits.
     #[inline]
-    fn params_here<'a>(&'a self, in_force: &'a ConcurrencyParams) -> &'a ConcurrencyParams {
+    pub(crate) fn params_here<'a>(&'a self, in_force: &'a ConcurrencyParams) -> &'a ConcurrencyParams {
         if self.is_view { &self.params } else { in_force }
-    }
-
-    /// Tells its slots from those of any other limit, also after a reload.
-    pub(crate) fn table_address(&self) -> usize {
-        Arc::as_ptr(&self.table).addr()
-    }
-
-    pub(crate) fn is_adaptive(&self) -> bool {
-        matches!(self.params.max, SlotLimit::Adaptive(_))
-    }
-
-    /// True if requests may wait for its slots.
-    pub(crate) fn has_queue(&self) -> bool {
-        self.params.queue > 0
     }
 
     /// Requests that wait, of all keys.
     pub(crate) fn waiter_count(&self) -> usize {
         self.params.waiting.load(Relaxed)
-    }
-
-    /// Records the upstream outcome of a request that holds a slot.
-    #[inline]
-    pub(crate) fn record_outcome(&self, outcome: SlotOutcome, now: Now) {
-        if let SlotLimit::Adaptive(adaptive) = &self.params.max
-            && adaptive.record_outcome(outcome, now)
-            && self.waiter_count() > 0
-        {
-            self.wake_heads();
-        }
-    }
-
-    /// Takes `slots` if they are free, else returns `None`. An unenforced key also takes those that it would have to
-    /// wait for.
-    #[inline]
-    pub(crate) fn acquire_slots(
-        &self,
-        key: &CounterKey,
-        slots: u64,
-        unenforced: bool,
-        now: Now,
-    ) -> Option<SlotGrant> {
-        self.table.update_entry(key, now, |entry, _, params, overflow| {
-            let params = self.params_here(params);
-            params.take_slots(entry, slots, params.dry_queue(unenforced), overflow)
-        })
-    }
-
-    pub(crate) fn slots_in_use(&self, key: &CounterKey) -> u64 {
-        self.table.peek_entry(key, |entry, queues, _| queues.read_entry(*entry).in_flight.into())
-    }
-
-    /// Gives slots back: they go to the waiters. `now` is called only if a request waits.
-    pub(crate) fn release_slots(
-        &self,
-        key: &CounterKey,
-        slots: u64,
-        overflow: bool,
-        now: impl FnOnce() -> Now,
-    ) {
-        waking(|wakers| {
-            self.table.update_existing(key, overflow, |entry, queues, params| {
-                if entry.has_waiters() {
-                    params.free_slots(entry, queues, slots, now(), wakers);
-                } else {
-                    entry.0 = u64::from(entry.0).saturating_sub(slots) as u32;
-                }
-            })
-        });
     }
 }
 
@@ -249,7 +185,7 @@ impl TableParams<ConcurrencyEntry> for ConcurrencyParams {
 
 impl SlotLimit {
     #[inline]
-    fn allowed_slots(&self) -> u64 {
+    pub(crate) fn allowed_slots(&self) -> u64 {
         match self {
             SlotLimit::Fixed(max) => *max,
             SlotLimit::Adaptive(adaptive) => adaptive.allowed_slots(),
@@ -261,7 +197,7 @@ impl SlotLimit {
 
 impl ConcurrencyEntry {
     #[inline]
-    fn has_waiters(self) -> bool {
+    pub(crate) fn has_waiters(self) -> bool {
         self.0 >= WAITED
     }
 }
