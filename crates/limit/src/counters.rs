@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::algorithm::concurrency::{ConcurrencyParams, SlotNumbers};
+use super::algorithm::concurrency::ConcurrencyParams;
 use super::algorithm::fixed_window::FixedWindowParams;
 use super::algorithm::leaky_bucket::{LeakyBucketParams, QueueNumbers};
 use super::algorithm::meter::{Meter, MeterParams, MeterSpec, SettleTerms};
@@ -192,9 +192,14 @@ impl Meters {
                 meters!(SlidingLog, before, spec, windows, SlidingLogParams::new)
             }
             Algorithm::Concurrency { .. } => {
-                let slots = config.algorithm_variants().filter_map(slot_numbers);
-                meters!(Concurrency, before, spec, slots, |numbers, spec| {
-                    ConcurrencyParams::new(numbers, config, spec)
+                let slots = config.algorithm_variants().filter_map(|numbers| match numbers {
+                    Algorithm::Concurrency { min, max, queue, max_wait } => {
+                        Some(((*min, *max), (*queue, *max_wait)))
+                    }
+                    _ => None,
+                });
+                meters!(Concurrency, before, spec, slots, |(slots, waits), spec| {
+                    ConcurrencyParams::new(slots, waits, config, spec)
                 })
             }
         }
@@ -234,9 +239,4 @@ impl Meters {
             }),
         }
     }
-}
-
-fn slot_numbers(numbers: &Algorithm) -> Option<SlotNumbers> {
-    let Algorithm::Concurrency { min, max, queue, max_wait } = numbers else { return None };
-    Some(SlotNumbers { min: *min, max: *max, queue: *queue, max_wait_ns: max_wait.map(duration_ns) })
 }

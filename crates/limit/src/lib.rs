@@ -40,6 +40,7 @@ use crate::table::CounterKey;
 pub use algorithm::adaptive::SlotOutcome;
 pub use algorithm::concurrency::{SlotGrant, SlotOutlook, SlotStep, SlotTurn, SlotWaiter};
 pub use algorithm::leaky_bucket::Turn;
+use algorithm::meter::MeterParams;
 use algorithm::queue;
 pub(crate) use algorithm::rate::ChargeMark;
 pub use counters::keys_max;
@@ -261,7 +262,7 @@ impl Limit {
     /// The greatest cost that can ever be accepted.
     #[inline]
     pub fn max_units(&self, rate: usize) -> u64 {
-        each!(&self.meters, meters => meters[rate].max_units())
+        each!(&self.meters, meters => meters[rate].params.max_units())
     }
 
     /// Units that fit when nothing is used.

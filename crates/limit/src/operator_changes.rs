@@ -7,6 +7,7 @@ use super::Limit;
 use super::counters::rated;
 use crate::table::{CounterKey, OwnEntry};
 use sluicegate_base::clock::Now;
+use sluicegate_base::labelled::labelled_enum;
 use sluicegate_model as model;
 
 /// The keys that are judged by other numbers.
@@ -30,13 +31,15 @@ pub struct KeyReset {
     pub waiting: u64,
 }
 
-/// Why the counters of a key are not reset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResetFault {
-    /// The limit counts requests in flight, which return their slots themselves.
-    Concurrency,
-    /// The table is full, and the key shares a counter with others.
-    SharedCounter,
+labelled_enum! {
+    /// Why the counters of a key are not reset.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ResetFault: sentence -> &'static str {
+        /// The limit counts requests in flight, which return their slots themselves.
+        Concurrency = "a concurrency limit counts requests in flight, and each returns its slots when it ends",
+        /// The table is full, and the key shares a counter with others.
+        SharedCounter = "the key shares a counter with others, because the table of the limit is full",
+    }
 }
 
 // === impl GrantedKeys ===
@@ -69,14 +72,7 @@ impl GrantedKeys {
 
 impl std::fmt::Display for ResetFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            ResetFault::Concurrency => {
-                "a concurrency limit counts requests in flight, and each returns its slots when it ends"
-            }
-            ResetFault::SharedCounter => {
-                "the key shares a counter with others, because the table of the limit is full"
-            }
-        })
+        f.write_str(self.sentence())
     }
 }
 

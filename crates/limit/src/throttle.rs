@@ -227,8 +227,7 @@ impl PersistentEntry for TatEntry {
         out.extend(self.0.to_le_bytes());
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, (): &mut ()) -> Option<TatEntry> {
-        let tat = u64::from_le_bytes(take_bytes(&mut bytes)?);
-        bytes.is_empty().then(|| TatEntry(shift.translate_ns(tat)))
+    fn decode_entry(bytes: &mut &[u8], shift: ClockShift, (): &mut ()) -> Option<TatEntry> {
+        Some(TatEntry(shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?))))
     }
 }

@@ -41,17 +41,15 @@ impl PersistentEntry for LastAnswer {
         out.extend({ self.remaining }.to_le_bytes());
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, (): &mut ()) -> Option<LastAnswer> {
-        let mut moment = || take_bytes(&mut bytes).map(|ns| shift.translate_ns(u64::from_le_bytes(ns)));
-        let (at, until, rejected_until, rejected_at) = (moment()?, moment()?, moment()?, moment()?);
-        let (rejected_cost, remaining) = (take_bytes(&mut bytes)?, take_bytes(&mut bytes)?);
-        bytes.is_empty().then_some(LastAnswer {
-            at,
-            until,
-            rejected_until,
-            rejected_at,
-            rejected_cost: u32::from_le_bytes(rejected_cost),
-            remaining: u32::from_le_bytes(remaining),
+    fn decode_entry(bytes: &mut &[u8], shift: ClockShift, (): &mut ()) -> Option<LastAnswer> {
+        let mut moment = || take_bytes(bytes).map(|ns| shift.translate_ns(u64::from_le_bytes(ns)));
+        Some(LastAnswer {
+            at: moment()?,
+            until: moment()?,
+            rejected_until: moment()?,
+            rejected_at: moment()?,
+            rejected_cost: u32::from_le_bytes(take_bytes(bytes)?),
+            remaining: u32::from_le_bytes(take_bytes(bytes)?),
             // The share may not have been restored with it, and seeding twice changes nothing.
             seeded: false,
         })

@@ -74,23 +74,29 @@ impl TableEntry for ClientRecord {
 
 impl PersistentEntry for ClientRecord {
     fn encode_entry(&self, pool: &StrikePool, out: &mut Vec<u8>) {
-        self.strikes.encode_into(pool, out);
+        // All strikes at the time of the oldest: no client is banned for detail that a snapshot lost.
+        let Strikes { newest, newest_count, older_count, first, .. } = self.strikes;
+        let oldest = (first as usize).checked_sub(1).and_then(|index| pool.times.get(index));
+        out.extend(oldest.map_or(newest, |time| time.at).to_le_bytes());
+        out.extend((older_count + newest_count).to_le_bytes());
         out.extend(self.banned_until.to_le_bytes());
         out.extend(self.idle_at.to_le_bytes());
         out.extend(self.repeats.to_le_bytes());
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut StrikePool) -> Option<ClientRecord> {
-        let strikes = Strikes::decode_from(&mut bytes, shift)?;
-        let banned_until = u64::from_le_bytes(take_bytes(&mut bytes)?);
+    fn decode_entry(bytes: &mut &[u8], shift: ClockShift, _: &mut StrikePool) -> Option<ClientRecord> {
+        let newest = shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?));
+        let newest_count = u32::from_le_bytes(take_bytes(bytes)?);
+        let banned_until = u64::from_le_bytes(take_bytes(bytes)?);
         let record = ClientRecord {
-            strikes,
+            strikes: Strikes { newest, newest_count, ..Strikes::default() },
             // 0 means that there was no ban, so no time may become 0.
             banned_until: if banned_until == 0 { 0 } else { shift.translate_ns(banned_until).max(1) },
-            idle_at: shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?)),
-            repeats: u32::from_le_bytes(take_bytes(&mut bytes)?),
+            idle_at: shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?)),
+            repeats: u32::from_le_bytes(take_bytes(bytes)?),
         };
-        bytes.is_empty().then_some(record)
+        // Far more than any ban needs, with room to add as many again.
+        (newest_count <= 1 << 30).then_some(record)
     }
 }
 
@@ -117,20 +123,6 @@ impl Strikes {
     pub(super) fn clear(&mut self, pool: &mut StrikePool) {
         pool.release_times(self.first, self.last);
         *self = Strikes::default();
-    }
-
-    /// Encodes all strikes at the time of the oldest: no client is banned for detail that a snapshot lost.
-    pub(super) fn encode_into(&self, pool: &StrikePool, out: &mut Vec<u8>) {
-        let oldest = (self.first as usize).checked_sub(1).and_then(|index| pool.times.get(index));
-        out.extend(oldest.map_or(self.newest, |time| time.at).to_le_bytes());
-        out.extend((self.older_count + self.newest_count).to_le_bytes());
-    }
-
-    pub(super) fn decode_from(bytes: &mut &[u8], shift: ClockShift) -> Option<Strikes> {
-        let newest = shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?));
-        let newest_count = u32::from_le_bytes(take_bytes(bytes)?);
-        // Far more than any ban needs, with room to add as many again.
-        (newest_count <= 1 << 30).then_some(Strikes { newest, newest_count, ..Strikes::default() })
     }
 
     fn expire_old(&mut self, now: Now, period_ns: u64, pool: &mut StrikePool) {

@@ -216,10 +216,9 @@ impl PersistentEntry for FixedWindowEntry {
         out.extend({ self.used }.to_le_bytes());
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ShardCharges) -> Option<FixedWindowEntry> {
-        let ends = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
-        let used = u64::from_le_bytes(take_bytes(&mut bytes)?);
-        bytes.is_empty().then_some(FixedWindowEntry { ends, used })
+    fn decode_entry(bytes: &mut &[u8], shift: ClockShift, _: &mut ShardCharges) -> Option<FixedWindowEntry> {
+        let ends = shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?));
+        Some(FixedWindowEntry { ends, used: u64::from_le_bytes(take_bytes(bytes)?) })
     }
 }
 

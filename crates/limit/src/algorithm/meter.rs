@@ -106,11 +106,6 @@ impl<N: MeterParams> Meter<N> {
         let table = spec.counted_by.or(spec.previous).map_or_else(fresh, |known| known.table.clone());
         Meter { params, is_view: spec.counted_by.is_some(), table }
     }
-
-    #[inline]
-    pub(crate) fn max_units(&self) -> u64 {
-        self.params.max_units()
-    }
 }
 
 impl<N: RateParams> Meter<N> {

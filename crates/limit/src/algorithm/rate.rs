@@ -7,6 +7,7 @@
 use super::open_charges::ShardCharges;
 use crate::table::TableEntry;
 use crate::table::persistent::{PersistentEntry, take_bytes};
+use crate::{Decision, LimitOutcome};
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::Rate;
 
@@ -53,17 +54,6 @@ pub struct ChargeMark {
     refunded: u32,
 }
 
-/// The room left in a bucket.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RemainingUnits {
-    /// Units that fit now.
-    pub remaining: u64,
-    /// Nanoseconds until one more unit fits; 0 = now.
-    pub reset_ns: u64,
-    /// Nanoseconds until nothing is used.
-    pub full_ns: u64,
-}
-
 // === impl Level ===
 
 impl Level {
@@ -78,16 +68,6 @@ impl Level {
     pub(crate) fn record_departure(&mut self, at_ns: u64, ahead_ns: u64) -> ChargeMark {
         self.last_ns = at_ns.max(self.last_ns);
         self.mark_charge(at_ns, ahead_ns)
-    }
-
-    /// Decodes the first bytes as [`Level::encode_entry`] appended them.
-    pub(crate) fn decode_level(bytes: &mut &[u8], shift: ClockShift) -> Option<Level> {
-        Some(Level {
-            tat_ns: shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?)),
-            last_ns: shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?)),
-            tat_frac: u32::from_le_bytes(take_bytes(bytes)?),
-            refunded: 0,
-        })
     }
 
     #[inline]
@@ -113,9 +93,13 @@ impl PersistentEntry for Level {
         out.extend({ self.tat_frac }.to_le_bytes());
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ShardCharges) -> Option<Level> {
-        let level = Level::decode_level(&mut bytes, shift)?;
-        bytes.is_empty().then_some(level)
+    fn decode_entry(bytes: &mut &[u8], shift: ClockShift, _: &mut ShardCharges) -> Option<Level> {
+        Some(Level {
+            tat_ns: shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?)),
+            last_ns: shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?)),
+            tat_frac: u32::from_le_bytes(take_bytes(bytes)?),
+            refunded: 0,
+        })
     }
 }
 
@@ -272,15 +256,16 @@ impl TickRate {
         level.last_ns = now.0;
     }
 
-    /// The room left in a bucket that is `depth` ticks deep.
+    /// The decision on no further units of a bucket that is `depth` ticks deep: the room left.
     #[inline]
-    pub(crate) fn remaining_units(&self, depth: u128, backlog: u128) -> RemainingUnits {
+    pub(crate) fn remaining_units(&self, depth: u128, backlog: u128) -> Decision {
         let remaining = self.whole_units(depth.saturating_sub(backlog));
         let reset_ns = match remaining {
             0 => self.ticks_to_ns((backlog + u128::from(self.unit)).saturating_sub(depth)),
             _ => 0,
         };
-        RemainingUnits { remaining, reset_ns, full_ns: self.ticks_to_ns(backlog) }
+        let (outcome, full_ns) = (LimitOutcome::Admit, self.ticks_to_ns(backlog));
+        Decision { outcome, remaining, reset_ns, retry_after_ns: 0, wait_ns: 0, full_ns }
     }
 
     /// Whole units in `ticks`.

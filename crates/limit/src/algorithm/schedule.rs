@@ -1,7 +1,8 @@
 //! The interface between a bucket and its rate: how long units take, and how charges and refunds change the usage.
 
 use super::open_charges::ShardCharges;
-use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
+use super::rate::{ChargeMark, Level, TickRate};
+use crate::Decision;
 use crate::table::TableEntry;
 use sluicegate_base::clock::Now;
 
@@ -38,9 +39,9 @@ pub(crate) trait Schedule: PartialEq + Clone {
     /// Converts the usage beside the level from the schedule `before`, as of `now`; the level is not yet converted.
     fn convert_usage(&self, used: &mut Self::Used, before: &Self, now: Now);
 
-    /// The room left in a bucket that is `depth` ticks deep at the full rate: one more unit fits as long as the
-    /// backlog leaves room for one at that rate.
-    fn remaining_units(&self, used: &Self::Used, now: Now, depth: u128, backlog: u128) -> RemainingUnits;
+    /// The decision on no further units of a bucket that is `depth` ticks deep at the full rate: one more unit fits as
+    /// long as the backlog leaves room for one at that rate.
+    fn remaining_units(&self, used: &Self::Used, now: Now, depth: u128, backlog: u128) -> Decision;
 }
 
 /// The usage of one key.
@@ -113,7 +114,7 @@ impl Schedule for TickRate {
     fn convert_usage(&self, _: &mut Level, _: &TickRate, _: Now) {}
 
     #[inline]
-    fn remaining_units(&self, _: &Level, _: Now, depth: u128, backlog: u128) -> RemainingUnits {
+    fn remaining_units(&self, _: &Level, _: Now, depth: u128, backlog: u128) -> Decision {
         TickRate::remaining_units(self, depth, backlog)
     }
 }

@@ -10,8 +10,9 @@
 //! however they are divided; no unit takes less than T, so a warm limit is never faster.
 
 use super::open_charges::ShardCharges;
-use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
+use super::rate::{ChargeMark, Level, TickRate};
 use super::schedule::{BucketUsage, Schedule, greatest_where};
+use crate::Decision;
 use crate::table::TableEntry;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use sluicegate_base::clock::{ClockShift, Now};
@@ -154,20 +155,13 @@ impl Schedule for WarmUpRate {
         self.set_heat(used, climbed.saturating_add(beyond).min(HEAT_MAX));
     }
 
-    fn remaining_units(&self, used: &WarmLevel, now: Now, depth: u128, backlog: u128) -> RemainingUnits {
+    fn remaining_units(&self, used: &WarmLevel, now: Now, depth: u128, backlog: u128) -> Decision {
+        // No more units fit than at the full rate.
+        let room = self.tick_rate.remaining_units(depth, backlog);
         let unit = u128::from(self.tick_rate.unit_ticks());
-        let full_ns = self.tick_rate.ticks_to_ns(backlog);
-        let Some(ahead) = depth.saturating_sub(unit).checked_sub(backlog) else {
-            return RemainingUnits {
-                remaining: 0,
-                reset_ns: self.tick_rate.ticks_to_ns((backlog + unit).saturating_sub(depth)),
-                full_ns,
-            };
-        };
-        // Above the number of units that fit at the full rate.
-        let exceeds = u64::try_from(ahead / unit).unwrap_or(u64::MAX).saturating_add(2);
+        let Some(ahead) = depth.saturating_sub(unit).checked_sub(backlog) else { return room };
         let fits = |units: u64| self.next_ticks(used, now, units - 1) <= ahead;
-        RemainingUnits { remaining: greatest_where(1, exceeds, fits), reset_ns: 0, full_ns }
+        Decision { remaining: greatest_where(1, room.remaining.saturating_add(1), fits), ..room }
     }
 }
 
@@ -199,12 +193,10 @@ impl PersistentEntry for WarmLevel {
         out.extend({ self.cools_ns }.to_le_bytes());
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ShardCharges) -> Option<WarmLevel> {
-        let used = WarmLevel {
-            level: Level::decode_level(&mut bytes, shift)?,
-            heat: u128::from_le_bytes(take_bytes(&mut bytes)?),
-            cools_ns: u64::from_le_bytes(take_bytes(&mut bytes)?),
-        };
-        (bytes.is_empty() && { used.heat } <= HEAT_MAX).then_some(used)
+    fn decode_entry(bytes: &mut &[u8], shift: ClockShift, charges: &mut ShardCharges) -> Option<WarmLevel> {
+        let level = Level::decode_entry(bytes, shift, charges)?;
+        let heat = u128::from_le_bytes(take_bytes(bytes)?);
+        let cools_ns = u64::from_le_bytes(take_bytes(bytes)?);
+        (heat <= HEAT_MAX).then_some(WarmLevel { level, heat, cools_ns })
     }
 }

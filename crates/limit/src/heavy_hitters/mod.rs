@@ -251,20 +251,14 @@ impl<L> Default for ItemCounts<L> {
 impl<L> ItemCounts<L> {
     /// The sum of several summaries: counts of equal ids add up, and so do the errors.
     pub fn merge_all(parts: impl IntoIterator<Item = ItemCounts<L>>) -> ItemCounts<L> {
-        let mut merged = ItemCounts::default();
-        let mut positions: HashMap<u128, usize> = HashMap::new();
+        let (mut merged, mut positions) = (ItemCounts::default(), HashMap::new());
         for part in parts {
             merged.error += part.error;
             for item in part.items {
-                match positions.get(&item.id) {
-                    Some(&known) => {
-                        let known: &mut ItemCount<L> = &mut merged.items[known];
-                        known.count += item.count;
-                    }
-                    None => {
-                        positions.insert(item.id, merged.items.len());
-                        merged.items.push(item);
-                    }
+                let position = *positions.entry(item.id).or_insert(merged.items.len());
+                match merged.items.get_mut(position) {
+                    Some(known) => known.count += item.count,
+                    None => merged.items.push(item),
                 }
             }
         }

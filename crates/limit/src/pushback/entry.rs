@@ -1,6 +1,6 @@
 //! The state of one key: its last pause, the pace after it, and the requests that wait.
 
-use super::pace::{LastPause, Pace};
+use super::pace::Pace;
 use crate::algorithm::queue::{NO_NODE, ShardQueues, Wakers};
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{CounterKey, TableEntry};
@@ -100,19 +100,17 @@ impl PersistentEntry for PushbackEntry {
         self.pace.encode_pace(out);
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ShardQueues) -> Option<PushbackEntry> {
+    fn decode_entry(bytes: &mut &[u8], shift: ClockShift, _: &mut ShardQueues) -> Option<PushbackEntry> {
         let fresh = PushbackEntry::default();
         if bytes.is_empty() {
             return Some(fresh);
         }
-        let bytes = &mut bytes;
         let moment = |bytes: &mut &[u8]| Some(shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?)));
         let [began, until, next_due] = [moment(bytes)?, moment(bytes)?, moment(bytes)?];
         let status = u16::from_le_bytes(take_bytes(bytes)?);
         let passed_since = u32::from_le_bytes(take_bytes(bytes)?);
         let pace = Pace::decode_pace(bytes)?;
-        let is_whole = bytes.is_empty();
-        is_whole.then_some(PushbackEntry { began, until, next_due, status, passed_since, pace, ..fresh })
+        Some(PushbackEntry { began, until, next_due, status, passed_since, pace, ..fresh })
     }
 }
 
@@ -211,12 +209,11 @@ impl PushbackEntry {
         if !is_known {
             self.pace = match self.remembers_pause(now) {
                 false => Pace::after_pause(self.passed_last_second(now)),
-                true => Pace::after_repeated_pause(LastPause {
-                    pace: self.pace,
-                    passed: u64::from(self.passed_since),
-                    began_ns: now.0.saturating_sub(self.began),
-                    ended_ns: now.0.saturating_sub(self.until),
-                }),
+                true => self.pace.after_repeated_pause(
+                    self.passed_since.into(),
+                    now.0.saturating_sub(self.began),
+                    now.0.saturating_sub(self.until),
+                ),
             };
             (self.began, self.passed_since, self.status) = (now.0, 0, status);
         }

@@ -28,17 +28,6 @@ pub(super) struct Pace {
     is_repeated: bool,
 }
 
-/// The events between the start of the last pause and a new one.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LastPause {
-    pub pace: Pace,
-    /// Requests that passed since.
-    pub passed: u64,
-    /// Time since it began, and since it ended, ns.
-    pub began_ns: u64,
-    pub ended_ns: u64,
-}
-
 // === impl Pace ===
 
 impl Pace {
@@ -48,12 +37,13 @@ impl Pace {
         Pace { whole_ns, peak_ns: whole_ns, is_repeated: false }
     }
 
-    /// The pace after a pause that soon follows another. The upstream took `passed` requests in a time that lies
-    /// between that with the last pause and that without: the middle of both rates is the estimate.
-    pub(super) fn after_repeated_pause(last: LastPause) -> Pace {
-        let (with, without) = (u128::from(last.began_ns.max(1)), u128::from(last.ended_ns.max(CLIMB_NS)));
-        let whole = 2 * with * without / ((with + without) * u128::from(last.passed.max(1)));
-        let Pace { whole_ns, peak_ns, .. } = last.pace;
+    /// The pace after a pause that soon follows the one before this pace, which began and ended so long ago. The
+    /// upstream took `passed` requests in a time that lies between that with the last pause and that without: the
+    /// middle of both rates is the estimate.
+    pub(super) fn after_repeated_pause(self, passed: u64, began_ns: u64, ended_ns: u64) -> Pace {
+        let (with, without) = (u128::from(began_ns.max(1)), u128::from(ended_ns.max(CLIMB_NS)));
+        let whole = 2 * with * without / ((with + without) * u128::from(passed.max(1)));
+        let Pace { whole_ns, peak_ns, .. } = self;
         let slowest = whole_ns.saturating_mul(REDUCTION_MAX).min(INTERVAL_MAX_NS);
         let whole = u64::try_from(whole).unwrap_or(u64::MAX).min(slowest).max(peak_ns);
         Pace { whole_ns: whole, peak_ns, is_repeated: true }

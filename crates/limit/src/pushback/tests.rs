@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::pace::{LastPause, Pace};
+use super::pace::Pace;
 use super::*;
 use crate::table::persistent::PersistentEntry;
 use sluicegate_base::clock::ClockShift;
@@ -119,7 +119,7 @@ fn rate_at(pace: &Pace, since: u64) -> u64 {
 fn a_repeated_pause_lowers_the_whole_and_it_grows_back() {
     let repeated = |passed| {
         let pace = Pace::after_pause(400);
-        Pace::after_repeated_pause(LastPause { pace, passed, began_ns: 3 * SECOND, ended_ns: 2 * SECOND })
+        pace.after_repeated_pause(passed, 3 * SECOND, 2 * SECOND)
     };
     // 720 in three seconds are 240/s, and in the two without the pause 360/s: 288/s have the middle interval.
     let pace = repeated(720);
@@ -201,7 +201,10 @@ fn another_process_takes_over_pauses_and_their_pace() {
     let bytes = encoded(&before);
     // Its clock is ten seconds behind, and the hand-over took half a second.
     let shift = ClockShift::new(Now(T0 + SECOND), SECOND / 2, Now(T0 - 9 * SECOND + SECOND / 2));
-    let restore = |bytes: &[u8]| PushbackEntry::decode_entry(bytes, shift, &mut Default::default());
+    let restore = |mut bytes: &[u8]| {
+        let entry = PushbackEntry::decode_entry(&mut bytes, shift, &mut Default::default());
+        entry.filter(|_| bytes.is_empty())
+    };
     let entry = restore(&bytes).unwrap();
     after.table.update_entry(&KEY, Now(T0 - 9 * SECOND), |own, _, (), _| *own = entry);
     after.count_restored();

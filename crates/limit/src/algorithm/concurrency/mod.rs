@@ -13,12 +13,13 @@ mod waiting;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
+use std::time::Duration;
 
 use super::adaptive::Adaptive;
 use super::meter::{Locked, Meter, MeterParams, MeterSpec};
 use super::queue::Wakers;
 use crate::table::{TableEntry, TableParams};
-use sluicegate_base::clock::Now;
+use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_model as model;
 pub(crate) use waiting::SlotQueues;
 pub use waiting::{SlotOutlook, SlotStep, SlotTurn, SlotWaiter};
@@ -53,16 +54,6 @@ const WAITED: u32 = 1 << 31;
 /// The most slots of a key, so that an entry with waiters reads as full.
 const SLOTS_MAX: u32 = WAITED - 1;
 
-/// The numbers of a concurrency limit.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SlotNumbers {
-    /// The lower bound of a limit that adapts; `max` is the upper one.
-    pub min: Option<u32>,
-    pub max: u32,
-    pub queue: u64,
-    pub max_wait_ns: Option<u64>,
-}
-
 /// Slots that a request has taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotGrant {
@@ -75,12 +66,13 @@ pub struct SlotGrant {
 // === impl ConcurrencyParams ===
 
 impl ConcurrencyParams {
+    /// `min`: the lower bound of a limit that adapts; `max` is the upper one.
     pub(crate) fn new(
-        numbers: SlotNumbers,
+        (min, max): (Option<u32>, u32),
+        (queue, max_wait): (u64, Option<Duration>),
         config: &model::LimitConfig,
         spec: &MeterSpec<'_, ConcurrencyParams>,
     ) -> ConcurrencyParams {
-        let SlotNumbers { min, max, queue, max_wait_ns } = numbers;
         let max = match min {
             None => SlotLimit::Fixed(max.min(SLOTS_MAX).into()),
             Some(min) => {
@@ -92,7 +84,7 @@ impl ConcurrencyParams {
         ConcurrencyParams {
             max,
             queue,
-            max_wait_ns,
+            max_wait_ns: max_wait.map(duration_ns),
             is_fair: !config.fair_by.is_empty(),
             dry_run: config.dry_run,
             waiting: spec.previous.map(|previous| previous.params.waiting.clone()).unwrap_or_default(),

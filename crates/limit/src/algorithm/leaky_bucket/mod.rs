@@ -218,7 +218,7 @@ impl<U: BucketUsage + PersistentEntry> PersistentEntry for LeakyBucketEntry<U> {
     }
 
     fn decode_entry(
-        bytes: &[u8],
+        bytes: &mut &[u8],
         shift: ClockShift,
         queues: &mut ShardQueues,
     ) -> Option<LeakyBucketEntry<U>> {

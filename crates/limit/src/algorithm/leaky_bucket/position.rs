@@ -2,7 +2,6 @@
 
 use super::{LeakyBucketEntry, LeakyBucketParams};
 use crate::algorithm::queue::{NO_NODE, NewestWaiter, ShardQueues};
-use crate::algorithm::rate::RemainingUnits;
 use crate::algorithm::schedule::{Schedule, greatest_where};
 use crate::{Decision, LimitOutcome};
 use sluicegate_base::clock::Now;
@@ -131,13 +130,12 @@ impl<S: Schedule> BucketState<'_, S> {
             Ok(ticks) => (LimitOutcome::Wait, tick_rate.ticks_to_ns(ticks).saturating_add(behind_ns), 0),
             Err(ticks) => (LimitOutcome::Reject, 0, tick_rate.ticks_to_ns(ticks).saturating_add(behind_ns)),
         };
-        let RemainingUnits { remaining, reset_ns, full_ns } = self.remaining_units();
-        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns, full_ns }
+        Decision { outcome, retry_after_ns, wait_ns, ..self.remaining_units() }
     }
 
-    /// The room left.
+    /// The decision on no further units: the room left.
     #[inline]
-    fn remaining_units(&self) -> RemainingUnits {
+    fn remaining_units(&self) -> Decision {
         let BucketState { params, entry, backlog, .. } = self;
         let room_within =
             |depth: u128| params.schedule.remaining_units(&entry.used, self.present, depth, *backlog);
@@ -149,7 +147,7 @@ impl<S: Schedule> BucketState<'_, S> {
         let queue_room = params.queue.saturating_sub(self.units_waiting());
         let remaining = in_time.remaining.min(at_once.saturating_add(queue_room));
         let reset = self.wait_behind_all().err().filter(|_| remaining == 0).unwrap_or_default();
-        RemainingUnits { remaining, reset_ns: params.schedule.tick_rate().ticks_to_ns(reset), ..in_time }
+        Decision { remaining, reset_ns: params.schedule.tick_rate().ticks_to_ns(reset), ..in_time }
     }
 
     /// Units that wait; in a dry run, units that would wait.

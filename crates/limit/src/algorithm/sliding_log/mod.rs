@@ -335,14 +335,14 @@ impl PersistentEntry for SlidingLogEntry {
         }
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, rings: &mut LogRings) -> Option<SlidingLogEntry> {
-        let until = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
-        let used = u32::from_le_bytes(take_bytes(&mut bytes)?);
+    fn decode_entry(bytes: &mut &[u8], shift: ClockShift, rings: &mut LogRings) -> Option<SlidingLogEntry> {
+        let until = shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?));
+        let used = u32::from_le_bytes(take_bytes(bytes)?);
         let mut ring = VecDeque::with_capacity((bytes.len() / size_of::<ChargeRun>()).max(RING_FIRST));
         let (mut before, mut sum) = (0, 0_u32);
         while !bytes.is_empty() {
-            let at = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
-            let units = u32::from_le_bytes(take_bytes(&mut bytes)?);
+            let at = shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?));
+            let units = u32::from_le_bytes(take_bytes(bytes)?);
             sum = sum.checked_add(units)?;
             if at < before || units == 0 {
                 return None;

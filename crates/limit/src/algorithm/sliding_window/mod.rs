@@ -195,19 +195,19 @@ impl<const COUNTS: usize> PersistentEntry for SlidingWindowEntry<COUNTS> {
     }
 
     fn decode_entry(
-        mut bytes: &[u8],
+        bytes: &mut &[u8],
         shift: ClockShift,
         _: &mut ShardCharges,
     ) -> Option<SlidingWindowEntry<COUNTS>> {
-        let until = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
+        let until = shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?));
         let mut units = [0; COUNTS];
         for units in &mut units {
-            *units = u32::from_le_bytes(take_bytes(&mut bytes)?);
+            *units = u32::from_le_bytes(take_bytes(bytes)?);
         }
         // More units than 32 bits hold were never admitted.
         let is_valid = units.iter().map(|&units| u64::from(units)).sum::<u64>() <= u32::MAX.into();
         let until = [until as u32, (until >> 32) as u32];
-        (bytes.is_empty() && is_valid).then_some(SlidingWindowEntry { until, units })
+        is_valid.then_some(SlidingWindowEntry { until, units })
     }
 }
 

@@ -24,7 +24,6 @@ use governor::{Quota, RateLimiter};
 use super::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams, SettleTerms};
 use super::open_charges::{ChargedSpan, ShardCharges};
 use super::queue::NO_NODE;
-use super::rate::RemainingUnits;
 use super::schedule::{BucketUsage, Schedule};
 use crate::table::{TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
@@ -49,13 +48,9 @@ pub(crate) struct TokenBucketParams<S> {
     settle_terms: SettleTerms,
 }
 
-type Governor = RateLimiter<BacklogTicks, BacklogStore, ZeroClock, NoOpMiddleware<Nanos>>;
+type Governor = RateLimiter<u64, BacklogStore, ZeroClock, NoOpMiddleware<Nanos>>;
 
-/// The backlog that governor judges, in ticks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct BacklogTicks(u64);
-
-/// A store without state: it returns the backlog that governor passed as the key.
+/// A store without state: it returns the backlog in ticks that governor passed as the key.
 #[derive(Debug)]
 struct BacklogStore;
 
@@ -109,7 +104,7 @@ impl<S: Schedule> TokenBucketParams<S> {
         }
         let ahead = (backlog + others).saturating_sub(self.beyond);
         let judged = ahead.min(GOVERNOR_TICKS_MAX.into());
-        match self.governor.check_key(&BacklogTicks(judged as u64)) {
+        match self.governor.check_key(&(judged as u64)) {
             Ok(()) => Ok(()),
             Err(until) => Err(u128::from(until.earliest_possible().as_u64()) + (ahead - judged)),
         }
@@ -156,8 +151,7 @@ impl<S: Schedule> TokenBucketParams<S> {
                 (LimitOutcome::Reject, self.schedule.tick_rate().ticks_to_ns(ticks).saturating_add(behind_ns))
             }
         };
-        let RemainingUnits { remaining, reset_ns, full_ns } = room;
-        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
+        Decision { outcome, retry_after_ns, ..room }
     }
 }
 
@@ -253,14 +247,14 @@ impl<S: Schedule> TableParams<S::Used> for TokenBucketParams<S> {
 // === impl BacklogStore ===
 
 impl StateStore for BacklogStore {
-    type Key = BacklogTicks;
+    type Key = u64;
 
     #[inline]
-    fn measure_and_replace<T, F, E>(&self, key: &BacklogTicks, step: F) -> Result<T, E>
+    fn measure_and_replace<T, F, E>(&self, key: &u64, step: F) -> Result<T, E>
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
-        step(Some(Nanos::from(key.0))).map(|(answer, _)| answer)
+        step(Some(Nanos::from(*key))).map(|(answer, _)| answer)
     }
 }
 

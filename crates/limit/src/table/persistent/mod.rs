@@ -10,7 +10,7 @@ use sluicegate_base::clock::{ClockShift, Now};
 /// - [`PersistentEntry::encode_entry`] appends every field that is valid in another process, in a fixed order, little
 ///   endian, with the data the entry holds in `extra`. Waiters, wakers, indices into `extra` and data for pending
 ///   refunds are left out: no request waits or is in flight after a restart.
-/// - [`PersistentEntry::decode_entry`] gets exactly those bytes. It translates every moment by
+/// - [`PersistentEntry::decode_entry`] takes exactly those bytes. It translates every moment by
 ///   [`ClockShift::translate_ns`], never panics on any bytes, and returns `None` for bytes that `encode_entry` cannot
 ///   have written; then it has added nothing to `extra`.
 /// - An entry is restored only into a rate with the same key and numbers, so it need not carry them.
@@ -22,7 +22,7 @@ pub trait PersistentEntry: TableEntry {
     fn encode_entry(&self, extra: &Self::Extra, out: &mut Vec<u8>);
 
     /// Reads an entry of a process with another clock; `None` = `encode_entry` cannot have written the bytes.
-    fn decode_entry(bytes: &[u8], shift: ClockShift, extra: &mut Self::Extra) -> Option<Self>;
+    fn decode_entry(bytes: &mut &[u8], shift: ClockShift, extra: &mut Self::Extra) -> Option<Self>;
 }
 
 /// A table of [`PersistentEntry`] values of any type.
@@ -99,14 +99,13 @@ impl<E: PersistentEntry, N: TableParams<E>> Table<E, N> {
         while !bytes.is_empty() {
             let low = u64::from_le_bytes(take_bytes(&mut bytes)?);
             let high = u32::from_le_bytes(take_bytes(&mut bytes)?);
-            let encoded = take_record(&mut bytes)?;
             let hash = self.hash_id(low, high);
             let mut guard = self.shards[hash.shard].0.lock();
             let shard = &mut *guard;
             if shard.find_cell(&hash).is_some() {
                 return None;
             }
-            let entry = E::decode_entry(encoded, shift, &mut shard.extra)?;
+            let entry: E = take_entry(&mut bytes, shift, &mut shard.extra)?;
             let claim = if shard.params.is_idle(&entry, now) {
                 None
             } else {
@@ -126,9 +125,8 @@ impl<E: PersistentEntry, N: TableParams<E>> Table<E, N> {
     fn restore_overflow(&self, mut bytes: &[u8], shift: ClockShift, now: Now) -> Option<()> {
         while !bytes.is_empty() {
             let index = u32::from_le_bytes(take_bytes(&mut bytes)?) as usize;
-            let encoded = take_record(&mut bytes)?;
             let mut guard = self.overflow.get(index / OVERFLOW_PER_SHARD)?.0.lock();
-            let entry = E::decode_entry(encoded, shift, &mut guard.extra)?;
+            let entry: E = take_entry(&mut bytes, shift, &mut guard.extra)?;
             let (cell, extra, params) = guard.entry_at(index % OVERFLOW_PER_SHARD);
             if params.is_idle(&entry, now) {
                 entry.release_extra(extra);
@@ -163,11 +161,13 @@ fn write_record<E: PersistentEntry>(entry: &E, extra: &E::Extra, out: &mut Vec<u
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-fn take_record<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+/// Takes an entry that [`write_record`] appended.
+fn take_entry<E: PersistentEntry>(bytes: &mut &[u8], shift: ClockShift, extra: &mut E::Extra) -> Option<E> {
     let length = u32::from_le_bytes(take_bytes(bytes)?) as usize;
-    let (record, rest) = bytes.split_at_checked(length)?;
+    let (mut record, rest) = bytes.split_at_checked(length)?;
     *bytes = rest;
-    Some(record)
+    let entry = E::decode_entry(&mut record, shift, extra)?;
+    record.is_empty().then_some(entry)
 }
 
 #[cfg(test)]

@@ -35,9 +35,10 @@ impl PersistentEntry for CountedEntry {
         out.extend(std::iter::repeat_n(7, self.units.into()));
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, extra: &mut u64) -> Option<CountedEntry> {
-        let until = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
-        let units = u8::try_from(bytes.len()).ok().filter(|_| bytes.iter().all(|byte| *byte == 7))?;
+    fn decode_entry(bytes: &mut &[u8], shift: ClockShift, extra: &mut u64) -> Option<CountedEntry> {
+        let until = shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?));
+        let units = std::mem::take(bytes);
+        let units = u8::try_from(units.len()).ok().filter(|_| units.iter().all(|byte| *byte == 7))?;
         *extra += u64::from(units);
         Some(CountedEntry { until, units })
     }
