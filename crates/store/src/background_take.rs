@@ -1,11 +1,12 @@
 //! Units that a worker asks the store for in the background, for a response that streams meanwhile.
 
-use std::cell::RefCell;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
+use tokio::sync::oneshot;
 
 use super::session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefund};
 use super::shared_limit::SharedLimit;
@@ -40,37 +41,25 @@ pub enum TakeOutcome {
 pub struct BackgroundTake {
     /// The units that were asked for.
     pub cost: u64,
-    reply: Rc<RefCell<TakeReply>>,
+    outcome: oneshot::Receiver<TakeOutcome>,
     outbox: Arc<StoreOutbox>,
     wanted: WantedUnits,
-}
-
-struct TakeReply {
-    outcome: Option<TakeOutcome>,
-    waker: Option<Waker>,
 }
 
 impl Session {
     /// Asks the store for units on the runtime of this worker; the answer wakes `waker`.
     pub fn start_take(self: &Rc<Session>, wanted: WantedUnits, waker: &Waker) -> BackgroundTake {
-        let reply = Rc::new(RefCell::new(TakeReply { outcome: None, waker: Some(waker.clone()) }));
-        let (session, answered) = (self.clone(), reply.clone());
-        let (outbox, cost) = (self.outbox.clone(), wanted.units.cost);
-        let take = BackgroundTake { cost, reply, outbox, wanted: wanted.clone() };
+        let (sender, outcome) = oneshot::channel();
+        let (session, asked) = (self.clone(), wanted.clone());
         tokio::task::spawn_local(async move {
-            let outcome = session.take_units(&wanted).await;
-            if Rc::strong_count(&answered) == 1 {
-                return wanted.give_back(&session.outbox, &outcome);
-            }
-            let waker = {
-                let mut reply = answered.borrow_mut();
-                reply.outcome = Some(outcome);
-                reply.waker.take()
-            };
-            if let Some(waker) = waker {
-                waker.wake();
+            if let Err(outcome) = sender.send(session.take_units(&asked).await) {
+                asked.give_back(&session.outbox, &outcome);
             }
         });
+        let (outbox, cost) = (self.outbox.clone(), wanted.units.cost);
+        let mut take = BackgroundTake { cost, outcome, outbox, wanted };
+        // Only a question that was polled wakes the waker.
+        take.poll_outcome(waker);
         take
     }
 
@@ -114,19 +103,18 @@ impl WantedUnits {
 
 impl BackgroundTake {
     /// The outcome, once; `None` before the answer, which wakes the waker then.
-    pub fn poll_outcome(&self, waker: &Waker) -> Option<TakeOutcome> {
-        let mut reply = self.reply.borrow_mut();
-        let outcome = reply.outcome.take();
-        if outcome.is_none() {
-            reply.waker = Some(waker.clone());
+    pub fn poll_outcome(&mut self, waker: &Waker) -> Option<TakeOutcome> {
+        match Pin::new(&mut self.outcome).poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(outcome) => Some(outcome.unwrap_or(TakeOutcome::Failed)),
+            Poll::Pending => None,
         }
-        outcome
     }
 }
 
 impl Drop for BackgroundTake {
     fn drop(&mut self) {
-        if let Some(outcome) = self.reply.borrow_mut().outcome.take() {
+        self.outcome.close();
+        if let Ok(outcome) = self.outcome.try_recv() {
             self.wanted.give_back(&self.outbox, &outcome);
         }
     }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Turn;
-use sluicegate_limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, wake_all};
+use sluicegate_limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, waking};
 
 /// The waiters of one rate.
 #[derive(Default)]
@@ -127,10 +127,7 @@ impl Departures {
 
     /// Runs `update` on the queues, and wakes the waiters that it names.
     fn update_queues<R>(&self, update: impl FnOnce(&mut DepartureQueues, &mut Wakers) -> R) -> R {
-        let mut wakers = Wakers::new();
-        let result = update(&mut self.waiters.lock(), &mut wakers);
-        wake_all(wakers);
-        result
+        waking(|wakers| update(&mut self.waiters.lock(), wakers))
     }
 
     /// Removes a waiter. Returns the last departure of its key, and the one that is no longer needed; `None` if the

@@ -144,7 +144,10 @@ impl FleetCount {
 
 impl LimitAnnouncement {
     fn new(config: &model::LimitConfig, rules: &[RateRule]) -> LimitAnnouncement {
-        let mut shape: Vec<u8> = config.key.iter().flat_map(key_part_text).collect();
+        // The words of the parts are the same in every version.
+        let words = config.key.iter().map(KeyPart::words);
+        let mut shape: Vec<u8> =
+            words.flat_map(|(word, name)| format!("{word}{name}\0").into_bytes()).collect();
         // All variants and rates have the same algorithm.
         shape.extend(rules.first().map(|rule| rule.shape.algorithm_code()));
         let (own, mut viewed): (Vec<usize>, Vec<usize>) =
@@ -173,12 +176,6 @@ impl LimitAnnouncement {
         into.extend(self.shape);
         into.extend(self.numbers);
     }
-}
-
-/// A text that identifies a part of a key, the same in every version.
-fn key_part_text(part: &KeyPart) -> Vec<u8> {
-    let (word, name) = part.words();
-    [word.as_bytes(), name.as_bytes(), b"\0"].concat()
 }
 
 /// A hash that is the same in all gateways.

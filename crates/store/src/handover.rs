@@ -39,9 +39,15 @@ impl StoreHandover {
         store: &Store,
         limits: impl Iterator<Item = &'a Arc<SharedLimit>>,
     ) -> StoreHandover {
+        let capture_limit = |limit: &Arc<SharedLimit>| LimitHandover {
+            name: limit.name().to_owned(),
+            nodes: limit.fleet.nodes(),
+            share_nodes: limit.share_nodes(),
+            slots: limit.in_flight.all_held(),
+        };
         StoreHandover {
             nodes: store.nodes(),
-            limits: limits.map(|limit| LimitHandover::capture_limit(limit)).collect(),
+            limits: limits.map(capture_limit).collect(),
             debts: store.debts().export_state(),
         }
     }
@@ -64,22 +70,5 @@ impl StoreHandover {
             limit.in_flight.inherit_slots(slots, drain);
         }
         store.debts().restore_state(&self.debts, limits);
-    }
-}
-
-// === impl LimitHandover ===
-
-impl LimitHandover {
-    fn capture_limit(limit: &SharedLimit) -> LimitHandover {
-        let slots = limit.in_flight.all_held();
-        LimitHandover {
-            name: limit.name().to_owned(),
-            nodes: limit.fleet.nodes(),
-            share_nodes: limit.share_nodes(),
-            slots: slots
-                .into_iter()
-                .map(|(slot_key, slots)| (slot_key.rule, slot_key.key.0, slots))
-                .collect(),
-        }
     }
 }

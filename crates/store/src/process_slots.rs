@@ -51,8 +51,9 @@ impl ProcessSlots {
         self.own.lock().get(slot_key).copied().unwrap_or(0)
     }
 
-    pub(super) fn all_held(&self) -> Vec<(SlotKey, u64)> {
-        self.own.lock().iter().map(|(slot_key, slots)| (*slot_key, *slots)).collect()
+    /// The slots of all keys, by rule and key.
+    pub(super) fn all_held(&self) -> Vec<(u32, [u8; 16], u64)> {
+        self.own.lock().iter().map(|(slot_key, slots)| (slot_key.rule, slot_key.key.0, *slots)).collect()
     }
 
     /// Also counts the slots of the previous process, for `time`.

@@ -186,7 +186,10 @@ impl WorkerSlotsInner {
     }
 
     fn forget_unless_held(&mut self, slot_key: &SlotKey) {
-        if self.by_key.get(slot_key).is_some_and(KeySlots::is_over) {
+        let is_over = |entry: &KeySlots| {
+            entry.slots == 0 && entry.reported == 0 && entry.reports_in_flight == 0 && !entry.is_unreported
+        };
+        if self.by_key.get(slot_key).is_some_and(is_over) {
             self.by_key.remove(slot_key);
         }
     }
@@ -200,10 +203,6 @@ impl KeySlots {
         if count.sequence > self.reported_sequence {
             (self.reported, self.reported_sequence) = (count.slots, count.sequence);
         }
-    }
-
-    fn is_over(&self) -> bool {
-        self.slots == 0 && self.reported == 0 && self.reports_in_flight == 0 && !self.is_unreported
     }
 }
 

@@ -120,7 +120,7 @@ mod tests {
     const END: Now = Now(600 * SECOND);
 
     fn store(number: u64, store: u64) -> BanCursor {
-        BanCursor::at_number(number, store)
+        BanCursor { number, store }
     }
 
     fn unreported_ids(ledger: &mut BanLedger, now: Now) -> Vec<u128> {

@@ -29,15 +29,6 @@ pub(super) enum ProbePace {
     },
 }
 
-/// The consequences of a probe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NextProbe {
-    /// True if the breaker closes with a ramp, false if without one; `None` = it stays as it is.
-    pub close: Option<bool>,
-    /// The time from the start of this probe to the start of the next.
-    pub wait: Duration,
-}
-
 // === impl ProbePace ===
 
 impl ProbePace {
@@ -51,8 +42,9 @@ impl ProbePace {
         backoff_step(failures, random)
     }
 
-    /// Applies the result of a probe.
-    pub(super) fn on_probe(&mut self, succeeded: bool, random: u64) -> NextProbe {
+    /// Applies the result of a probe. Returns true if the breaker closes with a ramp, false if without one (`None` = it
+    /// stays as it is), and the time from the start of this probe to the start of the next.
+    pub(super) fn on_probe(&mut self, succeeded: bool, random: u64) -> (Option<bool>, Duration) {
         let (next, close, wait) = match (*self, succeeded) {
             (ProbePace::Fresh, true) => {
                 (ProbePace::Closed { beats: 1, failures: 0 }, Some(false), QUICK_INTERVAL)
@@ -74,7 +66,7 @@ impl ProbePace {
             }
         };
         *self = next;
-        NextProbe { close, wait }
+        (close, wait)
     }
 
     pub(super) fn is_closed(self) -> bool {
@@ -103,8 +95,8 @@ mod tests {
     #[test]
     fn a_server_that_answers_at_start_is_used_at_once() {
         let mut pace = ProbePace::Fresh;
-        assert_eq!(pace.on_probe(true, 0), NextProbe { close: Some(false), wait: QUICK_INTERVAL });
-        let waits: Vec<_> = (0..6).map(|_| pace.on_probe(true, 0).wait.as_secs()).collect();
+        assert_eq!(pace.on_probe(true, 0), (Some(false), QUICK_INTERVAL));
+        let waits: Vec<_> = (0..6).map(|_| pace.on_probe(true, 0).1.as_secs()).collect();
         assert_eq!(waits, [1, 1, 1, 1, 5, 5]);
     }
 
@@ -113,13 +105,13 @@ mod tests {
         let mut pace = ProbePace::Closed { beats: 100, failures: 9 };
         let middle = |ms: u64| ms * 200;
         assert_eq!(ms(pace.on_open(middle(200))), 200);
-        assert_eq!(ms(pace.on_probe(false, middle(400)).wait), 400);
-        assert_eq!(ms(pace.on_probe(false, middle(500)).wait), 500);
-        assert_eq!(ms(pace.on_probe(false, middle(500)).wait), 500);
-        assert_eq!(pace.on_probe(true, 0), NextProbe { close: None, wait: SECOND_PROBE });
-        assert_eq!(ms(pace.on_probe(false, middle(500)).wait), 500);
-        assert_eq!(pace.on_probe(true, 0), NextProbe { close: None, wait: SECOND_PROBE });
-        assert_eq!(pace.on_probe(true, 0), NextProbe { close: Some(true), wait: QUICK_INTERVAL });
+        assert_eq!(ms(pace.on_probe(false, middle(400)).1), 400);
+        assert_eq!(ms(pace.on_probe(false, middle(500)).1), 500);
+        assert_eq!(ms(pace.on_probe(false, middle(500)).1), 500);
+        assert_eq!(pace.on_probe(true, 0), (None, SECOND_PROBE));
+        assert_eq!(ms(pace.on_probe(false, middle(500)).1), 500);
+        assert_eq!(pace.on_probe(true, 0), (None, SECOND_PROBE));
+        assert_eq!(pace.on_probe(true, 0), (Some(true), QUICK_INTERVAL));
         assert!(pace.is_closed() && pace.is_quick());
     }
 
@@ -140,7 +132,7 @@ mod tests {
             .map(|_| {
                 let wait = ms(pace.on_open(0));
                 pace.on_probe(true, 0);
-                assert_eq!(pace.on_probe(true, 0).close, Some(true));
+                assert_eq!(pace.on_probe(true, 0).0, Some(true));
                 wait
             })
             .collect();
@@ -155,7 +147,7 @@ mod tests {
     #[test]
     fn a_heartbeat_that_fails_while_calls_succeed_is_retried_soon() {
         let mut pace = ProbePace::Closed { beats: 7, failures: 0 };
-        assert_eq!(pace.on_probe(false, 0), NextProbe { close: None, wait: RETRY_INTERVAL });
+        assert_eq!(pace.on_probe(false, 0), (None, RETRY_INTERVAL));
         assert!(pace.is_closed());
     }
 }

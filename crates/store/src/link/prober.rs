@@ -75,13 +75,9 @@ pub(super) async fn accepts_beat(store: &Arc<Store>, server: &Arc<StoreServer>) 
 
 impl BeatReply {
     fn parse_reply(answer: &Value, limits: Vec<LimitAnnouncement>) -> Option<BeatReply> {
-        let Value::Array(parts) = answer else { return None };
-        let [Value::Int(nodes), Value::BulkString(counts)] = parts.as_slice() else { return None };
-        let counts = FleetCount::parse_reply(counts, limits.len())?;
-        Some(BeatReply {
-            nodes: u64::try_from(*nodes).ok()?,
-            fleets: limits.into_iter().zip(counts).collect(),
-        })
+        let (nodes, counts): (u64, Vec<u8>) = redis::from_redis_value_ref(answer).ok()?;
+        let counts = FleetCount::parse_reply(&counts, limits.len())?;
+        Some(BeatReply { nodes, fleets: limits.into_iter().zip(counts).collect() })
     }
 }
 
@@ -104,8 +100,8 @@ impl Prober {
                 self.server.record_fault(breaker.epoch(), fault.kind);
             }
         }
-        let next = self.pace.on_probe(result.is_ok(), random_number());
-        if let Some(ramp) = next.close {
+        let (close, wait) = self.pace.on_probe(result.is_ok(), random_number());
+        if let Some(ramp) = close {
             breaker.close(Now::read_clock(), ramp);
         }
         self.server.is_probed.store(true, Relaxed);
@@ -121,7 +117,7 @@ impl Prober {
             }
             Err(fault) => self.log_change(Some(fault).filter(|_| breaker.is_open())),
         }
-        (began + next.wait).max(Instant::now() + PAUSE_MIN)
+        (began + wait).max(Instant::now() + PAUSE_MIN)
     }
 
     /// Asks about eviction, which makes the server forget counters. Many users may not ask: then nothing is known.

@@ -76,10 +76,10 @@ pub struct BanUpdate {
 /// The position of a gateway in the announcements of the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BanCursor {
-    /// The number of the last announcement received.
-    number: u64,
+    /// The number of the last announcement received; 0 = unknown.
+    pub number: u64,
     /// Names the memory of the store, which is another one after it was emptied; 0 if unknown.
-    store: u64,
+    pub store: u64,
 }
 
 const ANNOUNCED_BYTES: usize = 36;
@@ -185,11 +185,6 @@ impl BanRules {
 // === impl BanCursor ===
 
 impl BanCursor {
-    /// The position behind announcement `number` of the memory that `store` names; 0 = unknown.
-    pub fn at_number(number: u64, store: u64) -> BanCursor {
-        BanCursor { number, store }
-    }
-
     /// True if the store lost its memory before it came to `next`.
     pub fn is_lost_in(self, next: BanCursor) -> bool {
         let is_known = self.store != 0 && next.store != 0;
@@ -241,7 +236,7 @@ mod tests {
             [StrikeAnswer::NotBanned, StrikeAnswer::Started(BAN), StrikeAnswer::Banned(BAN)]
         );
         assert_eq!(update.announced, [(SharedKey(client), BAN)]);
-        assert_eq!((update.cursor, update.is_more), (BanCursor::at_number(9, 4), true));
+        assert_eq!((update.cursor, update.is_more), (BanCursor { number: 9, store: 4 }, true));
         for length in 0..bytes.len() - ANNOUNCED_BYTES {
             assert_eq!(parse_reply(&bytes[..length], 3), None, "{length} bytes");
         }

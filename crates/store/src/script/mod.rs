@@ -9,6 +9,8 @@ pub(crate) mod settle;
 
 use std::sync::LazyLock;
 
+use sluicegate_limit::table::persistent::take_bytes;
+
 /// A script with its hash.
 #[derive(Debug)]
 pub struct LuaScript {
@@ -38,12 +40,6 @@ struct RateRemainder {
 
 /// Below this, a double holds all whole numbers exactly.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
-
-fn take_bytes<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-    let (first, rest) = bytes.split_first_chunk::<N>()?;
-    *bytes = rest;
-    Some(*first)
-}
 
 fn read_double(bytes: &mut &[u8]) -> Option<f64> {
     take_bytes(bytes).map(f64::from_le_bytes)

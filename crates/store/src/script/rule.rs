@@ -120,9 +120,7 @@ fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape, sett
     let (period, buckets) = match shape {
         RuleShape::FixedWindow { period, .. } | RuleShape::SlidingLog { period, .. } => (period, 0),
         RuleShape::SlidingWindow { period, buckets, .. } => (period, buckets),
-        RuleShape::TokenBucket { .. } | RuleShape::LeakyBucket { .. } | RuleShape::Concurrency { .. } => {
-            (0, 0)
-        }
+        _ => (0, 0),
     };
     let kind = shape.algorithm_code();
     text.extend((rate as u64).to_le_bytes());
@@ -221,10 +219,7 @@ impl RuleShape {
             RuleShape::TokenBucket { num, unit, .. } | RuleShape::LeakyBucket { num, unit, .. } => {
                 Some((num, unit))
             }
-            RuleShape::FixedWindow { .. }
-            | RuleShape::SlidingWindow { .. }
-            | RuleShape::SlidingLog { .. }
-            | RuleShape::Concurrency { .. } => None,
+            _ => None,
         }
     }
 

@@ -86,15 +86,9 @@ impl SharedLimit {
         (is_trusted && u64::from(last.rejected_cost) <= units.cost).then(|| {
             let left_ns = { last.rejected_until }.saturating_sub(now.0);
             let reset_ns = if last.remaining == 0 { left_ns } else { 0 };
-            let remaining = last.remaining.into();
-            Decision {
-                outcome: LimitOutcome::Reject,
-                remaining,
-                reset_ns,
-                retry_after_ns: left_ns,
-                wait_ns: 0,
-                full_ns: { last.until }.saturating_sub(now.0),
-            }
+            let (remaining, full_ns) = (last.remaining.into(), { last.until }.saturating_sub(now.0));
+            let rejected = Decision::without_numbers(LimitOutcome::Reject);
+            Decision { remaining, reset_ns, retry_after_ns: left_ns, full_ns, ..rejected }
         })
     }
 
@@ -225,12 +219,10 @@ impl SharedLimit {
 
     /// The tables of last answers, for snapshots.
     pub fn saved_tables(&self) -> Vec<SnapshotTable<'_>> {
-        let name = self.config.name.as_str();
-        let mut saved = Vec::with_capacity(self.last_answers.len());
-        for (rate, table) in self.last_answers.iter().enumerate() {
-            saved.push(SnapshotTable { name, fingerprint: self.fingerprint(rate), table: &**table });
-        }
-        saved
+        let name = self.name();
+        let tables = self.last_answers.iter().enumerate();
+        let saved = tables.map(|(rate, table)| (self.fingerprint(rate), &**table));
+        saved.map(|(fingerprint, table)| SnapshotTable { name, fingerprint, table }).collect()
     }
 
     /// The local share, if it was needed.

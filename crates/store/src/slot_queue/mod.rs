@@ -18,7 +18,9 @@ use parking_lot::Mutex;
 use super::{GatewayTurn, RateRule, SlotKey};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::algorithm::concurrency::freed_rate::FreedRate;
-use sluicegate_limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, wake_all};
+use sluicegate_limit::algorithm::queue::{
+    NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, wake_all, waking,
+};
 
 /// The waiters of one concurrency limit.
 #[derive(Default)]
@@ -329,20 +331,18 @@ impl SharedSlotQueue {
         slot_key: &SlotKey,
         update: impl FnOnce(Option<&mut SlotLine>, &mut ShardQueues, &mut Wakers) -> R,
     ) -> R {
-        let mut wakers = Wakers::new();
-        let mut lines = self.lines.lock();
-        let SlotLines { by_key, by_due, left, queues, .. } = &mut *lines;
-        let result = update(by_key.get_mut(slot_key), queues, &mut wakers);
-        if let Some(line) = by_key.get_mut(slot_key).filter(|line| line.queue == NO_NODE) {
-            by_due.remove(&line.due);
-            if left.len() < LEFT_MAX {
-                left.push((*slot_key, line.rule));
+        waking(|wakers| {
+            let SlotLines { by_key, by_due, left, queues, .. } = &mut *self.lines.lock();
+            let result = update(by_key.get_mut(slot_key), queues, wakers);
+            if let Some(line) = by_key.get_mut(slot_key).filter(|line| line.queue == NO_NODE) {
+                by_due.remove(&line.due);
+                if left.len() < LEFT_MAX {
+                    left.push((*slot_key, line.rule));
+                }
+                by_key.remove(slot_key);
             }
-            by_key.remove(slot_key);
-        }
-        drop(lines);
-        wake_all(wakers);
-        result
+            result
+        })
     }
 }
 

@@ -199,7 +199,7 @@ impl ExtendedClaims<'_> {
         let capacity = holds.iter().map(|own| own.demand.limit.rules[own.rate].capacity()).min().unwrap_or(1);
         let part = part_size(self.used, capacity);
         let wanted = |own: &Self| own.used.saturating_add(part).saturating_sub(own.held).min(capacity);
-        if let Some(take) = self.extension.asked.take() {
+        if let Some(mut take) = self.extension.asked.take() {
             match take.poll_outcome(extender.waker) {
                 None => self.extension.asked = Some(take),
                 Some(TakeOutcome::Taken(marks)) => self.hold_stored((store, first), take.cost, marks),
