@@ -32,10 +32,6 @@ impl BanTarget {
     pub(crate) fn from_network(network: IpNet) -> BanTarget {
         BanTarget::Network(unmap_network(network).trunc())
     }
-
-    pub(crate) fn from_address(ip: IpAddr) -> BanTarget {
-        BanTarget::from_network(IpNet::from(ip))
-    }
 }
 
 impl FromStr for BanTarget {
@@ -46,7 +42,7 @@ impl FromStr for BanTarget {
             Some(name) if (1..=ACCOUNT_MAX).contains(&name.len()) => Ok(BanTarget::Account(name.to_owned())),
             Some(_) => Err(InvalidTarget),
             None => match text.parse::<IpAddr>() {
-                Ok(ip) => Ok(BanTarget::from_address(ip)),
+                Ok(ip) => Ok(BanTarget::from_network(ip.into())),
                 Err(_) => text.parse().map(BanTarget::from_network).map_err(|_| InvalidTarget),
             },
         }

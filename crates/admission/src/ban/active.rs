@@ -46,13 +46,7 @@ impl ActiveBans {
         self.count.load(Relaxed)
     }
 
-    /// Adds a ban that starts now; returns [`super::BanStart::log_skipped`].
-    pub(super) fn start_ban(&self, end: u64, now: Now) -> Option<u64> {
-        self.add_ban(end, now);
-        self.try_log(now)
-    }
-
-    /// Returns [`super::BanStart::log_skipped`] for a ban that was added already.
+    /// Returns [`super::BanStart::log_skipped`] for a ban that was added.
     pub(super) fn try_log(&self, now: Now) -> Option<u64> {
         let mut inner = self.inner.lock();
         if now.ns_since(inner.logged_since) >= LOG_SPAN_NS {

@@ -16,7 +16,7 @@ const PURGE_NS: u64 = 1_000_000_000;
 /// Bans by the id of their client.
 #[derive(Debug, Default)]
 pub(super) struct BanLedger {
-    bans: HashMap<u128, BanEntry>,
+    bans: HashMap<u128, BanEnd>,
     /// Bans that are still to be reported to the store.
     unreported: BTreeSet<u128>,
     /// The last announcement received.
@@ -26,11 +26,8 @@ pub(super) struct BanLedger {
     purged: Now,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct BanEntry {
-    until: Now,
-    repeats: u32,
-}
+/// The end of a ban, and the number of consecutive bans before it.
+type BanEnd = (Now, u32);
 
 // === impl BanLedger ===
 
@@ -48,17 +45,16 @@ impl BanLedger {
     }
 
     /// Records a ban that the store announced.
-    pub(super) fn record_known(&mut self, id: u128, until: Now, repeats: u32, now: Now) {
-        let is_longer = |entry: &BanEntry| entry.until.0 > until.0.saturating_add(SAME_BAN_NS);
-        if !self.bans.get(&id).is_some_and(is_longer) && self.insert_ban(id, BanEntry { until, repeats }, now)
-        {
+    pub(super) fn record_known(&mut self, id: u128, ban: BanEnd, now: Now) {
+        let is_longer = |(until, _): &BanEnd| until.0 > ban.0.0.saturating_add(SAME_BAN_NS);
+        if !self.bans.get(&id).is_some_and(is_longer) && self.insert_ban(id, ban, now) {
             self.unreported.remove(&id);
         }
     }
 
     /// Records a ban that the store does not know.
-    pub(super) fn record_unreported(&mut self, id: u128, until: Now, repeats: u32, now: Now) {
-        if self.insert_ban(id, BanEntry { until, repeats }, now) {
+    pub(super) fn record_unreported(&mut self, id: u128, ban: BanEnd, now: Now) {
+        if self.insert_ban(id, ban, now) {
             self.unreported.insert(id);
         }
     }
@@ -69,9 +65,9 @@ impl BanLedger {
         self.unreported.remove(&id);
     }
 
-    fn insert_ban(&mut self, id: u128, entry: BanEntry, now: Now) -> bool {
+    fn insert_ban(&mut self, id: u128, ban: BanEnd, now: Now) -> bool {
         if self.bans.len() >= self.purge_at && now.ns_since(self.purged) >= PURGE_NS {
-            self.bans.retain(|_, entry| entry.until > now);
+            self.bans.retain(|_, (until, _)| *until > now);
             self.unreported.retain(|id| self.bans.contains_key(id));
             self.purge_at = (2 * self.bans.len()).clamp(PURGED_MIN, BANS_MAX);
             self.purged = now;
@@ -79,7 +75,7 @@ impl BanLedger {
         if self.bans.len() >= BANS_MAX && !self.bans.contains_key(&id) {
             return false;
         }
-        self.bans.insert(id, entry);
+        self.bans.insert(id, ban);
         true
     }
 
@@ -89,12 +85,11 @@ impl BanLedger {
         while found.len() < CLIENTS_PER_CALL
             && let Some(id) = self.unreported.pop_first()
         {
-            let Some(BanEntry { until, repeats }) = self.bans.get(&id).filter(|entry| entry.until > now)
-            else {
+            let Some(&(until, repeats)) = self.bans.get(&id).filter(|(until, _)| *until > now) else {
                 continue;
             };
             let left_us = until.ns_since(now).div_ceil(1000);
-            found.push((id, Ban { left_us, lasts_us: lasts_us(*repeats).max(left_us), repeats: *repeats }));
+            found.push((id, Ban { left_us, lasts_us: lasts_us(repeats).max(left_us), repeats }));
         }
         // They stay unreported until the store has answered.
         self.unreported.extend(found.iter().map(|(id, _)| id));
@@ -131,14 +126,14 @@ mod tests {
     fn a_ban_is_reported_once_and_only_while_active() {
         let mut ledger = BanLedger::default();
         ledger.advance_cursor(store(1, 7));
-        ledger.record_unreported(1, END, 2, Now(0));
-        ledger.record_known(2, END, 0, Now(0));
+        ledger.record_unreported(1, (END, 2), Now(0));
+        ledger.record_known(2, (END, 0), Now(0));
         let reported = ledger.unreported_batch(Now(1), |repeats| u64::from(repeats) * 1_000_000);
         assert_eq!(reported, [(1, Ban { left_us: 600_000_000, lasts_us: 600_000_000, repeats: 2 })]);
         assert_eq!(unreported_ids(&mut ledger, Now(1)), [1], "until the store has answered");
         ledger.mark_reported(&reported);
         assert!(unreported_ids(&mut ledger, Now(1)).is_empty() && !ledger.has_unreported());
-        ledger.record_unreported(3, END, 0, Now(0));
+        ledger.record_unreported(3, (END, 0), Now(0));
         assert!(unreported_ids(&mut ledger, END).is_empty() && !ledger.has_unreported(), "it ended");
     }
 
@@ -147,14 +142,14 @@ mod tests {
         for lost in [store(9, 8), store(4, 7)] {
             let mut ledger = BanLedger::default();
             ledger.advance_cursor(store(5, 7));
-            (1..4).for_each(|id| ledger.record_known(id, END, 0, Now(0)));
+            (1..4).for_each(|id| ledger.record_known(id, (END, 0), Now(0)));
             ledger.advance_cursor(store(6, 7));
             // The store could not name its memory.
             ledger.advance_cursor(store(6, 0));
             assert!(!ledger.has_unreported());
             ledger.advance_cursor(lost);
-            ledger.record_known(2, Now(END.0 + SECOND), 0, Now(0));
-            ledger.record_known(3, Now(END.0 - 2 * SECOND), 0, Now(0));
+            ledger.record_known(2, (Now(END.0 + SECOND), 0), Now(0));
+            ledger.record_known(3, (Now(END.0 - 2 * SECOND), 0), Now(0));
             let reported = ledger.unreported_batch(Now(1), |_| 1);
             assert_eq!(
                 reported.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
@@ -170,9 +165,9 @@ mod tests {
     #[test]
     fn the_ledger_is_bounded() {
         let mut ledger = BanLedger::default();
-        (0..BANS_MAX as u128 + 10).for_each(|id| ledger.record_unreported(id, END, 0, Now(0)));
+        (0..BANS_MAX as u128 + 10).for_each(|id| ledger.record_unreported(id, (END, 0), Now(0)));
         assert_eq!((ledger.bans.len(), ledger.unreported.len()), (BANS_MAX, BANS_MAX));
-        ledger.record_unreported(1 << 100, Now(2 * END.0), 0, END);
+        ledger.record_unreported(1 << 100, (Now(2 * END.0), 0), END);
         assert_eq!((ledger.bans.len(), ledger.unreported.len()), (1, 1), "ended bans make room");
     }
 }

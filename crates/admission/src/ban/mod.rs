@@ -19,6 +19,7 @@ mod sync;
 use std::hash::Hasher;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use http::{HeaderMap, Method};
@@ -33,7 +34,7 @@ use sluicegate_http::request::key::{self, KeyHasher, KeyInput, KeyOutcome, KeySp
 use sluicegate_limit::table::persistent::SnapshotTable;
 use sluicegate_limit::table::{CounterKey, Table};
 use sluicegate_model::{self as model, BanKey, KeyPart, MissingKey, StrikeRules};
-use strikes::{ClientRecord, StrikeBudget, StrikePool};
+use strikes::{ClientRecord, StrikePool};
 
 pub use named::{AutomaticBan, LiftedBan, SavedName};
 pub use sync::{share_bans, share_bans_by};
@@ -55,7 +56,8 @@ pub struct Bans {
 struct BanState {
     key: BanKey,
     table: Table<ClientRecord>,
-    budget: StrikeBudget,
+    /// The number of strike times that the pools of all shards may still add.
+    budget: AtomicUsize,
     active: ActiveBans,
     named: NamedBans,
     /// Present for shared bans.
@@ -127,18 +129,8 @@ const SAME_BAN_NS: u64 = 1_000_000_000;
 // === impl Bans ===
 
 impl Bans {
-    /// Bans that remember at most `max_keys` clients.
-    pub fn new(config: &model::BansConfig, max_keys: usize) -> Bans {
-        Bans::adopt_from(None, config, max_keys, false)
-    }
-
-    /// [`Bans::new`] for bans that are shared once [`share_bans`] runs.
-    pub fn new_shared(config: &model::BansConfig, max_keys: usize) -> Bans {
-        Bans::adopt_from(None, config, max_keys, true)
-    }
-
-    /// Continues with the records of `before`, if those bans have the same key and are shared alike. Active bans keep
-    /// their end.
+    /// Bans that remember at most `max_keys` clients; `shared` ones are so once [`share_bans`] runs. They continue with
+    /// the records of `before`, if those bans have the same key and are shared alike. Active bans keep their end.
     pub fn adopt_from(
         before: Option<&Bans>,
         config: &model::BansConfig,
@@ -154,7 +146,7 @@ impl Bans {
         let fresh = || BanState {
             key: config.key,
             table: Table::new(max_keys),
-            budget: StrikeBudget::new(max_keys.saturating_mul(TIMES_PER_KEY)),
+            budget: AtomicUsize::new(max_keys.saturating_mul(TIMES_PER_KEY)),
             active: ActiveBans::default(),
             named: NamedBans::default(),
             outbox: shared.then(StrikeOutbox::default),
@@ -298,7 +290,8 @@ impl Bans {
             }
         });
         let StrikeOutcome::Started(mut started) = strike else { return strike };
-        started.log_skipped = self.state.active.start_ban(now.0.saturating_add(started.lasts_ns), now);
+        self.state.active.add_ban(now.0.saturating_add(started.lasts_ns), now);
+        started.log_skipped = self.state.active.try_log(now);
         StrikeOutcome::Started(started)
     }
 

@@ -28,11 +28,7 @@ struct NamedBansInner {
     purged: Now,
 }
 
-#[derive(Debug, Clone)]
-struct NamedBan {
-    key: CounterKey,
-    ban: AutomaticBan,
-}
+type NamedBan = (CounterKey, AutomaticBan);
 
 /// A ban of a client that was rejected too often.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,11 +66,11 @@ impl NamedBans {
     fn insert(&self, key: CounterKey, ban: AutomaticBan, now: Now) {
         let NamedBansInner { by_key, purged } = &mut *self.0.lock();
         if by_key.len() >= NAMES_MAX && now.ns_since(*purged) >= PURGE_NS {
-            by_key.retain(|_, named| named.ban.until > now);
+            by_key.retain(|_, (_, ban)| ban.until > now);
             *purged = now;
         }
         if by_key.len() < NAMES_MAX || by_key.contains_key(&key.id) {
-            by_key.insert(key.id, NamedBan { key, ban });
+            by_key.insert(key.id, (key, ban));
         }
     }
 
@@ -98,13 +94,13 @@ impl Bans {
 
     /// The active bans of clients that are known by name; [`Bans::active_count`] counts all.
     pub fn list_bans(&self, now: Now) -> Vec<AutomaticBan> {
-        let is_active = |named: &NamedBan| self.ban_left_ns(&named.key, now).is_some();
-        self.state.named.copy_all().into_iter().filter(is_active).map(|named| named.ban).collect()
+        let is_active = |(key, _): &NamedBan| self.ban_left_ns(key, now).is_some();
+        self.state.named.copy_all().into_iter().filter(is_active).map(|(_, ban)| ban).collect()
     }
 
     /// The names, for another process that restores the bans themselves or learns them from the store.
     pub fn save_names(&self, now: Now) -> Vec<SavedName> {
-        let saved = |NamedBan { key, ban }| SavedName {
+        let saved = |(key, ban): NamedBan| SavedName {
             id: key.id.to_le_bytes(),
             prefix: key.prefix,
             target: ban.target,
@@ -112,7 +108,7 @@ impl Bans {
             repeats: ban.repeats,
         };
         let named = self.state.named.copy_all().into_iter();
-        named.filter(|named| named.ban.until > now).map(saved).collect()
+        named.filter(|(_, ban)| ban.until > now).map(saved).collect()
     }
 
     /// Adopts the names of another process that hashes keys alike.
@@ -128,7 +124,7 @@ impl Bans {
     /// The key of a listed ban.
     pub fn find_named(&self, target: &BanTarget) -> Option<CounterKey> {
         let names = self.state.named.0.lock();
-        names.by_key.values().find(|named| named.ban.target == *target).map(|named| named.key)
+        names.by_key.values().find(|(_, ban)| ban.target == *target).map(|(key, _)| *key)
     }
 
     /// Ends the ban of a client and forgets its strikes: its next ban begins with the first length again. `None`: it

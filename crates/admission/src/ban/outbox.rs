@@ -24,9 +24,10 @@ pub(super) struct ClientStrikes {
 
 #[derive(Debug)]
 pub(super) struct StrikeOutbox {
-    clients: Mutex<StrikesByClient>,
+    /// Queued strikes.
+    pub clients: Mutex<StrikesByClient>,
     /// Notified when there are enough clients for a call.
-    batch_ready: Notify,
+    pub batch_ready: Notify,
     /// Used only by the reporting task, and by its successor after a reload.
     pub ledger: Mutex<BanLedger>,
     /// Lifted bans that the store does not know yet: when each would have ended.
@@ -82,16 +83,6 @@ impl StrikeOutbox {
             self.batch_ready.notify_one();
         }
         true
-    }
-
-    /// Swaps the queued strikes with `strikes`, which must be empty.
-    pub(super) fn swap_strikes(&self, strikes: &mut StrikesByClient) {
-        std::mem::swap(&mut *self.clients.lock(), strikes);
-    }
-
-    /// Resolves when there is enough for a call.
-    pub(super) async fn wait_batch(&self) {
-        self.batch_ready.notified().await;
     }
 
     /// Lifts for one call. They wait on until [`StrikeOutbox::finish_lifts`].

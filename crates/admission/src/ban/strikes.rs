@@ -49,10 +49,6 @@ struct StrikeTime {
     next: PoolIndex,
 }
 
-/// The number of times that the pools of all shards may still add.
-#[derive(Debug)]
-pub(super) struct StrikeBudget(AtomicUsize);
-
 // === impl ClientRecord ===
 
 impl TableEntry for ClientRecord {
@@ -103,13 +99,14 @@ impl PersistentEntry for ClientRecord {
 // === impl Strikes ===
 
 impl Strikes {
-    /// Adds one strike and returns the number of strikes in the last `period_ns`.
+    /// Adds one strike and returns the number of strikes in the last `period_ns`. `budget`: the times that the pools of
+    /// all shards may still add.
     pub(super) fn add_strike(
         &mut self,
         now: Now,
         period_ns: u64,
         pool: &mut StrikePool,
-        budget: &StrikeBudget,
+        budget: &AtomicUsize,
     ) -> u32 {
         self.expire_old(now, period_ns, pool);
         if self.newest_count == 0 || now.0 > self.newest && self.pool_newest(pool, budget) {
@@ -143,7 +140,7 @@ impl Strikes {
     }
 
     /// Moves the newest strikes behind the pooled ones; false if the pool has no room.
-    fn pool_newest(&mut self, pool: &mut StrikePool, budget: &StrikeBudget) -> bool {
+    fn pool_newest(&mut self, pool: &mut StrikePool, budget: &AtomicUsize) -> bool {
         let time = StrikeTime { at: self.newest, count: self.newest_count, next: 0 };
         let Some(link) = pool.insert_time(time, budget) else { return false };
         match pool.time_at(self.last) {
@@ -172,31 +169,19 @@ impl StrikePool {
         }
     }
 
-    fn insert_time(&mut self, time: StrikeTime, budget: &StrikeBudget) -> Option<PoolIndex> {
+    fn insert_time(&mut self, time: StrikeTime, budget: &AtomicUsize) -> Option<PoolIndex> {
         let free = self.free;
         if let Some(slot) = self.time_at(free) {
             let next = std::mem::replace(slot, time).next;
             self.free = next;
             return Some(free);
         }
-        if self.times.len() >= PoolIndex::MAX as usize || !budget.take_slot() {
+        let take_slot = || budget.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        if self.times.len() >= PoolIndex::MAX as usize || take_slot().is_err() {
             return None;
         }
         self.times.push(time);
         Some(self.times.len() as PoolIndex)
-    }
-}
-
-// === impl StrikeBudget ===
-
-impl StrikeBudget {
-    /// `times` strikes may be stored in all pools together.
-    pub(super) fn new(times: usize) -> StrikeBudget {
-        StrikeBudget(AtomicUsize::new(times))
-    }
-
-    fn take_slot(&self) -> bool {
-        self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 }
 
@@ -208,14 +193,14 @@ mod tests {
 
     const PERIOD: u64 = 100;
 
-    fn add(strikes: &mut Strikes, at: u64, pool: &mut StrikePool, budget: &StrikeBudget) -> u32 {
+    fn add(strikes: &mut Strikes, at: u64, pool: &mut StrikePool, budget: &AtomicUsize) -> u32 {
         strikes.add_strike(Now(at), PERIOD, pool, budget)
     }
 
     #[test]
     fn strikes_count_for_one_period() {
         let (mut strikes, mut pool, budget) =
-            (Strikes::default(), StrikePool::default(), StrikeBudget::new(10));
+            (Strikes::default(), StrikePool::default(), AtomicUsize::new(10));
         let counts: Vec<u32> = [1000, 1000, 1050, 1099, 1100, 1149, 1150, 2000]
             .map(|at| add(&mut strikes, at, &mut pool, &budget))
             .to_vec();
@@ -225,7 +210,7 @@ mod tests {
     #[test]
     fn a_late_strike_counts_from_the_newest_one() {
         let (mut strikes, mut pool, budget) =
-            (Strikes::default(), StrikePool::default(), StrikeBudget::new(10));
+            (Strikes::default(), StrikePool::default(), AtomicUsize::new(10));
         assert_eq!(add(&mut strikes, 1000, &mut pool, &budget), 1);
         assert_eq!(add(&mut strikes, 990, &mut pool, &budget), 2);
         assert_eq!(add(&mut strikes, 1099, &mut pool, &budget), 3);
@@ -234,7 +219,7 @@ mod tests {
     #[test]
     fn without_room_strikes_count_for_less_than_a_period_and_never_longer() {
         let (mut strikes, mut pool, budget) =
-            (Strikes::default(), StrikePool::default(), StrikeBudget::new(0));
+            (Strikes::default(), StrikePool::default(), AtomicUsize::new(0));
         let counts: Vec<u32> =
             [1000, 1060, 1099, 1100].map(|at| add(&mut strikes, at, &mut pool, &budget)).to_vec();
         assert_eq!(counts, [1, 2, 3, 1], "all of them left with the first");
@@ -242,7 +227,7 @@ mod tests {
 
     #[test]
     fn cleared_times_are_used_again() {
-        let (mut pool, budget) = (StrikePool::default(), StrikeBudget::new(10));
+        let (mut pool, budget) = (StrikePool::default(), AtomicUsize::new(10));
         for round in 0..100 {
             let mut strikes = Strikes::default();
             (0..11).for_each(|n| {
@@ -262,7 +247,7 @@ mod tests {
             steps in proptest::collection::vec((0..4_usize, 0..40_u64, 0..20_u8), 1..300),
             room in prop_oneof![Just(usize::MAX), 0..30_usize],
         ) {
-            let (mut pool, budget) = (StrikePool::default(), StrikeBudget::new(room));
+            let (mut pool, budget) = (StrikePool::default(), AtomicUsize::new(room));
             let mut strikes = [Strikes::default(); 4];
             let mut times: [Vec<u64>; 4] = Default::default();
             let mut now = 1000;

@@ -13,7 +13,7 @@ const MINUTE: u64 = 60 * SECOND;
 
 /// Bans after `units` strikes in a minute: ten minutes at first, an hour at most.
 fn bans(units: u64, max_keys: usize) -> Bans {
-    Bans::new(&config(units, BanKey::Ip), max_keys)
+    Bans::adopt_from(None, &config(units, BanKey::Ip), max_keys, false)
 }
 
 fn config(units: u64, key: BanKey) -> model::BansConfig {
@@ -178,7 +178,7 @@ fn the_target_of_a_strike_does_not_depend_on_when_it_is_computed() {
     let (keys, headers) = (KeyHasher::new(), HeaderMap::new());
     let ip = "192.0.2.1".parse().unwrap();
     for key in [BanKey::Ip, BanKey::Account] {
-        let bans = Bans::new_shared(&config(3, key), 100);
+        let bans = Bans::adopt_from(None, &config(3, key), 100, true);
         for account in [None, Some(&b""[..]), Some(b"al"), Some(b"\xff")] {
             let subject = KeyInput {
                 ip,

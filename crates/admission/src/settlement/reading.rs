@@ -65,20 +65,18 @@ impl ReadingPlan {
     /// The plan for a chain of these limits; `None`: none of them listens to responses.
     pub fn for_limits<'a>(limits: impl Iterator<Item = &'a LimitConfig>) -> Option<Arc<ReadingPlan>> {
         let charges: Vec<&ChargeConfig> = limits.filter_map(|limit| limit.charge.as_ref()).collect();
-        let units = || charges.iter().flat_map(|charge| &charge.units);
-        let header = |units: &ChargedUnits| match units {
-            ChargedUnits::Header(name) => Some(name.clone()),
-            _ => None,
-        };
-        let pointer = |units: &ChargedUnits| match units {
-            ChargedUnits::Json(pointer) => Some(pointer.clone()),
-            _ => None,
-        };
-        let pointers: Vec<JsonPointer> = units().filter_map(pointer).collect();
-        let reads_llm = units().any(|units| matches!(units, ChargedUnits::Llm(_)));
+        let (mut headers, mut pointers, mut reads_llm) = (Vec::new(), Vec::new(), false);
+        for units in charges.iter().flat_map(|charge| &charge.units) {
+            match units {
+                ChargedUnits::Header(name) => headers.push(name.clone()),
+                ChargedUnits::Json(pointer) => pointers.push(pointer.clone()),
+                ChargedUnits::Llm(_) => reads_llm = true,
+                ChargedUnits::Request | ChargedUnits::Bytes => {}
+            }
+        }
         let meter = (reads_llm || !pointers.is_empty()).then(|| MeterPlan::new(reads_llm, &pointers));
         let plan = ReadingPlan {
-            headers: units().filter_map(header).collect(),
+            headers,
             meter: meter.flatten().map(Arc::new),
             cuts: charges.iter().any(|charge| charge.over == OverrunAction::Cut),
         };

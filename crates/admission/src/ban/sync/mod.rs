@@ -47,7 +47,7 @@ fn shared_key(id: u128) -> SharedKey {
     SharedKey(id.to_le_bytes())
 }
 
-/// Shares the strikes and bans of [`Bans::new_shared`] through `store`, under keys that begin with `prefix`. Never
+/// Shares the strikes and bans of shared [`Bans`] through `store`, under keys that begin with `prefix`. Never
 /// returns. Run it once, on the runtime of a single thread that is not a worker's.
 pub async fn share_bans(bans: Arc<Bans>, metrics: Arc<Metrics>, store: Arc<Store>, prefix: String) {
     let call = store.script_caller(bans::BANS_GROUP, bans::ban_script());
@@ -64,7 +64,12 @@ where
         bans,
         metrics,
         prefix,
-        rules: bans.store_rules(),
+        rules: BanRules {
+            after: bans.after,
+            period_us: bans.period_ns.div_ceil(1000),
+            first_us: bans.first_ns.div_ceil(1000),
+            longest_us: bans.longest_ns.div_ceil(1000),
+        },
         call,
         outbox,
         jitter_hash: RandomState::new(),
@@ -75,11 +80,13 @@ where
     let mut strikes = new_strike_map();
     loop {
         sync.wait_next().await;
-        outbox.swap_strikes(&mut strikes);
+        std::mem::swap(&mut *outbox.clients.lock(), &mut strikes);
         sync.flush_strikes(&mut strikes).await;
         sync.send_lifts().await;
         if sync.is_behind || sync.is_reporting || sync.poll_at <= Now::read_clock() {
-            sync.poll_bans().await;
+            let lasts_us = |repeats| sync.rules.ban_length_us(repeats);
+            let unreported = outbox.ledger.lock().unreported_batch(Now::read_clock(), lasts_us);
+            sync.exchange_batch(&[], &unreported).await;
         }
     }
 }
@@ -96,7 +103,7 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
         let next = (Now::read_clock().to_instant() + pause).min(self.poll_at.to_instant());
         tokio::select! {
             () = tokio::time::sleep_until(next) => {}
-            () = self.outbox.wait_batch() => {}
+            () = self.outbox.batch_ready.notified() => {}
         }
     }
 
@@ -140,13 +147,6 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
         let update = bans::parse_reply(&bytes, reports.len()).ok_or(StoreFault::Garbled)?;
         self.outbox.ledger.lock().advance_cursor(update.cursor);
         Ok(update)
-    }
-
-    /// Fetches announcements, and reports bans that the store does not know.
-    async fn poll_bans(&mut self) {
-        let lasts_us = |repeats| self.rules.ban_length_us(repeats);
-        let unreported = self.outbox.ledger.lock().unreported_batch(Now::read_clock(), lasts_us);
-        self.exchange_batch(&[], &unreported).await;
     }
 
     /// One call: reports strikes and bans, and fetches announcements.
@@ -212,7 +212,7 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
     /// Records a ban that the store knows.
     fn record_ban(&self, id: u128, ban: &Ban, now: Now) -> InstallOutcome {
         let until = ban_end(ban, now);
-        self.outbox.ledger.lock().record_known(id, until, ban.repeats, now);
+        self.outbox.ledger.lock().record_known(id, (until, ban.repeats), now);
         self.bans.install_ban(&local_key(id), until, ban.repeats, now)
     }
 
@@ -224,12 +224,8 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
                 StrikeOutcome::Counted => {}
                 StrikeOutcome::Started(started) => {
                     let until = Now(entry.newest.0.saturating_add(started.lasts_ns));
-                    self.outbox.ledger.lock().record_unreported(
-                        id,
-                        until,
-                        started.repeats,
-                        Now::read_clock(),
-                    );
+                    let ban = (until, started.repeats);
+                    self.outbox.ledger.lock().record_unreported(id, ban, Now::read_clock());
                     return self.record_start(id, &started, until, entry);
                 }
                 StrikeOutcome::Banned => return,
@@ -248,19 +244,6 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
 
 fn ban_end(ban: &Ban, now: Now) -> Now {
     Now(now.0.saturating_add(ban.left_us.saturating_mul(1000)))
-}
-
-// === impl Bans ===
-
-impl Bans {
-    fn store_rules(&self) -> BanRules {
-        BanRules {
-            after: self.after,
-            period_us: self.period_ns.div_ceil(1000),
-            first_us: self.first_ns.div_ceil(1000),
-            longest_us: self.longest_ns.div_ceil(1000),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ fn bans() -> Bans {
         key: BanKey::Ip,
         strikes: model::StrikeRules::default(),
     };
-    Bans::new_shared(&config, 100_000)
+    Bans::adopt_from(None, &config, 100_000, true)
 }
 
 fn metrics() -> Arc<Metrics> {
@@ -255,7 +255,7 @@ fn strikes_of_many_threads_are_all_queued() {
         }
     });
     let mut strikes = new_strike_map();
-    bans.state.outbox.as_ref().unwrap().swap_strikes(&mut strikes);
+    std::mem::swap(&mut *bans.state.outbox.as_ref().unwrap().clients.lock(), &mut strikes);
     assert_eq!(strikes.values().map(|entry| entry.strikes).sum::<u32>(), 40_000);
 }
 

@@ -17,13 +17,8 @@ use sluicegate_store::StoreSettlement;
 /// One for each limit of the chain that charges by the response, in chain order.
 pub type FinalCharges = SmallVec<[FinalCharge; 1]>;
 
-/// The final units of a charge.
-struct FinalUnits {
-    charged: u64,
-    source: ChargeSource,
-    /// The key forgets its used units.
-    clears: bool,
-}
+/// The final units of a charge and their source; true if the key forgets its used units.
+type FinalUnits = (u64, ChargeSource, bool);
 
 // === impl ChainPermit ===
 
@@ -63,14 +58,14 @@ impl ChainPermit {
     /// Settles charges that a caller reserved, by the units that it says of each limit; those of which it says none are
     /// still held.
     pub fn settle_units(&mut self, units: impl Fn(&Limit) -> Option<u64>, now: Now) -> FinalCharges {
-        let said = |charged| FinalUnits { charged, source: ChargeSource::Usage, clears: false };
+        let said = |charged| (charged, ChargeSource::Usage, false);
         self.settle_by(|limit, _, _| units(limit).map(said), &mut Extensions::default(), now)
     }
 
     /// Settles the charges that are still reserved as their reservations.
     pub fn settle_reserved(&mut self, now: Now) -> FinalCharges {
-        let reserved = |charged| FinalUnits { charged, source: ChargeSource::Reserve, clears: false };
-        self.settle_by(|_, _, units| Some(reserved(units)), &mut Extensions::default(), now)
+        let reserved = |_: &Limit, _: &ChargeConfig, units| Some((units, ChargeSource::Reserve, false));
+        self.settle_by(reserved, &mut Extensions::default(), now)
     }
 
     fn settle_by_reading(
@@ -83,7 +78,7 @@ impl ChainPermit {
         let find_units = |limit: &Limit, charge: &ChargeConfig, reserved| {
             is_decided(charge).then(|| {
                 let (charged, source) = compute_charge(&limit.config, charge, reserved, reading, bytes);
-                FinalUnits { charged, source, clears: clears_key(charge, reading) }
+                (charged, source, clears_key(charge, reading))
             })
         };
         let mut extensions = reading.take_extensions();
@@ -106,10 +101,8 @@ impl ChainPermit {
         claims.retain(|claim| {
             let limit: &Limit = &limits[usize::from(claim.limit_index)];
             let charge = limit.config.charge.as_ref().filter(|_| is_charge(claim, store_holds.as_deref()));
-            let Some(found) = charge.and_then(|charge| find_units(limit, charge, claim.cost)) else {
-                return true;
-            };
-            let FinalUnits { charged, source, clears } = found;
+            let found = charge.and_then(|charge| find_units(limit, charge, claim.cost));
+            let Some((charged, source, clears)) = found else { return true };
             let (rate, key) = (usize::from(claim.rate), claim.table_key());
             let (mut overrun, mut own, mut reserved) = (0, charged, claim.cost);
             if let Some(extension) = extensions.find(claim.limit_index) {

@@ -286,7 +286,10 @@ impl StoreQuery {
         }
         if passes {
             // Slots that are asked for after the wait.
-            let is_slots = |demand: &&SharedDemand| !round.asks_about(demand) && !round.is_overruled(demand);
+            let is_slots = |demand: &&SharedDemand| {
+                let is_own = |other: &&SharedDemand| other.limit_index == demand.limit_index;
+                !round.question_demands.iter().any(is_own) && !round.is_overruled(demand)
+            };
             for demand in self.shared_demands.iter().filter(is_slots) {
                 pass.claim_wanted_slots(demand, &pending);
             }

@@ -30,10 +30,6 @@ pub(super) struct StoreRound<'a> {
 // === impl StoreRound ===
 
 impl StoreRound<'_> {
-    pub(super) fn asks_about(&self, demand: &SharedDemand) -> bool {
-        self.question_demands.iter().any(|other| other.limit_index == demand.limit_index)
-    }
-
     /// True if this gateway's own share decides although the store rejects.
     pub(super) fn is_overruled(&self, demand: &SharedDemand) -> bool {
         self.locally_admitted.contains(&demand.limit_index)

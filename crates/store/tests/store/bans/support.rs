@@ -58,7 +58,7 @@ pub fn config(rules: &BanRules) -> model::BansConfig {
 
 /// The local judge's answer by the same rules.
 pub fn local(rules: &BanRules) -> Bans {
-    Bans::new(&config(rules), 1000)
+    Bans::adopt_from(None, &config(rules), 1000, false)
 }
 
 /// A connection of a simulated gateway.
@@ -163,7 +163,7 @@ pub struct BansGateway {
 impl BansGateway {
     /// The lifetime of its store.
     pub async fn start(redis: &Redis) -> BansGateway {
-        let bans = Arc::new(Bans::new_shared(&config(&RULES), 10_000));
+        let bans = Arc::new(Bans::adopt_from(None, &config(&RULES), 10_000, true));
         let store = Store::new(&single(redis.addr()), None);
         let metrics = Metrics::new(MetricLabels { workers: 1, ..MetricLabels::default() });
         let supervised = tokio::spawn(store.clone().supervise());
