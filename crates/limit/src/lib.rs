@@ -45,7 +45,7 @@ use algorithm::queue;
 pub(crate) use algorithm::rate::ChargeMark;
 pub use counters::keys_max;
 use counters::{Meters, each, each_queued, queued, rated};
-use operator_changes::GrantedKeys;
+use operator_changes::GrantedKey;
 pub use operator_changes::{KeyReset, ResetFault};
 use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::IpSets;
@@ -94,7 +94,7 @@ pub struct Limit {
     /// The rates of each variant.
     spans: Box<[Range<usize>]>,
     meters: Meters,
-    granted: GrantedKeys,
+    granted: Box<[GrantedKey]>,
     max_keys: usize,
     /// Units that requests in flight have reserved, if it charges by the response.
     reserved: Arc<AtomicU64>,
@@ -244,13 +244,6 @@ impl Limit {
     /// True if units can be given back to a key that took them long ago: its counters are here, and nothing departs.
     pub fn takes_back(&self) -> bool {
         self.config.shared.is_none() && !self.has_queue() && !self.is_concurrency()
-    }
-
-    /// The variant that judges a key by the numbers an operator granted it. `id`: as of
-    /// [`model::GrantKey::id_in`].
-    #[inline]
-    pub fn granted_variant(&self, id: u128, now: Now) -> Option<usize> {
-        self.granted.find_variant(id, now)
     }
 
     /// The rates that judge requests of a variant; of concurrency, the single index of its slots.

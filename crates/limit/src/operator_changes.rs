@@ -10,12 +10,9 @@ use sluicegate_base::clock::Now;
 use sluicegate_base::labelled::labelled_enum;
 use sluicegate_model as model;
 
-/// The keys that are judged by other numbers.
+/// A key that is judged by other numbers.
 #[derive(Debug)]
-pub(super) struct GrantedKeys(Box<[GrantedKey]>);
-
-#[derive(Debug)]
-struct GrantedKey {
+pub(super) struct GrantedKey {
     /// The id of the local counter, or of that in the store where the limit is counted there.
     id: u128,
     until: Now,
@@ -42,10 +39,11 @@ labelled_enum! {
     }
 }
 
-// === impl GrantedKeys ===
+// === impl GrantedKey ===
 
-impl GrantedKeys {
-    pub(super) fn new(config: &model::LimitConfig) -> GrantedKeys {
+impl GrantedKey {
+    /// The grants of a limit, by id.
+    pub(super) fn all_of(config: &model::LimitConfig) -> Box<[GrantedKey]> {
         let first = config.file_variants().count();
         let granted = |(index, grant): (usize, &model::GrantConfig)| GrantedKey {
             id: grant.key.id_in(config),
@@ -54,17 +52,7 @@ impl GrantedKeys {
         };
         let mut keys: Box<[GrantedKey]> = config.grants.iter().enumerate().map(granted).collect();
         keys.sort_unstable_by_key(|key| key.id);
-        GrantedKeys(keys)
-    }
-
-    /// The variant that judges the key with this id, until its grant ends.
-    #[inline]
-    pub(super) fn find_variant(&self, id: u128, now: Now) -> Option<usize> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let index = self.0.binary_search_by_key(&id, |granted| granted.id).ok()?;
-        Some(&self.0[index]).filter(|granted| now < granted.until).map(|granted| granted.variant)
+        keys
     }
 }
 
@@ -79,6 +67,17 @@ impl std::fmt::Display for ResetFault {
 // === impl Limit ===
 
 impl Limit {
+    /// The variant that judges a key by the numbers an operator granted it, until its grant ends. `id`: as of
+    /// [`model::GrantKey::id_in`].
+    #[inline]
+    pub fn granted_variant(&self, id: u128, now: Now) -> Option<usize> {
+        if self.granted.is_empty() {
+            return None;
+        }
+        let index = self.granted.binary_search_by_key(&id, |granted| granted.id).ok()?;
+        Some(&self.granted[index]).filter(|granted| now < granted.until).map(|granted| granted.variant)
+    }
+
     /// The rates that judge callers of `tier`; without one, those of every variant. `None` = the limit has no other
     /// numbers for this tier.
     pub fn rates_of(&self, tier: Option<&str>) -> Option<Range<usize>> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::Limit;
 use super::counters::{LimitSpec, Meters, each, keys_max};
-use super::operator_changes::GrantedKeys;
+use super::operator_changes::GrantedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::IpSets;
 use sluicegate_model::{self as model, Algorithm, ChargeConfig, LimitId, Rate};
@@ -44,7 +44,7 @@ impl Limit {
         let meters = Meters::new(&spec, before.map(|before| &before.meters));
         let reserved = before.map(|before| before.reserved.clone()).unwrap_or_default();
         let (config, bypass) = (config.clone(), IpSets::default());
-        let granted = GrantedKeys::new(&config);
+        let granted = GrantedKey::all_of(&config);
         Limit { name, id, spans, meters, max_keys, granted, reserved, config, bypass }
     }
 

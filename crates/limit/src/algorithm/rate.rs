@@ -26,8 +26,8 @@ pub(crate) struct TickRate {
     /// Ticks per unit, T.
     unit: u64,
     /// `unit`, in whole nanoseconds; `unit_frac` = the ticks beyond them.
-    unit_ns: u64,
-    unit_frac: u32,
+    pub(super) unit_ns: u64,
+    pub(super) unit_frac: u32,
 }
 
 /// The usage of one key: 24 bytes, packed so that a cell of the table is 36.
@@ -181,16 +181,6 @@ impl TickRate {
         let (ns, frac) = self.split_ticks(ticks);
         level.tat_ns = ns;
         level.tat_frac = frac;
-    }
-
-    /// Takes `cost` units: TAT = max(TAT, now) + cost·T.
-    #[inline]
-    pub(crate) fn charge_level(&self, level: &mut Level, now: Now, cost: u64) -> ChargeMark {
-        let span = match cost {
-            1 => (self.unit_ns, self.unit_frac),
-            _ => self.split_ticks(self.units_to_ticks(cost)),
-        };
-        self.advance_tat(level, now, span)
     }
 
     /// TAT = max(TAT, now) + a span of whole nanoseconds and the ticks beyond.

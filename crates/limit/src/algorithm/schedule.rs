@@ -88,7 +88,11 @@ impl Schedule for TickRate {
 
     #[inline]
     fn charge_usage(&self, level: &mut Level, now: Now, cost: u64) -> (ChargeMark, u128) {
-        (TickRate::charge_level(self, level, now, cost), self.units_to_ticks(cost))
+        let span = match cost {
+            1 => (self.unit_ns, self.unit_frac),
+            _ => self.split_ticks(self.units_to_ticks(cost)),
+        };
+        (self.advance_tat(level, now, span), self.units_to_ticks(cost))
     }
 
     fn refund_usage(&self, level: &mut Level, cost: u64, since: ChargeMark) {

@@ -90,14 +90,6 @@ impl Bandwidth {
             Reservation { bytes, due: Now(bucket.0.saturating_sub(self.burst_ns)), overflow }
         })
     }
-
-    /// Cancels a reservation: later ones are due sooner.
-    fn cancel_reservation(&self, key: &CounterKey, reservation: Reservation) {
-        let takes_ns = self.transfer_ns(reservation.bytes);
-        self.table.update_existing(key, reservation.overflow, |bucket, (), ()| {
-            bucket.0 = bucket.0.saturating_sub(takes_ns)
-        });
-    }
 }
 
 // === impl BandwidthEntry ===
@@ -150,7 +142,11 @@ impl BandwidthShare {
 impl Drop for BandwidthShare {
     fn drop(&mut self) {
         if let Some(reservation) = self.reservation.take() {
-            self.bandwidth.cancel_reservation(&self.key, reservation);
+            // Later ones are due sooner.
+            let takes_ns = self.bandwidth.transfer_ns(reservation.bytes);
+            self.bandwidth.table.update_existing(&self.key, reservation.overflow, |bucket, (), ()| {
+                bucket.0 = bucket.0.saturating_sub(takes_ns)
+            });
         }
     }
 }

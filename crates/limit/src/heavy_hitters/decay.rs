@@ -16,8 +16,9 @@ const HALVINGS_MAX: f64 = 60.0;
 /// The weight of a unit that is counted now.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ForwardDecay {
-    weight: f64,
-    renew_at: Now,
+    pub(super) weight: f64,
+    /// The moment from which the weight is to be renewed.
+    pub(super) renew_at: Now,
     /// The moment when the weight was 1.
     landmark: Now,
 }
@@ -25,16 +26,6 @@ pub(super) struct ForwardDecay {
 impl ForwardDecay {
     pub(super) fn begin(now: Now) -> ForwardDecay {
         ForwardDecay { weight: 1.0, renew_at: Now(now.0.saturating_add(RENEW_AFTER_NS)), landmark: now }
-    }
-
-    #[inline]
-    pub(super) fn is_due(&self, now: Now) -> bool {
-        now >= self.renew_at
-    }
-
-    #[inline]
-    pub(super) fn weight(&self) -> f64 {
-        self.weight
     }
 
     /// The weight of a unit at `now`, exactly.

@@ -91,10 +91,10 @@ impl<L: Copy> FrequentItems<L> {
     /// counter, which is valid until another item is counted.
     #[inline]
     pub fn count_units(&mut self, id: u128, units: f64, now: Now, label: impl FnOnce() -> L) -> usize {
-        if self.decay.is_due(now) {
+        if now >= self.decay.renew_at {
             self.renew_weight(now);
         }
-        let weighted = units * self.decay.weight();
+        let weighted = units * self.decay.weight;
         match self.find_counter(id) {
             Some(position) => {
                 self.counters[position].count += weighted;

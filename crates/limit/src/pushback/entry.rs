@@ -135,15 +135,6 @@ impl PushbackEntry {
         self.until
     }
 
-    /// The moment at which a newcomer may pass behind all that wait.
-    fn due_at(&self, queues: &ShardQueues, now: Now, front: u64) -> u64 {
-        let head = self.head_due(now);
-        match queues.queued_units(self.queue) {
-            0 => head,
-            ahead => self.moment_after(head, ahead, front),
-        }
-    }
-
     /// The moment from which the next request may pass.
     pub(super) fn head_due(&self, now: Now) -> u64 {
         self.next_due.max(self.until).max(now.0.saturating_sub(SLACK_NS))
@@ -158,7 +149,11 @@ impl PushbackEntry {
         if self.is_open(now) {
             return None;
         }
-        let due = self.due_at(queues, now, front);
+        let head = self.head_due(now);
+        let due = match queues.queued_units(self.queue) {
+            0 => head,
+            ahead => self.moment_after(head, ahead, front),
+        };
         let paused = || Pause { until: Now(self.until), wait_ns: due - now.0, status: self.status };
         (due > now.0).then(paused)
     }
@@ -174,8 +169,8 @@ impl PushbackEntry {
     /// Lets all waiters go that are due.
     pub(super) fn depart_due(&mut self, queues: &mut ShardQueues, now: Now, wakers: &mut Wakers) {
         while self.queue != NO_NODE && self.head_due(now) <= now.0 {
-            let front = queues.head_span(self.queue);
-            self.next_due = self.moment_after(self.head_due(now), 1, front);
+            let front = queues.head(self.queue).and_then(|waiter| u64::try_from(waiter.span).ok());
+            self.next_due = self.moment_after(self.head_due(now), 1, front.unwrap_or(u64::MAX));
             self.count_passed(now);
             queues.depart_head(&mut self.queue, Default::default(), wakers);
         }

@@ -108,7 +108,7 @@ impl Pauses {
         status: u16,
     ) -> PauseChange {
         let until = now.0.saturating_add(span_ns);
-        self.change_pause(key, now, until, |entry, _| entry.begin_pause(sent, now, until, status))
+        self.change_pause(key, now, (sent, until, status), false)
     }
 
     /// [`Pauses::record_pause`] for a pause that `began` at another gateway and is told here. A key that has
@@ -121,22 +121,21 @@ impl Pauses {
         until: Now,
         status: u16,
     ) -> PauseChange {
-        self.change_pause(key, now, until.0, |entry, is_shared| {
-            !is_shared && entry.begin_pause(began, now, until.0, status)
-        })
+        self.change_pause(key, now, (began, until.0, status), true)
     }
 
+    /// `is_own`: only the key's own entry is changed.
     fn change_pause(
         &self,
         key: &CounterKey,
         now: Now,
-        until: u64,
-        change: impl FnOnce(&mut PushbackEntry, bool) -> bool,
+        (sent, until, status): (Now, u64, u16),
+        is_own: bool,
     ) -> PauseChange {
         let change = waking(|wakers| {
             self.table.update_entry(key, now, |entry, queues, (), is_shared| {
                 let known = entry.pause_end().max(now.0);
-                let began = change(entry, is_shared);
+                let began = !(is_own && is_shared) && entry.begin_pause(sent, now, until, status);
                 // The head has to move its timer, or finds that it can wait no longer.
                 queues.wake_head(entry.queue, wakers);
                 PauseChange { began, gained_ns: entry.pause_end().saturating_sub(known) }

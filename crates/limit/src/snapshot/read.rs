@@ -28,11 +28,8 @@ pub struct SnapshotReader<F = File> {
 /// The reason why a file is not restored.
 pub(super) type SnapshotFault = String;
 
-/// A table that a snapshot may hold.
-struct ExpectedTable<'a> {
-    table: SnapshotTable<'a>,
-    found: bool,
-}
+/// A table that a snapshot may hold, and whether it was found.
+type ExpectedTable<'a> = (SnapshotTable<'a>, bool);
 
 /// The snapshot at `path`, if there is one. One that cannot be used is logged and left unchanged.
 pub fn find_snapshot(path: &Path) -> Option<SnapshotReader> {
@@ -91,18 +88,17 @@ pub(super) fn read_header<F: Read + Seek>(
     now: Now,
 ) -> Result<SnapshotReader<F>, SnapshotFault> {
     let mut file = BufReader::new(file);
-    let foreign = |_| "it is not a snapshot of counters".to_owned();
-    if read_array::<8>(&mut file).map_err(foreign)? != MAGIC {
-        return Err(foreign(ErrorKind::InvalidData.into()));
+    if read_array(&mut file) != Ok(MAGIC) {
+        return Err("it is not a snapshot of counters".to_owned());
     }
-    let version = u32::from_le_bytes(read_array(&mut file).map_err(damage_fault)?);
+    let version = u32::from_le_bytes(read_array(&mut file)?);
     if version != VERSION {
         return Err(format!("it is of version {version}, and this program reads version {VERSION}"));
     }
     verify_checksum(&mut file, length)?;
-    let wall_then = u64::from_le_bytes(read_array(&mut file).map_err(damage_fault)?);
-    let then = Now(u64::from_le_bytes(read_array(&mut file).map_err(damage_fault)?));
-    let secret = read_array(&mut file).map_err(damage_fault)?;
+    let wall_then = u64::from_le_bytes(read_array(&mut file)?);
+    let then = Now(u64::from_le_bytes(read_array(&mut file)?));
+    let secret = read_array(&mut file)?;
     let shift = ClockShift::new(then, wall_ns.saturating_sub(wall_then), now);
     Ok(SnapshotReader { secret, path: path.to_owned(), shift, now, file })
 }
@@ -122,7 +118,7 @@ fn verify_checksum(file: &mut (impl Read + Seek), length: u64) -> Result<(), Sna
         checksum.write(piece);
         left -= piece.len() as u64;
     }
-    if checksum.finish() != u64::from_le_bytes(read_array(file).map_err(damage_fault)?) {
+    if checksum.finish() != u64::from_le_bytes(read_array(file)?) {
         return Err("it is damaged: its checksum is wrong".to_owned());
     }
     file.seek(SeekFrom::Start(back)).map_err(io_fault).map(drop)
@@ -150,8 +146,8 @@ impl<F: Read + Seek> SnapshotReader<F> {
 impl<F: Read> SnapshotReader<F> {
     /// Restores the counters into `target`, which must not be in use yet. Changed limits start fresh.
     pub fn restore_into(mut self, target: &(impl SnapshotSource + ?Sized)) {
-        let expect = |table| ExpectedTable { table, found: false };
-        let mut tables: Vec<ExpectedTable<'_>> = target.snapshot_tables().into_iter().map(expect).collect();
+        let expected = target.snapshot_tables().into_iter().map(|table| (table, false));
+        let mut tables: Vec<ExpectedTable<'_>> = expected.collect();
         let mut changed = Vec::new();
         match self.restore_tables(&mut tables, &mut changed) {
             Ok(0) => {}
@@ -161,7 +157,7 @@ impl<F: Read> SnapshotReader<F> {
                 tracing::warn!(%file, reason, "the snapshot was restored only in part");
             }
         }
-        changed.retain(|name| tables.iter().any(|expected| expected.table.name == name && !expected.found));
+        changed.retain(|name| tables.iter().any(|(table, found)| table.name == name && !found));
         changed.sort_unstable();
         changed.dedup();
         for limit in changed {
@@ -178,18 +174,18 @@ impl<F: Read> SnapshotReader<F> {
         let mut left_out = 0;
         let mut table: Option<&dyn PersistentTable> = None;
         loop {
-            match read_array(&mut self.file).map_err(damage_fault)? {
+            match read_array(&mut self.file)? {
                 [END_MARK] => return Ok(left_out),
                 [TABLE_MARK] => {
-                    let fingerprint = u64::from_le_bytes(read_array(&mut self.file).map_err(damage_fault)?);
+                    let fingerprint = u64::from_le_bytes(read_array(&mut self.file)?);
                     let name = String::from_utf8(self.read_prefixed()?)
                         .map_err(|_| "a name in it is not text".to_owned())?;
-                    let expected = tables.iter_mut().find(|ExpectedTable { table, found }| {
+                    let expected = tables.iter_mut().find(|(table, found)| {
                         !found && table.name == name && table.fingerprint == fingerprint
                     });
-                    table = expected.map(|expected| {
-                        expected.found = true;
-                        expected.table.table
+                    table = expected.map(|(expected, found)| {
+                        *found = true;
+                        expected.table
                     });
                     changed.extend(table.is_none().then_some(name));
                 }
@@ -207,17 +203,16 @@ impl<F: Read> SnapshotReader<F> {
 
     /// Reads bytes preceded by their length, allocating no more than the file holds.
     fn read_prefixed(&mut self) -> Result<Vec<u8>, SnapshotFault> {
-        let length = u32::from_le_bytes(read_array(&mut self.file).map_err(damage_fault)?);
+        let length = u32::from_le_bytes(read_array(&mut self.file)?);
         let mut bytes = Vec::new();
         let count = (&mut self.file).take(length.into()).read_to_end(&mut bytes).map_err(io_fault)?;
         if count == length as usize { Ok(bytes) } else { Err(damage_fault(ErrorKind::UnexpectedEof.into())) }
     }
 }
 
-fn read_array<const N: usize>(file: &mut impl Read) -> io::Result<[u8; N]> {
+fn read_array<const N: usize>(file: &mut impl Read) -> Result<[u8; N], SnapshotFault> {
     let mut bytes = [0; N];
-    file.read_exact(&mut bytes)?;
-    Ok(bytes)
+    file.read_exact(&mut bytes).map(|()| bytes).map_err(damage_fault)
 }
 
 fn io_fault(error: io::Error) -> SnapshotFault {

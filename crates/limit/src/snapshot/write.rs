@@ -86,16 +86,12 @@ pub fn write_tables(
 ) -> io::Result<()> {
     let mut writer = ChecksumWriter { file: BufWriter::new(file), checksum: Checksum::new(), written: 0 };
     let now = Now::read_clock();
-    writer.write_bytes(&MAGIC)?;
-    writer.write_bytes(&VERSION.to_le_bytes())?;
-    writer.write_bytes(&unix_ns().to_le_bytes())?;
-    writer.write_bytes(&now.0.to_le_bytes())?;
-    writer.write_bytes(&secret)?;
+    let moments = [unix_ns(), now.0].map(u64::to_le_bytes).concat();
+    writer.write_bytes(&[&MAGIC[..], &VERSION.to_le_bytes(), &moments, &secret].concat())?;
     for SnapshotTable { name, fingerprint, table } in source.snapshot_tables() {
-        writer.write_bytes(&[TABLE_MARK])?;
-        writer.write_bytes(&fingerprint.to_le_bytes())?;
-        writer.write_bytes(&(name.len() as u32).to_le_bytes())?;
-        writer.write_bytes(name.as_bytes())?;
+        let length = (name.len() as u32).to_le_bytes();
+        let head = [&[TABLE_MARK][..], &fingerprint.to_le_bytes(), &length, name.as_bytes()];
+        writer.write_bytes(&head.concat())?;
         for block in 0..table.block_count() {
             buffer.clear();
             table.encode_block(block, now, buffer);

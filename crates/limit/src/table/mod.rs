@@ -120,11 +120,13 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
     pub fn with_params(params: impl Into<Arc<N>>, keys_max: usize, owner: Arc<str>) -> Table<E, N> {
         let params = params.into();
         let shards = TableCapacity::shards_for(keys_max);
+        let overflow = || {
+            let (entries, extra) = (Vec::new(), E::Extra::default());
+            CacheAligned(Mutex::new(OverflowShard { entries, extra, params: params.clone() }))
+        };
         Table {
             shards: (0..shards).map(|_| CacheAligned(Mutex::new(Shard::new(params.clone())))).collect(),
-            overflow: (0..OVERFLOW_SHARDS)
-                .map(|_| CacheAligned(Mutex::new(OverflowShard::new(params.clone()))))
-                .collect(),
+            overflow: (0..OVERFLOW_SHARDS).map(|_| overflow()).collect(),
             overflowed: AtomicBool::new(false),
             overflow_updates: AtomicU64::new(0),
             keys_stored: AtomicUsize::new(0),
@@ -277,7 +279,10 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
 
     /// A cell for a newcomer, counted under the cap: a free one while the cap allows it, else an idle entry's.
     fn claim_cell(&self, shard: &mut Shard<E, N>, hash: &KeyHash, now: Now) -> Option<usize> {
-        self.sweep_sets(shard, now);
+        let sets = shard.tags.len();
+        let turns = if sets <= SWEEP_ALL_SETS { sets } else { SWEEP_SETS };
+        let freed = (0..turns).map(|_| shard.sweep_next_set(now)).sum();
+        self.keys_stored.fetch_sub(freed, Relaxed);
         let fits = self.keys_stored.fetch_add(1, Relaxed) < self.capacity.keys_max();
         loop {
             if let Some(index) = shard.find_free(hash)
@@ -299,13 +304,6 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         }
     }
 
-    fn sweep_sets(&self, shard: &mut Shard<E, N>, now: Now) {
-        let sets = shard.tags.len();
-        let turns = if sets <= SWEEP_ALL_SETS { sets } else { SWEEP_SETS };
-        let freed = (0..turns).map(|_| shard.sweep_next_set(now)).sum();
-        self.keys_stored.fetch_sub(freed, Relaxed);
-    }
-
     fn find_overflow(&self, key: &CounterKey) -> (&Mutex<OverflowShard<E, N>>, usize) {
         let mixed = shard::mix_bits(key.prefix, 0);
         let shard = mixed as usize % OVERFLOW_SHARDS;
@@ -314,9 +312,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
 
     #[inline]
     fn hash_key(&self, key: &CounterKey) -> KeyHash {
-        let low = key.id as u64;
-        let high = (key.id >> 64) as u32 ^ (key.id >> 96) as u32;
-        self.hash_id(low, high)
+        self.hash_id(key.id as u64, (key.id >> 64) as u32 ^ (key.id >> 96) as u32)
     }
 
     #[inline]
@@ -330,10 +326,6 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
 // === impl OverflowShard ===
 
 impl<E: TableEntry, N> OverflowShard<E, N> {
-    fn new(params: Arc<N>) -> OverflowShard<E, N> {
-        OverflowShard { entries: Vec::new(), extra: E::Extra::default(), params }
-    }
-
     /// The entry at `index` with its parameters. Memory is taken at the first overflow: most tables have none.
     fn entry_at(&mut self, index: usize) -> (&mut E, &mut E::Extra, &Arc<N>) {
         if self.entries.is_empty() {

@@ -73,7 +73,7 @@ impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
 
     #[inline]
     fn find_in_set(&self, set: usize, hash: &KeyHash) -> Option<usize> {
-        let mut hits = bytes_equal(*self.tags.get(set)?, hash.tag);
+        let mut hits = bytes_zero(*self.tags.get(set)? ^ (LOW_BITS * u64::from(hash.tag)));
         while hits != 0 {
             let index = set * WAYS + hits.trailing_zeros() as usize / 8;
             let cell = &self.cells[index];
@@ -101,11 +101,17 @@ impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
     pub(super) fn reuse_idle(&mut self, hash: &KeyHash, now: Now) -> Option<usize> {
         let sets = self.candidate_sets(hash)?;
         let mut cells = sets.into_iter().flat_map(|set| set * WAYS..(set + 1) * WAYS);
-        let index = cells
-            .find(|&index| self.tag_at(index) != 0 && self.params.is_idle(&self.cells[index].entry, now))?;
-        self.cells[index].entry.release_extra(&mut self.extra);
-        self.set_tag(index, 0);
-        Some(index)
+        cells.find(|index| self.free_if_idle(*index, now))
+    }
+
+    fn free_if_idle(&mut self, index: usize, now: Now) -> bool {
+        let entry = self.cells[index].entry;
+        let is_idle = self.tag_at(index) != 0 && self.params.is_idle(&entry, now);
+        if is_idle {
+            entry.release_extra(&mut self.extra);
+            self.set_tag(index, 0);
+        }
+        is_idle
     }
 
     /// Frees a cell of the two sets by moving its key to the key's other set.
@@ -148,15 +154,7 @@ impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
     pub(super) fn sweep_next_set(&mut self, now: Now) -> usize {
         let set = self.next_sweep % self.tags.len();
         self.next_sweep = set + 1;
-        let mut freed = 0;
-        for index in set * WAYS..(set + 1) * WAYS {
-            if self.tag_at(index) != 0 && self.params.is_idle(&self.cells[index].entry, now) {
-                self.cells[index].entry.release_extra(&mut self.extra);
-                self.set_tag(index, 0);
-                freed += 1;
-            }
-        }
-        freed
+        (set * WAYS..(set + 1) * WAYS).filter(|index| self.free_if_idle(*index, now)).count()
     }
 
     /// Doubles the sets and drops idle entries; returns their number. The keys of a set go to its two halves only, so
@@ -224,12 +222,7 @@ fn scale_bits(bits: u32, sets: usize) -> usize {
     ((u64::from(bits) * sets as u64) >> 32) as usize
 }
 
-/// The high bit of each byte of `tags` that equals `tag`.
-#[inline]
-fn bytes_equal(tags: u64, tag: u8) -> u64 {
-    bytes_zero(tags ^ (LOW_BITS * u64::from(tag)))
-}
-
+/// The high bit of each byte that is 0.
 #[inline]
 fn bytes_zero(word: u64) -> u64 {
     !(((word & !HIGH_BITS) + !HIGH_BITS) | word) & HIGH_BITS

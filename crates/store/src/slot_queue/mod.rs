@@ -373,7 +373,7 @@ impl SlotLine {
     }
 
     fn describe_turn(&self, queues: &ShardQueues, gateway: u64, now: Now) -> GatewayTurn {
-        let waited_us = queues.head_since(self.queue).map(|since| now.ns_since(since) / 1_000);
+        let waited_us = queues.head(self.queue).map(|head| now.ns_since(head.since) / 1_000);
         GatewayTurn { gateway, waited_us, poll_us: self.poll_ns / 1_000 }
     }
 

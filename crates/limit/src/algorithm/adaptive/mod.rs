@@ -43,7 +43,7 @@ pub enum SlotOutcome {
 
 /// The shared counters around a [`Gradient`].
 pub(crate) struct Adaptive {
-    bounds: Bounds,
+    pub(crate) bounds: Bounds,
     allowed: AtomicU64,
     /// The most requests that one key had in flight since the window opened.
     peak: AtomicU64,
@@ -54,20 +54,14 @@ pub(crate) struct Adaptive {
     counts_from: AtomicU64,
     longest_us: AtomicU64,
     tolerated_us: AtomicU64,
-    window: Mutex<SampleWindow>,
-}
-
-struct SampleWindow {
-    opened: Now,
-    gradient: Gradient,
+    /// The moment at which the window was opened, and the state before its samples.
+    window: Mutex<(Now, Gradient)>,
 }
 
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// A limit from `min` (at least 1) to `max` (at least `min`).
-    pub(crate) fn new(min: u32, max: u32) -> Adaptive {
-        let bounds = Bounds { min: min.into(), max: max.into() };
+    pub(crate) fn new(bounds: Bounds) -> Adaptive {
         let gradient = Gradient::new(bounds);
         Adaptive {
             bounds,
@@ -79,12 +73,8 @@ impl Adaptive {
             counts_from: AtomicU64::new(0),
             longest_us: AtomicU64::new(LATENCY_MAX_US),
             tolerated_us: AtomicU64::new(gradient.tolerated_us()),
-            window: Mutex::new(SampleWindow { opened: Now(0), gradient }),
+            window: Mutex::new((Now(0), gradient)),
         }
-    }
-
-    pub(crate) fn is_within(&self, min: u32, max: u32) -> bool {
-        (self.bounds.min, self.bounds.max) == (min.into(), max.into())
     }
 
     /// The number of requests of one key that may be in flight now.
@@ -131,11 +121,12 @@ impl Adaptive {
     #[cold]
     fn close_window(&self, now: Now) -> bool {
         let Some(mut window) = self.window.try_lock() else { return false };
+        let (opened, gradient) = &mut *window;
         let from = self.counts_from.load(Relaxed);
         let counted_ns = now.0.saturating_sub(from);
         let timed = [&self.answers, &self.abandoned].map(|latencies| latencies.load(Relaxed) >> COUNT_SHIFT);
         let ended = timed[0] + timed[1] + self.failures.load(Relaxed);
-        let enough = if window.gradient.is_measuring() { SAMPLES_TO_MEASURE } else { SAMPLES_MIN };
+        let enough = if gradient.is_measuring() { SAMPLES_TO_MEASURE } else { SAMPLES_MIN };
         if counted_ns < WINDOW_NS || from != 0 && ended < enough && counted_ns < WINDOW_MAX_NS {
             return false;
         }
@@ -148,12 +139,11 @@ impl Adaptive {
             abandoned_us,
             failures: self.failures.swap(0, Relaxed),
             peak: self.peak.swap(0, Relaxed),
-            span_us: now.ns_since(window.opened) / 1_000,
+            span_us: now.ns_since(*opened) / 1_000,
         };
         if from != 0 {
-            window.gradient = window.gradient.apply_sample(self.bounds, &sample);
+            *gradient = gradient.apply_sample(self.bounds, &sample);
         }
-        let gradient = window.gradient;
         let allowed = gradient.allowed_requests(self.bounds);
         let before = self.allowed.swap(allowed, Relaxed);
         if gradient.minimum_us() != 0 {
@@ -164,7 +154,7 @@ impl Adaptive {
         // Requests of the old limit are still on their way; before a measurement their queue has to drain, too.
         let times = if gradient.is_measuring() { 2_000 } else { 1_000 };
         let settle_ns = sample.latency_us().saturating_mul(times).min(SETTLE_MAX_NS);
-        window.opened = now;
+        *opened = now;
         self.counts_from.store(now.0 + settle_ns, Relaxed);
         allowed > before
     }

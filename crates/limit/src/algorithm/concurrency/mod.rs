@@ -16,6 +16,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::adaptive::Adaptive;
+use super::gradient::Bounds;
 use super::meter::{Locked, Meter, MeterParams, MeterSpec};
 use super::queue::Wakers;
 use crate::table::{TableEntry, TableParams};
@@ -76,9 +77,12 @@ impl ConcurrencyParams {
         let max = match min {
             None => SlotLimit::Fixed(max.min(SLOTS_MAX).into()),
             Some(min) => {
-                let (min, max) = (min.min(SLOTS_MAX), max.min(SLOTS_MAX));
-                let previous = spec.previous.and_then(|previous| previous.params.find_adaptive(min, max));
-                SlotLimit::Adaptive(previous.unwrap_or_else(|| Arc::new(Adaptive::new(min, max))))
+                let bounds = Bounds { min: min.min(SLOTS_MAX).into(), max: max.min(SLOTS_MAX).into() };
+                let previous = spec.previous.and_then(|previous| match &previous.params.max {
+                    SlotLimit::Adaptive(adaptive) if adaptive.bounds == bounds => Some(adaptive.clone()),
+                    _ => None,
+                });
+                SlotLimit::Adaptive(previous.unwrap_or_else(|| Arc::new(Adaptive::new(bounds))))
             }
         };
         ConcurrencyParams {
@@ -88,14 +92,6 @@ impl ConcurrencyParams {
             is_fair: !config.fair_by.is_empty(),
             dry_run: config.dry_run,
             waiting: spec.previous.map(|previous| previous.params.waiting.clone()).unwrap_or_default(),
-        }
-    }
-
-    /// The controller, if it has these bounds.
-    fn find_adaptive(&self, min: u32, max: u32) -> Option<Arc<Adaptive>> {
-        match &self.max {
-            SlotLimit::Adaptive(adaptive) if adaptive.is_within(min, max) => Some(adaptive.clone()),
-            _ => None,
         }
     }
 
@@ -167,7 +163,7 @@ impl TableParams<ConcurrencyEntry> for ConcurrencyParams {
         let mut wakers = Wakers::new();
         self.hand_over(entry, queues, now, &mut wakers);
         if self.max_wait_ns != before.max_wait_ns {
-            queues.wake_waiters(*entry, &mut wakers);
+            queues.waiters.wake_all_waiters(queues.read_entry(*entry).queue, &mut wakers);
         }
         to_wake.extend(wakers);
     }

@@ -212,11 +212,6 @@ impl SlotQueues {
         }
     }
 
-    /// Wakes all waiters for slots of an entry.
-    pub(crate) fn wake_waiters(&self, entry: ConcurrencyEntry, wakers: &mut Wakers) {
-        self.waiters.wake_all_waiters(self.read_entry(entry).queue, wakers);
-    }
-
     /// The wakers of the next waiter of every key.
     pub(crate) fn wake_heads(&self) -> Wakers {
         let mut wakers = Wakers::new();

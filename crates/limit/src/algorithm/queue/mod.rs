@@ -108,20 +108,14 @@ impl ShardQueues {
         self.queues.get(queue).map_or(0, |queue| queue.span)
     }
 
+    /// The waiter that departs next.
+    pub fn head(&self, queue: u32) -> Option<&NewWaiter> {
+        self.waiters.get(self.head_node(queue)).map(|waiter| &waiter.own)
+    }
+
     /// The cost of the waiter that departs next.
     pub fn head_cost(&self, queue: u32) -> u64 {
-        self.waiters.get(self.head_node(queue)).map_or(0, |waiter| waiter.own.cost)
-    }
-
-    /// The moment since which the waiter that departs next has waited.
-    pub fn head_since(&self, queue: u32) -> Option<Now> {
-        self.waiters.get(self.head_node(queue)).map(|waiter| waiter.own.since)
-    }
-
-    /// The span of the waiter that departs next, if it fits.
-    pub(crate) fn head_span(&self, queue: u32) -> u64 {
-        let head = self.waiters.get(self.head_node(queue));
-        head.and_then(|waiter| u64::try_from(waiter.own.span).ok()).unwrap_or(u64::MAX)
+        self.head(queue).map_or(0, |waiter| waiter.cost)
     }
 
     /// Appends a waiter to the fair queue of its value, which comes last in the ring if it is new; makes the queue if

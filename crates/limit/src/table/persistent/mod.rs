@@ -1,6 +1,5 @@
 //! Encodes a table for a snapshot, and restores it in a later process.
 
-use super::shard::{Shard, WAYS};
 use super::{OVERFLOW_PER_SHARD, Table, TableEntry, TableParams};
 use sluicegate_base::clock::{ClockShift, Now};
 
@@ -70,7 +69,14 @@ impl<E: PersistentEntry, N: TableParams<E>> PersistentTable for Table<E, N> {
         match block.checked_sub(self.shards.len()) {
             None => {
                 out.push(CELLS_MARK);
-                encode_cells(&self.shards[block].0.lock(), now, out);
+                let shard = self.shards[block].0.lock();
+                for (index, cell) in shard.cells.iter().enumerate() {
+                    if shard.tag_at(index) != 0 && !shard.params.is_idle(&cell.entry, now) {
+                        out.extend(cell.id_low().to_le_bytes());
+                        out.extend(cell.high.to_le_bytes());
+                        write_record(&cell.entry, &shard.extra, out);
+                    }
+                }
             }
             Some(shard) => {
                 out.push(OVERFLOW_MARK);
@@ -106,16 +112,13 @@ impl<E: PersistentEntry, N: TableParams<E>> Table<E, N> {
                 return None;
             }
             let entry: E = take_entry(&mut bytes, shift, &mut shard.extra)?;
-            let claim = if shard.params.is_idle(&entry, now) {
-                None
-            } else {
-                Some(self.claim_cell(shard, &hash, now))
-            };
-            match claim {
-                Some(Some(index)) => shard.store_entry(index, &hash, entry),
-                _ => {
+            let is_idle = shard.params.is_idle(&entry, now);
+            let cell = if is_idle { None } else { self.claim_cell(shard, &hash, now) };
+            match cell {
+                Some(index) => shard.store_entry(index, &hash, entry),
+                None => {
                     entry.release_extra(&mut shard.extra);
-                    left_out += usize::from(claim.is_some());
+                    left_out += usize::from(!is_idle);
                 }
             }
         }
@@ -136,19 +139,6 @@ impl<E: PersistentEntry, N: TableParams<E>> Table<E, N> {
             self.overflowed.store(true, std::sync::atomic::Ordering::Relaxed);
         }
         Some(())
-    }
-}
-
-fn encode_cells<E: PersistentEntry, N: TableParams<E>>(shard: &Shard<E, N>, now: Now, out: &mut Vec<u8>) {
-    for (set, tags) in shard.tags.iter().enumerate() {
-        for way in (0..WAYS).filter(|way| tags.to_le_bytes()[*way] != 0) {
-            let cell = &shard.cells[set * WAYS + way];
-            if !shard.params.is_idle(&cell.entry, now) {
-                out.extend(cell.id_low().to_le_bytes());
-                out.extend(cell.high.to_le_bytes());
-                write_record(&cell.entry, &shard.extra, out);
-            }
-        }
     }
 }
 

@@ -153,7 +153,7 @@ proptest! {
         let mut units = 0;
         for shard in &new.shards {
             let shard = shard.0.lock();
-            let is_used = |at: usize| shard.tags[at / WAYS].to_le_bytes()[at % WAYS] != 0;
+            let is_used = |at: usize| shard.tag_at(at) != 0;
             let used = shard.cells.iter().enumerate().filter(|(at, _)| is_used(*at));
             units += used.map(|(_, cell)| u64::from(cell.entry.units)).sum::<u64>();
         }

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
 
 use crate::algorithm::adaptive::{Adaptive, SlotOutcome};
+use crate::algorithm::gradient::Bounds;
 use sluicegate_base::clock::Now;
 
 pub(super) const MS: u64 = 1_000_000;
@@ -61,7 +62,7 @@ pub(super) struct SimulationTotals {
 impl Simulation {
     pub(super) fn new(min: u32, max: u32, workers: usize, service: u64, overload: u64) -> Simulation {
         Simulation {
-            limit: Adaptive::new(min, max),
+            limit: Adaptive::new(Bounds { min: min.into(), max: max.into() }),
             now: 1 << 60,
             workers,
             service,
