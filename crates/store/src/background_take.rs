@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefund};
+use super::session::{Session, StoreAnswer, StoreOutbox, StoreQuestion};
+use super::settlements::StoreUnits;
 use super::shared_limit::SharedLimit;
 use super::{ScriptOp, SharedKey};
 use sluicegate_base::clock::Now;
@@ -94,7 +95,7 @@ impl WantedUnits {
         let TakeOutcome::Taken(marks) = outcome else { return };
         for (rate, mark) in marks {
             let (limit, cost) = (self.limit.clone(), self.units.cost);
-            outbox.queue_refund(StoreRefund { limit, rate: *rate, key: self.key, cost, mark: *mark });
+            outbox.queue_refund(StoreUnits { limit, rate: *rate, key: self.key, cost, mark: *mark });
         }
     }
 }

@@ -42,7 +42,7 @@ impl StoreHandover {
         let capture_limit = |limit: &Arc<SharedLimit>| LimitHandover {
             name: limit.name().to_owned(),
             nodes: limit.fleet.nodes(),
-            share_nodes: limit.share_nodes(),
+            share_nodes: limit.local_share.nodes(),
             slots: limit.in_flight.all_held(),
         };
         StoreHandover {

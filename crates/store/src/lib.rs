@@ -10,7 +10,7 @@
 //! [`Store`] belongs to the process: the servers, whether they answer, how many gateways live. [`Link`] belongs to a
 //! worker: its connections. A call has one deadline, and is sent again only if the server said that it did not run, so
 //! nothing is charged twice; a charge with a late reply is refunded (`session/late_replies`). A [`Session`] connects a
-//! worker to the store: it asks about the limits of requests; its flusher refunds unused charges ([`StoreRefund`]),
+//! worker to the store: it asks about the limits of requests; its flusher refunds unused charges ([`StoreUnits`]),
 //! settles those that depend on responses ([`StoreSettlement`]), and reports the slots that the worker holds, in
 //! absolute numbers.
 //!
@@ -70,8 +70,8 @@ pub use script::call::{CallItem, GatewayTurn, PackedCall, RateAnswer, ScriptOp, 
 pub use script::rule::RateRule;
 pub use script::settle::{SettleItem, SettledKey};
 pub use secret::share_secret;
-pub use session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefund};
-pub use settlements::{SettlementQueue, StoreSettlement};
+pub use session::{Session, StoreAnswer, StoreOutbox, StoreQuestion};
+pub use settlements::{SettlementQueue, StoreSettlement, StoreUnits};
 pub use shared_limit::SharedLimit;
 pub use slot_queue::{AskTurn, SharedSlotQueue, SlotNewcomer, SlotTerms, SlotTicket};
 pub use upstream_pauses::{SharedPause, SharedPauses, share_pauses};

@@ -31,7 +31,7 @@ pub async fn share_secret(store: Arc<Store>, on_change: impl Fn([u8; 16])) {
         if let Some(secret) = told
             && known != Some(secret)
         {
-            store.keep_secret(secret);
+            *store.secret.lock() = Some(secret);
             on_change(secret);
         }
         tokio::time::sleep(if told.is_some() { CHECK_INTERVAL } else { RETRY_INTERVAL }).await;

@@ -14,9 +14,8 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
-use super::debts::DebtCharge;
 use super::link::CallFailure;
-use super::settlements::SettlingKey;
+use super::settlements::{KeysInFlight, SettlingKey, StoreUnits};
 use super::shared_limit::SharedLimit;
 use super::slots::SlotReport;
 use super::{
@@ -25,7 +24,7 @@ use super::{
 };
 pub(super) use late_replies::LateReplies;
 use outbox::REFUNDS_MAX;
-pub use outbox::{StoreOutbox, StoreRefund};
+pub use outbox::StoreOutbox;
 use sluicegate_base::clock::Now;
 
 /// Refunds or slot reports per call.
@@ -48,7 +47,7 @@ pub struct Session {
     /// The messages that requests leave behind for the store.
     pub outbox: Arc<StoreOutbox>,
     /// Taken by the flusher.
-    refunds: Cell<Option<mpsc::Receiver<StoreRefund>>>,
+    refunds: Cell<Option<mpsc::Receiver<StoreUnits>>>,
     /// The number that names the worker in the store.
     worker_node: u64,
     /// One more reference for each late reply that is waited for.
@@ -197,7 +196,7 @@ impl Session {
             interval
         };
         let (mut heartbeat, mut charging) = (every(HEARTBEAT), every(CHARGE_INTERVAL));
-        let mut unsent: Vec<StoreRefund> = Vec::new();
+        let mut unsent: Vec<StoreUnits> = Vec::new();
         loop {
             tokio::select! {
                 refund = refunds.recv() => {
@@ -226,16 +225,16 @@ impl Session {
 
     /// Sends refunds once: a refund that ran twice would admit more than the limit. Those that were certainly not sent
     /// go to `unsent`. A call reads before it writes, so it may name an entry of a key only once.
-    async fn send_refunds(&self, mut refunds: Vec<StoreRefund>, unsent: &mut Vec<StoreRefund>) {
+    async fn send_refunds(&self, mut refunds: Vec<StoreUnits>, unsent: &mut Vec<StoreUnits>) {
         while let Some(first) = refunds.first() {
             let group = self.store.group_of(&first.key);
-            let (mut now, mut later): (Vec<StoreRefund>, Vec<StoreRefund>) = (Vec::new(), Vec::new());
+            let (mut now, mut later): (Vec<StoreUnits>, Vec<StoreUnits>) = (Vec::new(), Vec::new());
             for refund in refunds {
                 let is_known = now.iter().any(|other| other.entry_key() == refund.entry_key());
                 let fits = !is_known && self.store.group_of(&refund.key) == group;
                 if fits { now.push(refund) } else { later.push(refund) }
             }
-            let items: Vec<CallItem<'_>> = now.iter().map(StoreRefund::to_item).collect();
+            let items: Vec<CallItem<'_>> = now.iter().map(StoreUnits::to_item).collect();
             match self.call_items(ScriptOp::Refund, group, &items, &LateReplies::default()).await {
                 Err(StoreFault::Down | StoreFault::Busy) if unsent.len() < REFUNDS_MAX => unsent.extend(now),
                 Err(_) => now.iter().for_each(|refund| refund.limit.count_lost()),
@@ -256,7 +255,7 @@ impl Session {
             }
             let group = |settling: &SettlingKey| self.store.group_of(&settling.key);
             due.sort_by_key(group);
-            let mut in_flight = settlements.hold_keys(&due);
+            let mut in_flight = KeysInFlight::new(settlements, due.iter().map(|settling| settling.key));
             for run in due.chunk_by(|one, next| group(one) == group(next)) {
                 let keys: Vec<SettledKey<'_>> = run.iter().map(SettlingKey::to_call).collect();
                 let packed = PackedCall::settle(self.store.prefix(), self.worker_node, &keys);
@@ -288,11 +287,11 @@ impl Session {
             if charges.is_empty() {
                 return;
             }
-            let group = |charge: &DebtCharge| self.store.group_of(&charge.key);
+            let group = |charge: &StoreUnits| self.store.group_of(&charge.key);
             charges.sort_by_key(group);
-            let mut in_flight = debts.hold_charges(&charges);
+            let mut in_flight = KeysInFlight::new(&**debts, charges.iter().map(|charge| charge.key));
             for run in charges.chunk_by(|one, next| group(one) == group(next)) {
-                let items: Vec<CallItem<'_>> = run.iter().map(DebtCharge::to_item).collect();
+                let items: Vec<CallItem<'_>> = run.iter().map(StoreUnits::to_item).collect();
                 let packed = PackedCall::new(ScriptOp::ChargeDebt, self.store.prefix(), debts.node(), &items);
                 let reply = self.link.call_script(group(&run[0]), LuaScript::counter_script(), &packed).await;
                 failed += usize::from(reply.is_err());
@@ -349,8 +348,8 @@ impl<'a> StoreQuestion<'a> {
     }
 
     /// The refund of its charge, which has this mark.
-    pub fn to_refund(&self, mark: u64) -> StoreRefund {
+    pub fn to_refund(&self, mark: u64) -> StoreUnits {
         let CallItem { key, cost, .. } = self.item;
-        StoreRefund { limit: self.limit.clone(), rate: self.rate, key, cost, mark }
+        StoreUnits { limit: self.limit.clone(), rate: self.rate, key, cost, mark }
     }
 }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use super::shared_limit::SharedLimit;
-use super::{SettleItem, SettledKey, SharedKey};
+use super::{CallItem, SettleItem, SettledKey, SharedKey};
 
 /// Maximum number of settlements that wait in a worker; further ones are lost.
 const SETTLEMENTS_MAX: usize = 65_536;
@@ -62,6 +62,21 @@ pub struct StoreSettlement {
     pub used: u64,
     /// The response resets the used units of the key.
     pub forgets: bool,
+}
+
+/// Units of one rate to correct in the store: a refund of those that a request took and did not use, or a charge of
+/// debts.
+pub struct StoreUnits {
+    /// The limit that counts the units.
+    pub limit: Arc<SharedLimit>,
+    /// The index of the rate in [`SharedLimit::rules`].
+    pub rate: usize,
+    /// The key that the units are counted under.
+    pub key: SharedKey,
+    /// The units to give back or to charge.
+    pub cost: u64,
+    /// The mark of the charge that is refunded; the sequence number of a charge of debts.
+    pub mark: u64,
 }
 
 /// The settlements of one key in a call.
@@ -126,7 +141,7 @@ impl SettlementQueue {
     }
 
     /// About `most` settlements, less than twice as many. Their keys return to the queue only through
-    /// [`SettlementQueue::hold_keys`], which must follow.
+    /// [`KeysInFlight`], which must hold them.
     pub(super) fn take_due(&self, most: usize) -> Vec<SettlingKey> {
         let inner = &mut *self.inner.lock();
         let (mut taken, mut count) = (Vec::new(), 0);
@@ -144,11 +159,6 @@ impl SettlementQueue {
             taken.push(SettlingKey { key, sequence: own.sequence, settlements: own.sent.clone() });
         }
         taken
-    }
-
-    /// Holds the keys of a call until it has ended.
-    pub(super) fn hold_keys(&self, taken: &[SettlingKey]) -> KeysInFlight<'_, SettlementQueue> {
-        KeysInFlight::new(self, taken.iter().map(|settling| settling.key))
     }
 
     /// A round of calls is over: tells those that wait for it. `answers`: the store does.
@@ -235,6 +245,19 @@ impl SettlingKey {
     }
 }
 
+// === impl StoreUnits ===
+
+impl StoreUnits {
+    pub(super) fn entry_key(&self) -> ([u8; 16], u32) {
+        (self.key.0, self.limit.rules[self.rate].id)
+    }
+
+    pub(super) fn to_item(&self) -> CallItem<'_> {
+        let rule = &self.limit.rules[self.rate];
+        CallItem { mark: self.mark, ..CallItem::new(rule, self.key, self.cost) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,16 +297,17 @@ mod tests {
         settlements.queue_settlement(settlement(&limit, 2, 5));
         let other = settlements.take_due(9);
         assert_eq!(used(&other), [(2, 2, vec![5])], "the first key has a call on its way");
-        drop(settlements.hold_keys(&first));
-        let mut again = settlements.hold_keys(&other);
+        let hold = |taken: &[SettlingKey]| KeysInFlight::new(&settlements, taken.iter().map(|one| one.key));
+        drop(hold(&first));
+        let mut again = hold(&other);
         again.finish_key(&SharedKey([2; 16]), true);
         let repeated = settlements.take_due(9);
         assert_eq!(used(&repeated), used(&first));
-        settlements.hold_keys(&repeated).finish_key(&SharedKey([1; 16]), true);
+        hold(&repeated).finish_key(&SharedKey([1; 16]), true);
         let second = settlements.take_due(9);
         assert_eq!(used(&second), [(1, 3, vec![4])]);
         assert!(!settlements.is_empty());
-        settlements.hold_keys(&second).finish_key(&SharedKey([1; 16]), true);
+        hold(&second).finish_key(&SharedKey([1; 16]), true);
         assert!(settlements.is_empty() && settlements.take_due(9).is_empty());
     }
 

@@ -129,6 +129,11 @@ const SAME_BAN_NS: u64 = 1_000_000_000;
 // === impl Bans ===
 
 impl Bans {
+    /// Bans of this process alone, which remember at most `max_keys` clients.
+    pub fn new(config: &model::BansConfig, max_keys: usize) -> Bans {
+        Bans::adopt_from(None, config, max_keys, false)
+    }
+
     /// Bans that remember at most `max_keys` clients; `shared` ones are so once [`share_bans`] runs. They continue with
     /// the records of `before`, if those bans have the same key and are shared alike. Active bans keep their end.
     pub fn adopt_from(

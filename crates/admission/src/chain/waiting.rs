@@ -90,7 +90,9 @@ impl<'a> WaitingRequest<'a> {
 
     /// Adds the request to the waiting ones; a look only checks whether it fits. `None`: it may not wait.
     pub fn take_place<M: ChainMode>(&self) -> Option<WaitingPlace> {
-        let weight = self.compute_weight();
+        // One for each started unit of memory, at least 1 and at most the whole cap.
+        let units = (self.held_bytes)().div_ceil(WaitingCap::WEIGHT_BYTES).min(self.cap.max).max(1);
+        let weight = u32::try_from(units).unwrap_or(u32::MAX);
         let added = |count: usize| {
             let sum = count.checked_add(weight as usize).filter(|sum| *sum <= self.cap.max)?;
             Some(if M::CHARGES { sum } else { count })
@@ -102,12 +104,6 @@ impl<'a> WaitingRequest<'a> {
     /// Adds the request to the waiting ones. `None`: it may not wait.
     pub fn try_wait(&self) -> Option<WaitingPlace> {
         self.take_place::<Charge>()
-    }
-
-    /// The weight of the request: one for each started unit of memory, at least 1 and at most the whole cap.
-    fn compute_weight(&self) -> u32 {
-        let units = (self.held_bytes)().div_ceil(WaitingCap::WEIGHT_BYTES).min(self.cap.max).max(1);
-        u32::try_from(units).unwrap_or(u32::MAX)
     }
 }
 

@@ -79,7 +79,11 @@ pub(crate) fn compute_charge(
     for summand in &charge.units {
         match summand {
             ChargedUnits::Request => {
-                sum.add(millionths(request_cost(limit, reserved)), ChargeSource::Request)
+                let cost = match limit.cost {
+                    Cost::Units(units) => units,
+                    Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc { .. } => reserved,
+                };
+                sum.add(millionths(cost), ChargeSource::Request)
             }
             ChargedUnits::Bytes if charge.counts_kib => {
                 sum.add(millionths(bytes.div_ceil(KIB)), ChargeSource::Usage)
@@ -147,14 +151,6 @@ fn is_met(charge: &ChargeConfig, reading: &ResponseReading) -> bool {
             is_open || when.contains(status.as_u16(), reading.grpc_code())
         }
         _ => true,
-    }
-}
-
-/// The cost of the request itself, if it is not the reservation.
-fn request_cost(limit: &LimitConfig, reserved: u64) -> u64 {
-    match limit.cost {
-        Cost::Units(units) => units,
-        Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc { .. } => reserved,
     }
 }
 

@@ -249,22 +249,17 @@ impl TickRate {
     /// The decision on no further units of a bucket that is `depth` ticks deep: the room left.
     #[inline]
     pub(crate) fn remaining_units(&self, depth: u128, backlog: u128) -> Decision {
-        let remaining = self.whole_units(depth.saturating_sub(backlog));
+        let room = depth.saturating_sub(backlog);
+        let remaining = match u64::try_from(room) {
+            Ok(room) => room / self.unit,
+            Err(_) => (room / u128::from(self.unit)).min(u64::MAX.into()) as u64,
+        };
         let reset_ns = match remaining {
             0 => self.ticks_to_ns((backlog + u128::from(self.unit)).saturating_sub(depth)),
             _ => 0,
         };
         let (outcome, full_ns) = (LimitOutcome::Admit, self.ticks_to_ns(backlog));
         Decision { outcome, remaining, reset_ns, retry_after_ns: 0, wait_ns: 0, full_ns }
-    }
-
-    /// Whole units in `ticks`.
-    #[inline]
-    fn whole_units(&self, ticks: u128) -> u64 {
-        match u64::try_from(ticks) {
-            Ok(ticks) => ticks / self.unit,
-            Err(_) => (ticks / u128::from(self.unit)).min(u64::MAX.into()) as u64,
-        }
     }
 
     /// Nanoseconds that last at least `ticks`.

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::settlements::{KeyCalls, KeysInFlight};
+use super::SharedKey;
+use super::settlements::{KeyCalls, KeysInFlight, StoreUnits};
 use super::shared_limit::SharedLimit;
-use super::{CallItem, SharedKey};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Units;
 
@@ -26,6 +26,7 @@ const KEYS_MAX: usize = 100_000;
 const UNITS_MAX: u64 = 10_000;
 
 /// The debts of one process.
+#[derive(Default)]
 pub struct Debts {
     inner: Mutex<DebtsInner>,
     /// The number of keys, so that requests need no lock while nothing is owed.
@@ -75,25 +76,11 @@ struct Debt {
     is_forgotten: bool,
 }
 
-/// One rate and key to charge.
-pub(super) struct DebtCharge {
-    pub limit: Arc<SharedLimit>,
-    pub rate: usize,
-    pub key: SharedKey,
-    pub cost: u64,
-    pub sequence: u64,
-}
-
 // === impl Debts ===
 
 impl Debts {
     pub(super) fn new(node: u64) -> Debts {
-        Debts {
-            inner: Mutex::default(),
-            keys: AtomicUsize::new(0),
-            node: AtomicU64::new(node),
-            current_store: AtomicU64::new(0),
-        }
+        Debts { node: AtomicU64::new(node), ..Debts::default() }
     }
 
     pub(super) fn current_store(&self) -> u64 {
@@ -123,10 +110,10 @@ impl Debts {
     }
 
     /// Charges for at most `keys_max` keys, with hardly more units than one call may charge: the last key may exceed
-    /// the bound. The keys leave the queue here and return only through [`Debts::hold_charges`], which must follow.
-    pub(super) fn take_due(&self, keys_max: usize, now: Now) -> Vec<DebtCharge> {
+    /// the bound. The keys leave the queue here and return only through [`KeysInFlight`], which must hold them.
+    pub(super) fn take_due(&self, keys_max: usize, now: Now) -> Vec<StoreUnits> {
         let inner = &mut *self.inner.lock();
-        let mut charges: Vec<DebtCharge> = Vec::new();
+        let mut charges: Vec<StoreUnits> = Vec::new();
         if inner.is_handed_over {
             return charges;
         }
@@ -145,7 +132,9 @@ impl Debts {
                 let (limit, rate, cost) = (debt.limit.clone(), debt.rate, debt.sent);
                 // Charges of a limit that settles them are entries of many units.
                 units += if limit.settles() { 1 } else { cost };
-                charges.push(DebtCharge { limit, rate, key, cost, sequence: debts.sequence });
+                let (rule, mark) = (&limit.rules[rate], debts.sequence);
+                let most = if rule.settles { rule.capacity().saturating_mul(2) } else { rule.capacity() };
+                charges.push(StoreUnits { limit, rate, key, cost: cost.min(most), mark });
             }
             keys += 1;
         }
@@ -190,11 +179,6 @@ impl Debts {
                 (debt.limit, debt.rate) = (Arc::clone(limit), rate);
             }
         }
-    }
-
-    /// Holds the keys of `charges` until their charges have ended.
-    pub(super) fn hold_charges(&self, charges: &[DebtCharge]) -> KeysInFlight<'_, Debts> {
-        KeysInFlight::new(self, charges.iter().map(|charge| charge.key))
     }
 }
 
@@ -315,17 +299,7 @@ impl Debt {
 
     /// The owed units that the local share still counts: units that left a window or were refilled are not owed.
     fn current_amount(&self, now: Now) -> u64 {
-        self.owed.min(self.limit.used_locally(self.rate, &self.units, now))
-    }
-}
-
-// === impl DebtCharge ===
-
-impl DebtCharge {
-    pub(super) fn to_item(&self) -> CallItem<'_> {
-        let rule = &self.limit.rules[self.rate];
-        let most = if rule.settles { rule.capacity().saturating_mul(2) } else { rule.capacity() };
-        CallItem { mark: self.sequence, ..CallItem::new(rule, self.key, self.cost.min(most)) }
+        self.owed.min(self.limit.local_share.used_units(self.rate, &self.units, now))
     }
 }
 

@@ -30,6 +30,10 @@ fn units(cost: u64) -> Units {
     }
 }
 
+fn hold<'a>(debts: &'a Debts, charges: &[StoreUnits]) -> KeysInFlight<'a, Debts> {
+    KeysInFlight::new(debts, charges.iter().map(|charge| charge.key))
+}
+
 /// Admits units by the local share, as a forwarded request does.
 fn admit(debts: &Debts, limit: &Arc<SharedLimit>, cost: u64, now: Now) {
     assert!(limit.local_share().charge_units(0, &units(cost), now).1.is_some());
@@ -38,9 +42,9 @@ fn admit(debts: &Debts, limit: &Arc<SharedLimit>, cost: u64, now: Now) {
 
 fn charge(debts: &Debts, now: Now, acknowledged: bool) -> Vec<(u64, u64)> {
     let charges = debts.take_due(10, now);
-    let mut in_flight = debts.hold_charges(&charges);
+    let mut in_flight = hold(debts, &charges);
     charges.iter().for_each(|one| in_flight.finish_key(&one.key, acknowledged));
-    charges.iter().map(|one| (one.sequence, one.cost)).collect()
+    charges.iter().map(|one| (one.mark, one.cost)).collect()
 }
 
 #[test]
@@ -66,7 +70,7 @@ fn responses_correct_debts_that_are_not_sent() {
     admit(&debts, &limit, 3, now);
     let cancel = || {
         let charges = debts.take_due(10, now);
-        let mut in_flight = debts.hold_charges(&charges);
+        let mut in_flight = hold(&debts, &charges);
         charges.iter().for_each(|one| in_flight.cancel_key(&one.key));
     };
     cancel();
@@ -87,7 +91,7 @@ fn responses_correct_a_charge_that_is_not_made() {
         admit(&debts, &limit, 4, now);
         admit(&debts, &limit, 2, now);
         let charges = debts.take_due(10, now);
-        let mut in_flight = debts.hold_charges(&charges);
+        let mut in_flight = hold(&debts, &charges);
         assert_eq!(debts.settle_debt(&limit, 0, KEY, &units(1), (4, 1)), 0);
         match arrives {
             true => in_flight.finish_key(&KEY, true),
@@ -153,7 +157,7 @@ fn a_charge_that_is_dropped_is_made_later() {
     admit(&debts, &limit, 3, now);
     let charges = debts.take_due(10, now);
     assert!(charges.len() == 1 && debts.take_due(10, now).is_empty(), "one charge of a key at a time");
-    drop(debts.hold_charges(&charges));
+    drop(hold(&debts, &charges));
     assert_eq!(charge(&debts, now, true), [(1, 3)]);
 }
 

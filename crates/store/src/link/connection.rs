@@ -34,7 +34,7 @@ const UNANSWERED_BYTES_MAX: u64 = 2 * 1024 * 1024;
 #[derive(Clone)]
 pub(super) struct StoreConnector {
     tls: Option<TlsConnector>,
-    settings: RedisConnectionInfo,
+    pub(super) settings: RedisConnectionInfo,
 }
 
 /// All clones are the same connection, which closes with the last of them.
@@ -69,10 +69,6 @@ impl StoreConnector {
     pub(super) fn for_sentinels(&self, with_user: bool) -> StoreConnector {
         let settings = if with_user { self.settings.clone().set_db(0) } else { plain_settings() };
         StoreConnector { tls: self.tls.clone(), settings }
-    }
-
-    pub(super) fn has_password(&self) -> bool {
-        self.settings.password().is_some()
     }
 
     /// Connects and authenticates.

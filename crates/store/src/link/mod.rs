@@ -80,7 +80,7 @@ pub struct Store {
     counts: CallCounts,
     outages: OutageLog,
     /// The secret that the gateways share, once the store told it; the same after a reload.
-    secret: Arc<Mutex<Option<[u8; 16]>>>,
+    pub(super) secret: Arc<Mutex<Option<[u8; 16]>>>,
 }
 
 /// The time between two checks that a store is still used.
@@ -212,10 +212,6 @@ impl Store {
     /// change when the store lost its memory.
     pub fn shared_secret(&self) -> Option<[u8; 16]> {
         *self.secret.lock()
-    }
-
-    pub(super) fn keep_secret(&self, secret: [u8; 16]) {
-        *self.secret.lock() = Some(secret);
     }
 
     /// Tells the servers that this gateway leaves, as far as they answer. Drop the future of [`Store::supervise`]

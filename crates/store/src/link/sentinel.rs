@@ -123,7 +123,8 @@ impl Sentinel {
     async fn connect_to(connector: &StoreConnector, address: &StoreAddress, name: &str) -> Option<Sentinel> {
         let mut connection = connector.for_sentinels(false).connect(address).await.ok()?;
         let mut answer = ask_primary(&connection, name).await;
-        if answer.as_ref().is_err_and(|error| error.code() == Some("NOAUTH")) && connector.has_password() {
+        let has_password = connector.settings.password().is_some();
+        if has_password && answer.as_ref().is_err_and(|error| error.code() == Some("NOAUTH")) {
             connection = connector.for_sentinels(true).connect(address).await.ok()?;
             answer = ask_primary(&connection, name).await;
         }

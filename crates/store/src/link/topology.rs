@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::*};
 
-use super::fault::StoreAddress;
 use super::server::StoreServer;
 
 /// The hash slots of a Cluster.
@@ -55,10 +54,6 @@ impl Topology {
         {
             owner.store(index, Relaxed);
         }
-    }
-
-    pub(super) fn find_server(&self, address: &StoreAddress) -> Option<usize> {
-        self.servers.iter().position(|server| server.address == *address)
     }
 }
 

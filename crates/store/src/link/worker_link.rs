@@ -115,7 +115,7 @@ impl Link {
     fn link_to(&self, address: &StoreAddress, group: Option<KeyGroup>) -> Option<Rc<ServerLink>> {
         self.refresh_view();
         let view = self.view.borrow();
-        let index = view.topology.find_server(address)?;
+        let index = view.topology.servers.iter().position(|server| server.address == *address)?;
         if let Some(group) = group {
             view.topology.move_slot(group.0, index);
         }

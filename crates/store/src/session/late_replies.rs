@@ -9,8 +9,9 @@ use redis::Value;
 use smallvec::SmallVec;
 use tokio::time::{sleep, timeout};
 
-use super::{Session, StoreQuestion, StoreRefund};
+use super::{Session, StoreQuestion};
 use crate::link::LateReply;
+use crate::settlements::StoreUnits;
 use crate::{CallItem, KeyGroup, ScriptOp, ScriptReply, SlotCount};
 use sluicegate_model::OnFailure;
 
@@ -26,7 +27,7 @@ pub(crate) struct LateReplies(pub RefCell<SmallVec<[(KeyGroup, LateReply); 1]>>)
 
 /// A question that outlives its request, with the refund of its charge.
 struct OwnedQuestion {
-    refund: StoreRefund,
+    refund: StoreUnits,
     limit_index: u16,
     dry_run: bool,
     slot_count: SlotCount,
@@ -64,7 +65,7 @@ impl Session {
                     // A request that was admitted without a debt stays charged, unless its response will be.
                     let stays = refund.limit.on_failure == OnFailure::Allow && !refund.limit.settles();
                     if answer.mark != 0 && !stays {
-                        outbox.queue_refund(StoreRefund { mark: answer.mark, ..refund });
+                        outbox.queue_refund(StoreUnits { mark: answer.mark, ..refund });
                     }
                 }
             });

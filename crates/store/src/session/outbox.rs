@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, mpsc};
 
+use crate::SharedKey;
 use crate::debts::Debts;
-use crate::settlements::{SettlementQueue, StoreSettlement};
+use crate::settlements::{SettlementQueue, StoreSettlement, StoreUnits};
 use crate::shared_limit::SharedLimit;
 use crate::slots::WorkerSlots;
-use crate::{CallItem, SharedKey};
 use sluicegate_limit::Units;
 
 /// Maximum number of queued refunds; further ones are lost.
@@ -24,32 +24,18 @@ pub struct StoreOutbox {
     pub debts: Arc<Debts>,
     /// Charges to correct after their responses.
     pub settlements: SettlementQueue,
-    refunds: mpsc::Sender<StoreRefund>,
+    refunds: mpsc::Sender<StoreUnits>,
     /// The flusher has refunds that are not sent or not answered yet.
     pub(super) is_sending: AtomicBool,
     /// Notified each time the flusher has finished its work in hand.
     pub(super) idle: Notify,
 }
 
-/// Units that a request took and did not use.
-pub struct StoreRefund {
-    /// The limit that the units were taken from.
-    pub limit: Arc<SharedLimit>,
-    /// The index of the rate in [`SharedLimit::rules`].
-    pub rate: usize,
-    /// The key that was charged.
-    pub key: SharedKey,
-    /// The units to give back.
-    pub cost: u64,
-    /// The mark of the charge.
-    pub mark: u64,
-}
-
 // === impl StoreOutbox ===
 
 impl StoreOutbox {
     /// An empty outbox, and the receiver of its refunds.
-    pub(super) fn new(debts: Arc<Debts>) -> (StoreOutbox, mpsc::Receiver<StoreRefund>) {
+    pub(super) fn new(debts: Arc<Debts>) -> (StoreOutbox, mpsc::Receiver<StoreUnits>) {
         let (refunds, receiver) = mpsc::channel(REFUNDS_MAX);
         let outbox = StoreOutbox {
             slots: WorkerSlots::default(),
@@ -105,23 +91,10 @@ impl StoreOutbox {
     }
 
     /// Queues a refund; if the queue is full, it is lost.
-    pub fn queue_refund(&self, refund: StoreRefund) {
+    pub fn queue_refund(&self, refund: StoreUnits) {
         if let Err(error) = self.refunds.try_send(refund) {
             let (mpsc::error::TrySendError::Full(refund) | mpsc::error::TrySendError::Closed(refund)) = error;
             refund.limit.count_lost();
         }
-    }
-}
-
-// === impl StoreRefund ===
-
-impl StoreRefund {
-    pub(super) fn entry_key(&self) -> ([u8; 16], u32) {
-        (self.key.0, self.limit.rules[self.rate].id)
-    }
-
-    pub(super) fn to_item(&self) -> CallItem<'_> {
-        let rule = &self.limit.rules[self.rate];
-        CallItem { mark: self.mark, ..CallItem::new(rule, self.key, self.cost) }
     }
 }

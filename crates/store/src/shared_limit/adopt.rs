@@ -27,7 +27,8 @@ impl SharedLimit {
         let keyed =
             |limit: &model::LimitConfig| (limit.key.clone(), limit.missing_key, limit.fair_by.clone());
         let keyed_alike = named.filter(|before| keyed(&before.config) == keyed(config));
-        let same = keyed_alike.filter(|before| before.file_rule_ids() == rule_ids(config, &rules));
+        let same =
+            keyed_alike.filter(|before| rule_ids(&before.config, &before.rules) == rule_ids(config, &rules));
         let is_unchanged =
             |before: &&SharedLimit| before.config.dry_run == config.dry_run && before.max_keys == max_keys;
         let unchanged = same.filter(is_unchanged);
@@ -80,10 +81,6 @@ impl SharedLimit {
             id,
             max_keys,
         }
-    }
-
-    fn file_rule_ids(&self) -> Vec<u32> {
-        rule_ids(&self.config, &self.rules)
     }
 }
 

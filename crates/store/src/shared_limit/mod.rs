@@ -53,7 +53,7 @@ pub struct SharedLimit {
     last_answers: Box<[Arc<Table<LastAnswer>>]>,
     /// Nanoseconds after which an answer is meaningless; one entry per rate.
     recovery_ns: Vec<u64>,
-    local_share: Arc<LocalShare>,
+    pub(super) local_share: Arc<LocalShare>,
     counts: Arc<LimitCounts>,
     resets: Arc<LastReset>,
 }
@@ -167,11 +167,6 @@ impl SharedLimit {
         self.local_share.limit_for(nodes, || self.config.divide_among(nodes), self.id, self.max_keys)
     }
 
-    /// The number of gateways that the share is divided among, if it was needed.
-    pub(super) fn share_nodes(&self) -> Option<u64> {
-        self.local_share.nodes()
-    }
-
     /// Slots that this gateway may hold while the store does not answer.
     pub fn local_slots(&self, rate: usize) -> u64 {
         self.rules[rate].capacity().div_ceil(self.fleet.nodes())
@@ -265,12 +260,6 @@ impl SharedLimit {
         if cost > 0 {
             share.spend_units(rate, &Units { cost, ..one }, now);
         }
-    }
-
-    /// Units of a key that the local share counts now, those seeded from the store's answers included; with debt, the
-    /// greatest number.
-    pub(super) fn used_locally(&self, rate: usize, units: &Units, now: Now) -> u64 {
-        self.local_share.used_units(rate, units, now)
     }
 
     /// True if responses settle the charges of the limit.

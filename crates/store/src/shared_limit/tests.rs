@@ -169,12 +169,12 @@ fn an_unused_share_is_whole() {
     let (share, at) = (share_of(&limit, 1), Now(10 * SECOND));
     let remaining = || share.peek_units(0, &units(1, 1), at).remaining;
     let whole = remaining();
-    assert_eq!((whole, limit.used_locally(0, &units(1, 1), at)), (6, 0));
+    assert_eq!((whole, limit.local_share.used_units(0, &units(1, 1), at)), (6, 0));
     limit.record_answer(0, &units(1, 1), at, &answer(left(whole)));
     limit.seed_share(&share, 0, &units(1, 1));
     assert_eq!(remaining(), whole);
     assert!(share.charge_units(0, &units(1, 1), at).1.is_some());
-    assert_eq!(limit.used_locally(0, &units(1, 1), at), 1);
+    assert_eq!(limit.local_share.used_units(0, &units(1, 1), at), 1);
 }
 
 #[test]
@@ -262,10 +262,10 @@ fn the_used_units_of_a_fair_queue_are_measured() {
     let limit =
         limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 100, max_wait: 2s, fair_by: account", 100);
     let (share, at) = (limit.local_share(), Now(10 * SECOND));
-    assert_eq!(limit.used_locally(0, &units(1, 1), at), 0);
+    assert_eq!(limit.local_share.used_units(0, &units(1, 1), at), 0);
     for used in 1..=20 {
         assert!(share.charge_units(0, &units(1, 1), at).1.is_some());
-        assert_eq!(limit.used_locally(0, &units(1, 1), at), used);
+        assert_eq!(limit.local_share.used_units(0, &units(1, 1), at), used);
     }
 }
 

@@ -8,7 +8,7 @@ use sluicegate_config as config;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{self as model, LimitId, OnFailure};
-use sluicegate_store::{Session, SharedKey, SharedLimit, StoreRefund};
+use sluicegate_store::{Session, SharedKey, SharedLimit, StoreUnits};
 
 use crate::link::support::{settled, single, until, with_store};
 use crate::support::{Redis, has_slots, ms};
@@ -75,8 +75,7 @@ fn a_desk_is_not_empty_before_the_last_answer() {
         let text = "locations: [{ path: /, limits: 1/h, respond: { status: 200 } }]";
         let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
         let limit = Arc::new(SharedLimit::new(LimitId(0), &limit, OnFailure::Reject, 10));
-        let give =
-            || StoreRefund { limit: limit.clone(), rate: 0, key: SharedKey([1; 16]), cost: 1, mark: 1 };
+        let give = || StoreUnits { limit: limit.clone(), rate: 0, key: SharedKey([1; 16]), cost: 1, mark: 1 };
         session.outbox.queue_refund(give());
         session.outbox.wait_flushed().await;
         let before = (redis.judgements(), limit.lost_count());

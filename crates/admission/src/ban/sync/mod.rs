@@ -43,10 +43,6 @@ pub(super) fn local_key(id: u128) -> CounterKey {
     CounterKey { id, prefix: id as u64 }
 }
 
-fn shared_key(id: u128) -> SharedKey {
-    SharedKey(id.to_le_bytes())
-}
-
 /// Shares the strikes and bans of shared [`Bans`] through `store`, under keys that begin with `prefix`. Never
 /// returns. Run it once, on the runtime of a single thread that is not a worker's.
 pub async fn share_bans(bans: Arc<Bans>, metrics: Arc<Metrics>, store: Arc<Store>, prefix: String) {
@@ -157,12 +153,12 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
         self.poll_at = Now(now.0 + pause.as_nanos() as u64);
         (self.is_behind, self.is_reporting) = (false, false);
         let report = |(id, entry): &(u128, ClientStrikes)| StrikeReport {
-            client: shared_key(*id),
+            client: SharedKey(id.to_le_bytes()),
             strikes: entry.strikes,
             age_us: now.ns_since(entry.newest).div_ceil(1000),
         };
         let reports: Vec<StrikeReport> = batch.iter().map(report).collect();
-        let bans: Vec<_> = unreported.iter().map(|(id, ban)| (shared_key(*id), *ban)).collect();
+        let bans: Vec<_> = unreported.iter().map(|(id, ban)| (SharedKey(id.to_le_bytes()), *ban)).collect();
         match self.call_store(&reports, &bans).await {
             Ok(update) => {
                 self.outbox.ledger.lock().mark_reported(unreported);

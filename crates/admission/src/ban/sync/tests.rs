@@ -352,7 +352,7 @@ async fn a_lifted_ban_is_named_and_not_reported_again() {
     let listed = bans.list_bans(now);
     assert_eq!((listed.len(), listed[0].target.to_string().as_str(), listed[0].repeats), (1, "127.0.0.1", 3));
     let lifted = bans.lift_ban(&key(1), now).expect("a ban");
-    assert_eq!(lifted.in_store, Some(shared_key(1)));
+    assert_eq!(lifted.in_store, Some(SharedKey(1_u128.to_le_bytes())));
     assert_eq!((left_s(&bans, 1), bans.active_count(now), bans.list_bans(now)), (None, 0, vec![]));
     assert_eq!(bans.lift_ban(&key(1), now), None);
     // Another store lost all bans: those that are left are reported to it.

@@ -11,7 +11,7 @@ use crate::settlement::OwedPart;
 use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_limit::{Decision, LimitOutcome, Turn};
 use sluicegate_store::{
-    Departure, DepartureTicket, SlotKey, StoreAnswer, StoreOutbox, StoreRefund, StoreSettlement,
+    Departure, DepartureTicket, SlotKey, StoreAnswer, StoreOutbox, StoreSettlement, StoreUnits,
 };
 
 /// All that a request holds in the store; its owner must give it back before dropping it.
@@ -252,7 +252,7 @@ impl RateHold {
         self.demand.limit.slot_key(self.rate, self.demand.key)
     }
 
-    fn to_refund(&self, mark: u64) -> StoreRefund {
+    fn to_refund(&self, mark: u64) -> StoreUnits {
         self.demand.to_question(self.rate).to_refund(mark)
     }
 }

@@ -23,8 +23,12 @@ impl<M: ChainMode> ChainPass<'_, M> {
         if let Some(rejection) = self.findings.rejection {
             return ChainVerdict::Reject(self.conclude_rejection(rejection));
         }
-        if waiter.pause_ns > 0 {
-            self.note_pause(waiter.pause_ns);
+        // A request that its upstream stops waits if a queue allows that; otherwise it is rejected later.
+        if waiter.pause_ns > 0
+            && let Some(terms) = QueueTerms::find(self.limits, self.decisions)
+            && waiter.pause_ns <= terms.max_wait_ns
+        {
+            self.note_wait(waiter.pause_ns, terms.limit_index.into());
         }
         if let Some(longest) = self.findings.longest_wait {
             return self.begin_wait(longest, waiter);
@@ -48,15 +52,6 @@ impl<M: ChainMode> ChainPass<'_, M> {
             return self.wait_for_slots(index, waiter);
         }
         ChainVerdict::Admit(ChainPermit::new(self.held))
-    }
-
-    /// Makes a request wait that its upstream stops, if a queue allows that; otherwise it is rejected later.
-    #[cold]
-    fn note_pause(&mut self, pause_ns: u64) {
-        let terms = QueueTerms::find(self.limits, self.decisions);
-        if let Some(terms) = terms.filter(|terms| pause_ns <= terms.max_wait_ns) {
-            self.note_wait(pause_ns, terms.limit_index.into());
-        }
     }
 
     /// Adds the request to those that wait for slots; `index` is the claim on the limit with too few.
