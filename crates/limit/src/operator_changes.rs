@@ -33,7 +33,8 @@ labelled_enum! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum ResetFault: sentence -> &'static str {
         /// The limit counts requests in flight, which return their slots themselves.
-        Concurrency = "a concurrency limit counts requests in flight, and each returns its slots when it ends",
+        Concurrency =
+            "a concurrency limit counts requests in flight, and each returns its slots when it ends",
         /// The table is full, and the key shares a counter with others.
         SharedCounter = "the key shares a counter with others, because the table of the limit is full",
     }

@@ -50,7 +50,8 @@ impl LocalShare {
         limit
     }
 
-    /// Units that it counts for a key now, those seeded from the store's answers included; the greatest number if it may have debt.
+    /// Units that it counts for a key now, those seeded from the store's answers included; the greatest number if it
+    /// may have debt.
     pub(super) fn used_units(&self, rate: usize, units: &Units, now: Now) -> u64 {
         // Its numbers must not change meanwhile.
         let _building = self.building.lock();
