@@ -16,60 +16,50 @@ use crate::yaml_text::{clean_name, flow_map, numbered_names, quote, quoted_list,
 pub(super) struct LimitUse<'d> {
     directive: &'d Directive,
     group: usize,
-    numbers: UseNumbers,
+    shape: BurstShape,
     pub status: u16,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum UseNumbers {
-    Burst(BurstShape),
-    Connections(u64),
-}
-
-/// The uses of one zone that share counters: those of one server if its name is the key, and dry runs apart.
+/// The uses of one zone that share counters: those of one server if its name is the key, and dry runs apart. They
+/// become one limit.
 #[derive(Debug)]
 struct LimitGroup<'d> {
-    zone: String,
+    /// The name of the limit.
+    name: String,
+    zone_name: String,
+    zone: &'d Zone<'d>,
+    key: &'d ZoneKey,
     server: Option<String>,
     dry_run: bool,
+    /// The status of its first use, which the limit has.
+    status: u16,
     uses: Vec<LimitUse<'d>>,
 }
+
+/// The numbers of uses that are not those of their limit, with their entries in chains.
+type UseViews = Vec<(BurstShape, String)>;
 
 /// All limits of the configuration.
 #[derive(Debug)]
 pub(super) struct LimitBook<'d> {
     zones: &'d ZoneTable<'d>,
     groups: Vec<LimitGroup<'d>>,
-}
-
-/// A limit of each group, with its status and its entries in chains.
-#[derive(Debug)]
-pub(super) struct PlannedLimits {
-    pub limits: Vec<NamedLimitPlan>,
-    groups: Vec<PlannedGroup>,
-}
-
-#[derive(Debug)]
-struct PlannedGroup {
-    name: String,
-    status: u16,
-    /// The numbers that are not those of the limit, with their entries in chains.
-    views: Vec<(UseNumbers, String)>,
+    names: HashSet<String>,
+    /// Those of each group, once the limits are built.
+    views: Vec<UseViews>,
 }
 
 const DEFAULT_STATUS: u16 = 503;
 
 impl<'d> LimitBook<'d> {
     pub(super) fn new(zones: &'d ZoneTable<'d>) -> LimitBook<'d> {
-        LimitBook { zones, groups: Vec::new() }
+        LimitBook { zones, groups: Vec::new(), names: HashSet::new(), views: Vec::new() }
     }
 
     /// `None` = the chain is empty.
     pub(super) fn limits_behind(&self, chain: &[LimitUse<'d>]) -> Option<LimitsBehind> {
-        let by_address = |limit: &LimitUse<'_>| {
-            let key = self.zones.get(&self.groups[limit.group].zone).map(|zone| &zone.key);
-            matches!(key, Some(Ok(key)) if key.parts.iter().any(|part| part == "ip"))
-        };
+        let by_address =
+            |limit: &LimitUse<'_>| self.groups[limit.group].key.parts.iter().any(|part| part == "ip");
         let behind =
             if chain.iter().all(by_address) { LimitsBehind::PerAddress } else { LimitsBehind::Shared };
         (!chain.is_empty()).then_some(behind)
@@ -92,7 +82,7 @@ impl<'d> LimitBook<'d> {
             let dry_run = scope.is_on(&format!("{name}_dry_run"));
             let mut zones = BTreeSet::new();
             for directive in scope.nearest(name) {
-                let (zone_name, numbers) = read_use(directive)?;
+                let (zone_name, shape) = read_use(directive)?;
                 let found =
                     self.zones.get(&zone_name).filter(|zone| zone.rate.is_some() == (name == "limit_req"));
                 let zone = found
@@ -109,8 +99,25 @@ impl<'d> LimitBook<'d> {
                     directive.loses("the server has no name, and nginx counts nothing by an empty key");
                 }
                 let server = key.by_server.then(|| server_name.to_owned());
-                let group = self.find_group(zone_name, server, dry_run);
-                let limit_use = LimitUse { directive, group, numbers, status };
+                let is_same = |group: &LimitGroup<'_>| {
+                    (&group.zone_name, &group.server, group.dry_run) == (&zone_name, &server, dry_run)
+                };
+                let group = self.groups.iter().position(is_same).unwrap_or(self.groups.len());
+                if group == self.groups.len() {
+                    let name = unique_name(&zone_name, server.as_deref(), dry_run, &mut self.names);
+                    let uses = Vec::new();
+                    self.groups.push(LimitGroup {
+                        name,
+                        zone_name,
+                        zone,
+                        key,
+                        server,
+                        dry_run,
+                        status,
+                        uses,
+                    });
+                }
+                let limit_use = LimitUse { directive, group, shape, status };
                 self.groups[group].uses.push(limit_use.clone());
                 chain.push(limit_use);
             }
@@ -136,20 +143,11 @@ impl<'d> LimitBook<'d> {
         }
     }
 
-    fn find_group(&mut self, zone: String, server: Option<String>, dry_run: bool) -> usize {
-        let is_same =
-            |group: &LimitGroup<'_>| (&group.zone, &group.server, group.dry_run) == (&zone, &server, dry_run);
-        let known = self.groups.iter().position(is_same);
-        known.unwrap_or_else(|| {
-            self.groups.push(LimitGroup { zone, server, dry_run, uses: Vec::new() });
-            self.groups.len() - 1
-        })
-    }
-
     fn note_both_kinds(&self, chain: &[LimitUse<'d>]) {
-        let is_rate = |limit: &&LimitUse<'_>| matches!(limit.numbers, UseNumbers::Burst(_));
-        if chain.iter().any(|limit| is_rate(&limit)) {
-            for limit in chain.iter().filter(|limit| !is_rate(limit) && !self.groups[limit.group].dry_run) {
+        let group = |limit: &LimitUse<'_>| &self.groups[limit.group];
+        if chain.iter().any(|limit| group(limit).zone.rate.is_some()) {
+            let counts = |group: &LimitGroup<'_>| group.zone.rate.is_none() && !group.dry_run;
+            for limit in chain.iter().filter(|limit| counts(group(limit))) {
                 let says =
                     "a request that it refuses is not charged to the rates of its chain, as it is in nginx";
                 limit.directive.loses(says);
@@ -158,98 +156,19 @@ impl<'d> LimitBook<'d> {
     }
 
     /// Builds the limits, once every location has been collected.
-    pub(super) fn build_limits(&self) -> PlannedLimits {
-        let mut planned = PlannedLimits { limits: Vec::new(), groups: Vec::new() };
-        let mut names = HashSet::new();
-        for group in &self.groups {
-            let name = unique_name(group, &mut names);
-            // Groups are made from zones that were found, with keys that are understood.
-            let Some((zone, key)) =
-                self.zones.get(&group.zone).and_then(|zone| Some((zone, zone.key.as_ref().ok()?)))
-            else {
-                continue;
-            };
-            let mut fields =
-                vec![PlannedField::new("key", write_key(key), format!("nginx: {}", zone.directive.arg(0)))];
-            if let Some(missing) = key.missing {
-                fields.push(PlannedField::plain("missing_key", missing));
-            }
-            let views = self.plan_numbers(group, zone, &name, &mut fields);
-            let status = group.uses.first().map_or(DEFAULT_STATUS, |first| first.status);
-            self.finish_fields(group, key, status, &mut fields);
-            self.tell(group, zone, key, &name);
-            planned.limits.push(NamedLimitPlan {
-                name: name.clone(),
-                fields,
-                source: zone.directive.at.clone(),
-            });
-            planned.groups.push(PlannedGroup { name, status, views });
-        }
-        planned
+    pub(super) fn build_limits(&mut self) -> Vec<NamedLimitPlan> {
+        let (limits, views) = self.groups.iter().map(|group| self.build_limit(group)).unzip();
+        self.views = views;
+        limits
     }
 
-    /// Adds the algorithm and its numbers; returns the entries of chains with other numbers.
-    fn plan_numbers(
-        &self,
-        group: &LimitGroup<'d>,
-        zone: &Zone<'d>,
-        name: &str,
-        fields: &mut Vec<PlannedField>,
-    ) -> Vec<(UseNumbers, String)> {
-        let mut push =
-            |name: &str, value: String, note: &str| fields.push(PlannedField::new(name, value, note));
-        let entry = |field: &str, number: u64| flow_map(&[("use", quote(name)), (field, number.to_string())]);
-        let Some(rate) = zone.rate else {
-            let count = |limit: &LimitUse<'_>| match limit.numbers {
-                UseNumbers::Connections(count) => Some(count),
-                UseNumbers::Burst(_) => None,
-            };
-            let counts: Vec<u64> = group.uses.iter().filter_map(count).collect();
-            let most = counts.iter().max().copied().unwrap_or(1);
-            push("algorithm", "concurrency".to_owned(), "");
-            push("max_concurrent", most.to_string(), "");
-            let other = counts.iter().filter(|count| **count != most);
-            return other
-                .map(|&count| (UseNumbers::Connections(count), entry("max_concurrent", count)))
-                .collect();
-        };
-        let shapes: Vec<BurstShape> = group.uses.iter().filter_map(LimitUse::shape).collect();
-        let plan = BurstPlan::build_group(&shapes);
-        let BurstShape { burst, queue } = plan.base;
-        push("algorithm", if plan.leaky { "leaky_bucket" } else { "token_bucket" }.to_owned(), "");
-        push(
-            "rate",
-            write_rate(rate),
-            zone.directive.args.iter().find(|arg| arg.starts_with("rate=")).map_or("", |r| r),
-        );
-        push("burst", burst.to_string(), "at once from idle, the first request included");
-        if plan.leaky {
-            push("queue", queue.to_string(), "");
-            push("max_wait", "none".to_owned(), "");
-        }
-        let waits = |limit: &&LimitUse<'_>| limit.shape().is_some_and(|shape| shape.burst != burst);
-        for limit in group.uses.iter().filter(|limit| plan.leaky && waits(limit)) {
-            let says = format!(
-                "the zone `{}` is used with several delays: as many pass as in nginx, but beyond {burst} they wait",
-                group.zone
-            );
-            limit.directive.loses(says);
-        }
-        let views = shapes.iter().zip(&plan.views).filter_map(|(shape, view)| {
-            let BurstShape { burst, queue } = (*view)?;
-            let text = if plan.leaky { entry("queue", queue) } else { entry("burst", burst) };
-            Some((UseNumbers::Burst(*shape), text))
-        });
-        views.collect()
-    }
-
-    fn finish_fields(
-        &self,
-        group: &LimitGroup<'d>,
-        key: &ZoneKey,
-        status: u16,
-        fields: &mut Vec<PlannedField>,
-    ) {
+    fn build_limit(&self, group: &LimitGroup<'d>) -> (NamedLimitPlan, UseViews) {
+        let LimitGroup { zone, key, .. } = group;
+        let parts = if key.parts.is_empty() { "global".to_owned() } else { quoted_list(&key.parts) };
+        let mut fields = vec![PlannedField::new("key", parts, format!("nginx: {}", zone.directive.arg(0)))];
+        fields.extend(key.missing.map(|missing| PlannedField::plain("missing_key", missing)));
+        let (numbers, views) = plan_numbers(group);
+        fields.extend(numbers);
         let mut push = |name: &str, value: String| fields.push(PlannedField::plain(name, value));
         if !key.methods.is_empty() {
             push("methods", quoted_list(&key.methods));
@@ -260,19 +179,21 @@ impl<'d> LimitBook<'d> {
         if group.dry_run {
             push("dry_run", "true".to_owned());
         }
-        let is_rate = group.uses.first().is_some_and(|limit| limit.shape().is_some());
-        if status != if is_rate { 429 } else { 503 } {
-            push("on_reject", format!("{{ status: {status} }}"));
+        if group.status != if zone.rate.is_some() { 429 } else { 503 } {
+            push("on_reject", format!("{{ status: {} }}", group.status));
         }
+        self.tell(group);
+        (NamedLimitPlan { name: group.name.clone(), fields, source: zone.directive.at.clone() }, views)
     }
 
-    fn tell(&self, group: &LimitGroup<'d>, zone: &Zone<'d>, key: &ZoneKey, name: &str) {
+    fn tell(&self, group: &LimitGroup<'d>) {
+        let LimitGroup { name, zone, key, .. } = group;
         match (key.losses.as_slice(), key.differences.as_slice()) {
             ([], []) => zone.directive.exact(format!("limit {name}")),
             ([], differences) => zone.directive.differs(format!("limit {name}: {}", differences.join("; "))),
             (losses, _) => zone.directive.loses(format!("limit {name}: {}", losses.join("; "))),
         }
-        let live = |other: &LimitGroup<'_>| other.zone == group.zone && !other.dry_run;
+        let live = |other: &LimitGroup<'_>| other.zone_name == group.zone_name && !other.dry_run;
         for limit in &group.uses {
             if group.dry_run && self.groups.iter().any(live) {
                 let says =
@@ -283,29 +204,16 @@ impl<'d> LimitBook<'d> {
             }
         }
     }
-}
 
-impl LimitUse<'_> {
-    fn shape(&self) -> Option<BurstShape> {
-        match self.numbers {
-            UseNumbers::Burst(shape) => Some(shape),
-            UseNumbers::Connections(_) => None,
-        }
-    }
-}
-
-impl PlannedLimits {
     /// The entries of a chain, and the status for the location if those of its limits do not hold there.
     pub(super) fn write_chain(&self, chain: &[LimitUse<'_>]) -> (Vec<String>, Option<u16>) {
         let mut entries: Vec<String> = Vec::new();
         for limit in chain {
-            let Some(group) = self.groups.get(limit.group) else { continue };
-            let view = group.views.iter().find(|(numbers, _)| *numbers == limit.numbers);
-            entries.push(view.map_or_else(|| quote(&group.name), |(_, entry)| entry.clone()));
+            let view = self.views[limit.group].iter().find(|(shape, _)| *shape == limit.shape);
+            let name = || quote(&self.groups[limit.group].name);
+            entries.push(view.map_or_else(name, |(_, entry)| entry.clone()));
         }
-        let fits = |limit: &&LimitUse<'_>| {
-            self.groups.get(limit.group).is_some_and(|group| group.status == limit.status)
-        };
+        let fits = |limit: &&LimitUse<'_>| self.groups[limit.group].status == limit.status;
         let Some(first) = chain.first().filter(|_| !chain.iter().all(|limit| fits(&limit))) else {
             return (entries, None);
         };
@@ -320,8 +228,50 @@ impl PlannedLimits {
     }
 }
 
-fn unique_name(group: &LimitGroup<'_>, known: &mut HashSet<String>) -> String {
-    let parts = [Some(group.zone.as_str()), group.server.as_deref(), group.dry_run.then_some("dry-run")];
+/// The algorithm of a limit and its numbers, and the entries of chains with other numbers.
+fn plan_numbers(group: &LimitGroup<'_>) -> (Vec<PlannedField>, UseViews) {
+    let entry =
+        |field: &str, number: u64| flow_map(&[("use", quote(&group.name)), (field, number.to_string())]);
+    let shapes: Vec<BurstShape> = group.uses.iter().map(|limit| limit.shape).collect();
+    let Some(rate) = group.zone.rate else {
+        let most = shapes.iter().map(|shape| shape.burst).max().unwrap_or(1);
+        let fields = vec![
+            PlannedField::plain("algorithm", "concurrency"),
+            PlannedField::plain("max_concurrent", most.to_string()),
+        ];
+        let other = shapes.iter().filter(|shape| shape.burst != most);
+        return (fields, other.map(|shape| (*shape, entry("max_concurrent", shape.burst))).collect());
+    };
+    let plan = BurstPlan::build_group(&shapes);
+    let BurstShape { burst, queue } = plan.base;
+    let rate_note = group.zone.directive.args.iter().find(|arg| arg.starts_with("rate="));
+    let burst_note = "at once from idle, the first request included";
+    let mut fields = vec![
+        PlannedField::plain("algorithm", if plan.leaky { "leaky_bucket" } else { "token_bucket" }),
+        PlannedField::new("rate", write_rate(rate), rate_note.map_or("", String::as_str)),
+        PlannedField::new("burst", burst.to_string(), burst_note),
+    ];
+    if plan.leaky {
+        fields.push(PlannedField::plain("queue", queue.to_string()));
+        fields.push(PlannedField::plain("max_wait", "none"));
+        for limit in group.uses.iter().filter(|limit| limit.shape.burst != burst) {
+            let says = format!(
+                "the zone `{}` is used with several delays: as many pass as in nginx, but beyond {burst} they wait",
+                group.zone_name
+            );
+            limit.directive.loses(says);
+        }
+    }
+    let views = shapes.iter().zip(&plan.views).filter_map(|(shape, view)| {
+        let BurstShape { burst, queue } = (*view)?;
+        let text = if plan.leaky { entry("queue", queue) } else { entry("burst", burst) };
+        Some((*shape, text))
+    });
+    (fields, views.collect())
+}
+
+fn unique_name(zone: &str, server: Option<&str>, dry_run: bool, known: &mut HashSet<String>) -> String {
+    let parts = [Some(zone), server, dry_run.then_some("dry-run")];
     let name: String =
         parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-");
     let mut name: String = clean_name(&name).chars().take(56).collect();
@@ -331,13 +281,6 @@ fn unique_name(group: &LimitGroup<'_>, known: &mut HashSet<String>) -> String {
     numbered_names(&name).find(|name| known.insert(name.clone())).unwrap_or_default()
 }
 
-fn write_key(key: &ZoneKey) -> String {
-    match key.parts.as_slice() {
-        [] => "global".to_owned(),
-        parts => quoted_list(parts),
-    }
-}
-
 fn read_status(scope: &Scope<'_>, name: &str) -> Result<u16, ImportFault> {
     let Some(directive) = scope.value_of(&format!("{name}_status")) else { return Ok(DEFAULT_STATUS) };
     let status = directive.arg(0).parse::<u16>().ok().filter(|status| (400..=599).contains(status));
@@ -345,7 +288,7 @@ fn read_status(scope: &Scope<'_>, name: &str) -> Result<u16, ImportFault> {
 }
 
 /// The zone and the numbers of a `limit_req` or a `limit_conn`.
-fn read_use(directive: &Directive) -> Result<(String, UseNumbers), ImportFault> {
+fn read_use(directive: &Directive) -> Result<(String, BurstShape), ImportFault> {
     let wrong = |message: String| directive.fault(message);
     if directive.name == "limit_conn" {
         let [zone, count] = directive.args.as_slice() else {
@@ -354,7 +297,7 @@ fn read_use(directive: &Directive) -> Result<(String, UseNumbers), ImportFault> 
         let count = count.parse::<u64>().ok().filter(|count| (1..=65_535).contains(count));
         let count =
             count.ok_or_else(|| wrong(format!("`{}` is not a number from 1 to 65535", directive.arg(1))))?;
-        return Ok((zone.clone(), UseNumbers::Connections(count)));
+        return Ok((zone.clone(), BurstShape { burst: count, queue: 0 }));
     }
     let (mut zone, mut burst, mut delay) = (None, 0_u64, 0_u64);
     for parameter in &directive.args {
@@ -372,10 +315,10 @@ fn read_use(directive: &Directive) -> Result<(String, UseNumbers), ImportFault> 
     }
     let zone = zone.ok_or_else(|| wrong("`limit_req` names no zone".to_owned()))?;
     let at_once = delay.min(burst);
-    Ok((zone, UseNumbers::Burst(BurstShape { burst: at_once + 1, queue: burst - at_once })))
+    Ok((zone, BurstShape { burst: at_once + 1, queue: burst - at_once }))
 }
 
-/// One way to use a rate: how many requests pass at once, and how many more wait.
+/// One way to use a zone: how many requests pass at once, and how many more wait; or the connections at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct BurstShape {
     /// Requests that pass at once from idle, the first one included.

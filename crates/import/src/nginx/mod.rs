@@ -138,10 +138,10 @@ fn translate_http<'d>(http: &'d [Directive], folder: &Path) -> Result<GatewayFil
         let mut context = SiteContext { server: directive, server_name, root, variables, limits, upstreams };
         sites.push(read_site(&mut context)?);
     }
-    let limits = limits.build_limits();
     let mut location_scopes = Vec::new();
     plans.iter().for_each(|plan| collect_scopes(&plan.root, &mut location_scopes));
     let mut file = GatewayFile {
+        limits: limits.build_limits(),
         server: globals::read_server_fields(&scopes, &location_scopes, &scope, &listeners)?,
         ..GatewayFile::default()
     };
@@ -164,7 +164,6 @@ fn translate_http<'d>(http: &'d [Directive], folder: &Path) -> Result<GatewayFil
     tell_judging(http, &zones);
     tell_unused(&zones, &variables, http);
     file.upstreams = upstreams.planned;
-    file.limits = limits.limits;
     file.listen = listeners.into_plans(named);
     first.mark();
     Ok(file)

@@ -9,7 +9,7 @@ use super::error_pages::read_error_pages;
 use super::flatten::{FlatLocation, FlatRole, flatten_server};
 use super::headers::read_response_headers;
 use super::known::UNKNOWN;
-use super::limits::{LimitUse, PlannedLimits};
+use super::limits::{LimitBook, LimitUse};
 use super::location_tree::{LocationMatch, LocationNode, only_forwards};
 use super::parser::{Directive, visit_all};
 use super::responses::{slash_redirect, write_respond};
@@ -347,7 +347,7 @@ fn read_limit_except(
 }
 
 /// Writes the chain and `on_reject` of a location.
-pub(super) fn finish_location(site: SiteLocation<'_>, limits: &PlannedLimits) -> LocationPlan {
+pub(super) fn finish_location(site: SiteLocation<'_>, limits: &LimitBook<'_>) -> LocationPlan {
     let SiteLocation { mut plan, chain, mut on_reject } = site;
     let (entries, status) = limits.write_chain(&chain);
     if !entries.is_empty() {
