@@ -1,7 +1,7 @@
 //! Places with a check that the gateway cannot make: they answer 403 until it is written by hand.
 
 use super::known::{find_check, is_other_handler};
-use super::location_tree::{LocationMatch, LocationNode};
+use super::location_tree::{LocationMatch, LocationNode, MatchKind};
 use super::parser::Directive;
 use super::regex::is_usable_path;
 
@@ -24,13 +24,12 @@ pub(super) fn redirects(rewrite: &Directive) -> bool {
 pub(super) fn leads_to_refusal(target: &str, root: &LocationNode<'_>) -> bool {
     let to = target.split(['$', '?']).next().unwrap_or_default();
     let mut is_covered = false;
-    let forwards = |node: &LocationNode<'_>| match &node.matching {
-        LocationMatch::Exact(path) | LocationMatch::Prefix { path, .. } => {
-            is_covered |= node.is_prefix() && to.starts_with(path);
+    let forwards = |node: &LocationNode<'_>| match node.static_path() {
+        Some(path) => {
+            is_covered |= node.matching.is_prefix() && to.starts_with(path);
             node.only_forwards || !path.starts_with(to) && !to.starts_with(path)
         }
-        LocationMatch::Regex { .. } => node.only_forwards,
-        LocationMatch::Named(_) => true,
+        None => node.only_forwards || node.matching.kind == MatchKind::Named,
     };
     !root.children.iter().all(forwards) || !is_covered
 }
@@ -38,13 +37,9 @@ pub(super) fn leads_to_refusal(target: &str, root: &LocationNode<'_>) -> bool {
 /// The path of a location that takes at least the requests of one the gateway cannot match. Its group tells it from
 /// paths that are written in the file.
 pub(super) fn widen_path(matching: &LocationMatch) -> String {
-    let widened = match matching {
-        LocationMatch::Regex { pattern, any_case } => {
-            format!("{} (?:{})", if *any_case { "~*" } else { "~" }, without_lookarounds(pattern))
-        }
-        LocationMatch::Exact(path) | LocationMatch::Prefix { path, .. } | LocationMatch::Named(path) => {
-            format!("~ ^(?:{})", regex_syntax::escape(path))
-        }
+    let widened = match matching.is_regex() {
+        true => format!("{} (?:{})", matching.mark(), without_lookarounds(&matching.path)),
+        false => format!("~ ^(?:{})", regex_syntax::escape(&matching.path)),
     };
     if is_usable_path(&widened).is_ok() { widened } else { "~ ^(?:/)".to_owned() }
 }

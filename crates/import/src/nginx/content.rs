@@ -3,7 +3,7 @@
 use super::headers::{is_tunnel, read_request_headers};
 use super::known::is_other_handler;
 use super::limits::LimitBook;
-use super::location_tree::{LocationMatch, LocationNode};
+use super::location_tree::{LocationNode, MatchKind};
 use super::parser::Directive;
 use super::responses::write_respond;
 use super::scope::Scope;
@@ -63,7 +63,7 @@ pub(super) fn read_content<'d>(
         return Ok((vec![write_respond(502, "", "")], named));
     };
     let mut fields = vec![PlannedField::plain("upstream", quote(&upstream))];
-    fields.extend(read_strip(&node.matching, pass, &target, &source.scope));
+    fields.extend(read_strip(node, pass, &target, &source.scope));
     fields.extend(read_request_headers(&source.scope, &target, context.server_name));
     Ok((fields, named))
 }
@@ -103,7 +103,7 @@ fn answer_without_files(node: &LocationNode<'_>) -> PlannedField {
 
 /// `strip` for the URI of `proxy_pass`, or for a rewrite that removes the prefix of the location.
 fn read_strip(
-    matching: &LocationMatch,
+    node: &LocationNode<'_>,
     pass: &Directive,
     target: &ProxyTarget,
     scope: &Scope<'_>,
@@ -112,8 +112,7 @@ fn read_strip(
     let Some(uri) = &target.uri else {
         pass.exact("upstream");
         let rewrite = scope.own("rewrite").filter(|rewrite| rewrite.arg(2) == "break")?;
-        let LocationMatch::Prefix { path, .. } = matching else { return None };
-        let folder = path.strip_suffix('/')?;
+        let folder = node.static_path().filter(|_| node.matching.is_prefix())?.strip_suffix('/')?;
         let takes_rest = [format!("^{folder}/(.*)$"), format!("^{folder}/(.*)")];
         let (from, to) = (rewrite.arg(0), rewrite.arg(1));
         if folder.is_empty() || to != "/$1" || !takes_rest.iter().any(|known| known == from) {
@@ -122,11 +121,8 @@ fn read_strip(
         rewrite.exact("strip");
         return strip(folder);
     };
-    let (path, is_exact) = match matching {
-        LocationMatch::Prefix { path, .. } => (path.as_str(), false),
-        LocationMatch::Exact(path) => (path.as_str(), true),
-        _ => ("", false),
-    };
+    let path = node.static_path().unwrap_or_default();
+    let is_exact = node.matching.kind == MatchKind::Exact;
     // With variables, nginx sends this URI for every path, without the query.
     let is_constant = !path.is_empty() && !pass.arg(0).contains('$');
     if is_constant && uri == path {

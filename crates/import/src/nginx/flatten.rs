@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use super::closed::widen_path;
-use super::location_tree::{LocationMatch, LocationNode};
+use super::location_tree::{LocationMatch, LocationNode, MatchKind};
 use super::parser::visit_all;
 use super::regex::{RegexBelow, is_usable_path, scope_regex};
 use super::scope::skip_all;
@@ -62,7 +62,8 @@ struct Leaf<'n, 'd> {
 /// The list of a server.
 pub(super) fn flatten_server<'n, 'd>(root: &'n LocationNode<'d>) -> Vec<FlatLocation<'n, 'd>> {
     let mut leaves = Vec::new();
-    let has_root = root.children.iter().any(|node| node.is_prefix() && node.static_path() == Some("/"));
+    let has_root =
+        root.children.iter().any(|node| node.matching.is_prefix() && node.static_path() == Some("/"));
     let base = with_regexes(root, &[]);
     if !has_root {
         let role = FlatRole::Whole;
@@ -102,6 +103,7 @@ pub(super) fn flatten_server<'n, 'd>(root: &'n LocationNode<'d>) -> Vec<FlatLoca
             scope_leaf(leaf, root, above.is_some(), &mut flat);
         }
     }
+    let regex_path = |matching: &LocationMatch| format!("{} {}", matching.mark(), matching.path);
     flat.extend(root.regexes().map(|node| FlatLocation::new(regex_path(&node.matching), node)));
     // Of equal expressions the first decides.
     let mut taken = HashSet::new();
@@ -130,7 +132,7 @@ fn collect_leaves<'n, 'd>(
     leaves: &mut Vec<Leaf<'n, 'd>>,
 ) {
     let own_level = usize::from(parent.regexes().next().is_some());
-    let static_of = |node: &'n LocationNode<'d>| Some((node.static_path()?, !node.is_prefix()));
+    let static_of = |node: &'n LocationNode<'d>| Some((node.static_path()?, !node.matching.is_prefix()));
     let mut siblings: Vec<(&str, bool)> = parent.children.iter().filter_map(static_of).collect();
     let taken: HashSet<&str> = siblings.iter().map(|(path, _)| *path).collect();
     let slashes = parent.children.iter().filter_map(|node| bare_path(node, &taken));
@@ -138,7 +140,7 @@ fn collect_leaves<'n, 'd>(
     siblings.sort_unstable();
     for node in &parent.children {
         let Some(path) = node.static_path() else { continue };
-        let exact = !node.is_prefix();
+        let exact = !node.matching.is_prefix();
         let hides = |(outer, only): &(&str, bool)| {
             if *only { exact && path == *outer } else { path.starts_with(outer) }
         };
@@ -150,13 +152,14 @@ fn collect_leaves<'n, 'd>(
             }
             continue;
         }
-        let behind = match &node.matching {
-            LocationMatch::Exact(_) => Vec::new(),
-            LocationMatch::Prefix { no_regex: true, .. } => tried[own_level..].to_vec(),
+        let behind = match node.matching.kind {
+            MatchKind::Exact => Vec::new(),
+            MatchKind::FinalPrefix => tried[own_level..].to_vec(),
             _ => tried.to_vec(),
         };
         let inside = if exact { Vec::new() } else { with_regexes(node, &behind) };
-        let is_same = |inner: &LocationNode<'_>| inner.is_prefix() && inner.static_path() == Some(path);
+        let is_same =
+            |inner: &LocationNode<'_>| inner.matching.is_prefix() && inner.static_path() == Some(path);
         if !node.children.iter().any(is_same) {
             leaves.push(Leaf { path, exact, role: FlatRole::Whole, node, tried: inside.clone() });
         }
@@ -200,15 +203,15 @@ fn scope_leaf<'n, 'd>(
             continue;
         }
         for node in level.regexes() {
-            let LocationMatch::Regex { pattern, any_case } = &node.matching else { continue };
-            match scope_regex(leaf.path, pattern, *any_case) {
+            let LocationMatch { kind, path: pattern } = &node.matching;
+            match scope_regex(leaf.path, pattern, *kind == MatchKind::AnyCaseRegex) {
                 RegexBelow::Never => {}
                 RegexBelow::Path(path) if is_usable_path(&path).is_ok() => {
                     flat.push(FlatLocation::new(path, node))
                 }
                 _ => {
                     tell_unscoped(node, leaf.path);
-                    let prefix = LocationMatch::Prefix { path: leaf.path.to_owned(), no_regex: false };
+                    let prefix = LocationMatch::prefix(leaf.path);
                     let path = widen_path(if leaf.path == "/" { &node.matching } else { &prefix });
                     let closed = FlatLocation { path, node, role: FlatRole::Closed };
                     flat.extend((!node.only_forwards).then_some(closed));
@@ -230,16 +233,6 @@ fn tell_unscoped(node: &LocationNode<'_>, path: &str) {
     );
     directive.loses(why.clone());
     skip_all(directive.children(), &why);
-}
-
-/// An expression as in the field `path`.
-pub(super) fn regex_path(matching: &LocationMatch) -> String {
-    match matching {
-        LocationMatch::Regex { pattern, any_case: true } => format!("~* {pattern}"),
-        LocationMatch::Regex { pattern, .. } => format!("~ {pattern}"),
-        LocationMatch::Exact(path) => format!("= {path}"),
-        LocationMatch::Prefix { path, .. } | LocationMatch::Named(path) => path.clone(),
-    }
 }
 
 #[cfg(test)]

@@ -31,16 +31,6 @@ struct Listener {
 }
 
 impl ListenerTable {
-    /// Finds the addresses with TLS: one `ssl` holds for all servers of an address.
-    pub(super) fn find_tls(&mut self, scopes: &[Scope<'_>]) {
-        let listens = scopes.iter().flat_map(Scope::own_level).filter(|directive| directive.name == "listen");
-        for listen in
-            listens.filter(|listen| listen.args.iter().any(|word| word == "ssl") && !is_quic(listen))
-        {
-            self.listeners.entry(read_address(listen)).or_default().tls = true;
-        }
-    }
-
     /// Adds the listeners of a server; `scope` is that of its block.
     pub(super) fn add_server(
         &mut self,
@@ -195,7 +185,9 @@ fn read_parameters(directive: &Directive, number: usize, listener: &mut Listener
         match name {
             "default_server" | "default" => listener.default = Some(number),
             "proxy_protocol" => listener.proxy_protocol = true,
-            "ssl" | "http2" | "spdy" => {}
+            // It holds for all servers of the address.
+            "ssl" => listener.tls = true,
+            "http2" | "spdy" => {}
             _ if parameter == "ipv6only=off" => {
                 directive.loses("the gateway takes clients of IPv6 alone; add a listener for IPv4");
             }

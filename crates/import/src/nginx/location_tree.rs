@@ -9,12 +9,48 @@ use super::scope::{Scope, is_guard};
 use crate::ImportFault;
 
 /// How a location matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MatchKind {
+    Exact,
+    Prefix,
+    /// `^~`: expressions are not tried.
+    FinalPrefix,
+    Regex,
+    AnyCaseRegex,
+    Named,
+}
+
+const MARKS: [(&str, MatchKind); 4] = [
+    ("=", MatchKind::Exact),
+    ("^~", MatchKind::FinalPrefix),
+    ("~*", MatchKind::AnyCaseRegex),
+    ("~", MatchKind::Regex),
+];
+
+/// The path, expression or name of a location.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum LocationMatch {
-    Exact(String),
-    Prefix { path: String, no_regex: bool },
-    Regex { pattern: String, any_case: bool },
-    Named(String),
+pub(super) struct LocationMatch {
+    pub kind: MatchKind,
+    pub path: String,
+}
+
+impl LocationMatch {
+    pub(super) fn prefix(path: &str) -> LocationMatch {
+        LocationMatch { kind: MatchKind::Prefix, path: path.to_owned() }
+    }
+
+    pub(super) fn is_prefix(&self) -> bool {
+        matches!(self.kind, MatchKind::Prefix | MatchKind::FinalPrefix)
+    }
+
+    pub(super) fn is_regex(&self) -> bool {
+        matches!(self.kind, MatchKind::Regex | MatchKind::AnyCaseRegex)
+    }
+
+    /// The mark before it, if any.
+    pub(super) fn mark(&self) -> &'static str {
+        MARKS.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(mark, _)| mark)
+    }
 }
 
 /// A location and those inside it. The root stands for the server itself and is the prefix of everything.
@@ -34,8 +70,7 @@ pub(super) struct LocationNode<'d> {
 impl<'d> LocationNode<'d> {
     /// The tree of a server.
     pub(super) fn read_server(scope: Scope<'d>) -> Result<LocationNode<'d>, ImportFault> {
-        let matching = LocationMatch::Prefix { path: "/".to_owned(), no_regex: false };
-        LocationNode::read(matching, scope, None)
+        LocationNode::read(LocationMatch::prefix("/"), scope, None)
     }
 
     fn read(
@@ -44,8 +79,9 @@ impl<'d> LocationNode<'d> {
         directive: Option<&'d Directive>,
     ) -> Result<LocationNode<'d>, ImportFault> {
         let children = read_children(&scope, directive.map(|_| &matching))?;
-        let fixed = children.iter().enumerate().filter(|(_, node)| !node.is_prefix());
-        let fixed = fixed.filter_map(|(place, node)| Some((node.fixed_path()?.to_owned(), place))).collect();
+        let fixed = children.iter().map(|node| &node.matching).enumerate();
+        let fixed = fixed.filter(|(_, inner)| matches!(inner.kind, MatchKind::Exact | MatchKind::Named));
+        let fixed = fixed.map(|(place, inner)| (inner.path.clone(), place)).collect();
         let is_free = scope.checks().next().is_none()
             && !scope.nearest_of(&["allow", "deny"]).iter().any(|rule| rule.name == "deny");
         let only_forwards = is_free && only_forwards(scope.own_level());
@@ -54,26 +90,13 @@ impl<'d> LocationNode<'d> {
 
     /// The path of a location that is no regular expression.
     pub(super) fn static_path(&self) -> Option<&str> {
-        match &self.matching {
-            LocationMatch::Exact(path) | LocationMatch::Prefix { path, .. } => Some(path),
-            _ => None,
-        }
-    }
-
-    pub(super) fn is_prefix(&self) -> bool {
-        matches!(self.matching, LocationMatch::Prefix { .. })
+        let is_static = self.matching.is_prefix() || self.matching.kind == MatchKind::Exact;
+        is_static.then_some(&self.matching.path)
     }
 
     /// The regular expressions directly inside.
     pub(super) fn regexes(&self) -> impl Iterator<Item = &LocationNode<'d>> {
-        self.children.iter().filter(|node| matches!(node.matching, LocationMatch::Regex { .. }))
-    }
-
-    fn fixed_path(&self) -> Option<&str> {
-        match &self.matching {
-            LocationMatch::Named(name) => Some(name),
-            _ => self.static_path(),
-        }
+        self.children.iter().filter(|node| node.matching.is_regex())
     }
 
     /// The named location of this name, or the exact one of this path, directly inside.
@@ -93,29 +116,30 @@ fn read_children<'d>(
             return wrong("`location` has no block".to_owned());
         };
         let matching = read_match(directive)?;
-        match (outer, &matching) {
-            (_, LocationMatch::Named(_)) if outer.is_some() => {
+        let LocationMatch { kind, path } = &matching;
+        match outer {
+            Some(_) if *kind == MatchKind::Named => {
                 return wrong("a named location can only be on the server's level".to_owned());
             }
-            (Some(LocationMatch::Exact(_) | LocationMatch::Named(_)), _) => {
+            Some(around) if around.is_regex() => {}
+            Some(around) if !around.is_prefix() => {
                 return wrong("a location cannot be inside an exact or a named one".to_owned());
             }
-            (
-                Some(LocationMatch::Prefix { path: around, .. }),
-                LocationMatch::Exact(path) | LocationMatch::Prefix { path, .. },
-            ) if !path.starts_with(around) => {
+            Some(around) if !matching.is_regex() && !path.starts_with(&around.path) => {
+                let around = &around.path;
                 return wrong(format!("the location `{path}` is outside of `{around}`, which it stands in"));
             }
             _ => {}
         }
-        if unique_key(&matching).is_some_and(|key| !taken.insert(key)) {
+        // nginx allows the same regular expression twice; the first one matches.
+        if !matching.is_regex() && !taken.insert((matching.is_prefix(), path.clone())) {
             return wrong(format!("there are two locations `{}`", directive.args.join(" ")));
         }
         // The reader of the outer location tells it.
-        if let Some(LocationMatch::Regex { .. }) = outer {
+        if outer.is_some_and(LocationMatch::is_regex) {
             continue;
         }
-        if !matches!(matching, LocationMatch::Named(_)) {
+        if *kind != MatchKind::Named {
             directive.mark();
         }
         children.push(LocationNode::read(matching, scope.enter(block), Some(directive))?);
@@ -143,37 +167,22 @@ pub(super) fn only_forwards(block: &[Directive]) -> bool {
     block.iter().all(is_idle) && block.iter().any(takes_rest)
 }
 
-/// The key that a level has once. nginx allows the same regular expression twice; the first one matches.
-fn unique_key(matching: &LocationMatch) -> Option<(bool, String)> {
-    match matching {
-        LocationMatch::Prefix { path, .. } => Some((true, path.clone())),
-        LocationMatch::Exact(path) | LocationMatch::Named(path) => Some((false, path.clone())),
-        LocationMatch::Regex { .. } => None,
-    }
-}
-
 fn read_match(directive: &Directive) -> Result<LocationMatch, ImportFault> {
-    let prefix = |path: &str, no_regex| LocationMatch::Prefix { path: path.to_owned(), no_regex };
-    let regex = |pattern: &str, any_case| LocationMatch::Regex {
-        pattern: translate_pattern(pattern, any_case),
-        any_case,
-    };
-    let words: Vec<&str> = directive.args.iter().map(String::as_str).collect();
-    Ok(match words.as_slice() {
-        ["=", path] => LocationMatch::Exact((*path).to_owned()),
-        ["^~", path] => prefix(path, true),
-        ["~", pattern] => regex(pattern, false),
-        ["~*", pattern] => regex(pattern, true),
+    let found = match directive.args.as_slice() {
+        [mark, path] => MARKS.iter().find(|(known, _)| known == mark).map(|(_, kind)| (*kind, path.as_str())),
         // The mark may stand directly before the path.
-        [word] if word.starts_with('@') => LocationMatch::Named((*word).to_owned()),
-        [word] if word.starts_with("^~") => prefix(&word[2..], true),
-        [word] if word.starts_with("~*") => regex(&word[2..], true),
-        [word] if word.starts_with('~') => regex(&word[1..], false),
-        [word] if word.starts_with('=') => LocationMatch::Exact(word[1..].to_owned()),
-        [word] => prefix(word, false),
-        _ => {
-            let message = format!("`{}` is no location", directive.text());
-            return Err(directive.fault(message));
+        [word] => {
+            let marked = MARKS.iter().find_map(|(mark, kind)| Some((*kind, word.strip_prefix(mark)?)));
+            let plain = if word.starts_with('@') { MatchKind::Named } else { MatchKind::Prefix };
+            Some(marked.unwrap_or((plain, word)))
         }
-    })
+        _ => None,
+    };
+    let (kind, text) =
+        found.ok_or_else(|| directive.fault(format!("`{}` is no location", directive.text())))?;
+    let mut matching = LocationMatch { kind, path: text.to_owned() };
+    if matching.is_regex() {
+        matching.path = translate_pattern(text, kind == MatchKind::AnyCaseRegex);
+    }
+    Ok(matching)
 }

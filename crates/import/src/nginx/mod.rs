@@ -37,7 +37,7 @@ use content::SiteContext;
 use hosts::{ServerNames, is_covered, read_names};
 use limits::LimitBook;
 use listeners::ListenerTable;
-use location_tree::{LocationMatch, LocationNode, subtree_guards};
+use location_tree::{LocationNode, MatchKind, subtree_guards};
 use parser::{ConfParser, Directive, SharedReport, visit_all};
 use scope::{Scope, is_guard, skip_all};
 use site::{SiteLocation, finish_location, read_site};
@@ -118,7 +118,6 @@ fn translate_http<'d>(http: &'d [Directive], folder: &Path) -> Result<GatewayFil
         return Err(ImportFault::new(&at, "`http` has no `server`"));
     };
     let scopes: Vec<Scope<'d>> = servers.iter().map(|server| scope.enter(server.children())).collect();
-    listeners.find_tls(&scopes);
     for (number, (server, inner)) in servers.iter().zip(&scopes).enumerate() {
         listeners.add_server(number, server, inner)?;
     }
@@ -175,10 +174,10 @@ fn collect_scopes<'d>(node: &LocationNode<'d>, scopes: &mut Vec<Scope<'d>>) {
     if is_server && node.scope.own("return").is_some() {
         return;
     }
-    let is_hidden = match &node.matching {
-        LocationMatch::Named(_) => true,
+    let is_hidden = match node.matching.kind {
+        MatchKind::Named => true,
         _ if is_server => {
-            node.children.iter().any(|node| node.is_prefix() && node.static_path() == Some("/"))
+            node.children.iter().any(|node| node.matching.is_prefix() && node.static_path() == Some("/"))
         }
         _ => node.scope.value_of("internal").is_some(),
     };

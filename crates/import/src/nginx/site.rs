@@ -10,7 +10,7 @@ use super::flatten::{FlatLocation, FlatRole, flatten_server};
 use super::headers::read_response_headers;
 use super::known::UNKNOWN;
 use super::limits::{LimitBook, LimitUse};
-use super::location_tree::{LocationMatch, LocationNode, only_forwards};
+use super::location_tree::{LocationNode, MatchKind, only_forwards};
 use super::parser::{Directive, visit_all};
 use super::responses::{slash_redirect, write_respond};
 use super::scope::{Scope, skip_all};
@@ -84,7 +84,7 @@ pub(super) fn read_site<'d>(context: &mut SiteContext<'_, 'd>) -> Result<Vec<Sit
 
 /// Named locations that only untranslated pages of errors lead to.
 fn leave_out_pages(root: &LocationNode<'_>) {
-    let named = root.children.iter().filter(|node| matches!(node.matching, LocationMatch::Named(_)));
+    let named = root.children.iter().filter(|node| node.matching.kind == MatchKind::Named);
     for directive in named.filter_map(|node| node.directive).filter(|directive| !directive.is_told()) {
         leave_out(directive, "only a page of errors leads to it, which is not translated");
     }
@@ -98,7 +98,7 @@ fn leave_out(directive: &Directive, why: &str) {
 
 /// Leaves out the locations inside an expression; returns whether one of them may refuse.
 fn leave_out_inner(node: &LocationNode<'_>) -> bool {
-    let is_regex = matches!(node.matching, LocationMatch::Regex { .. });
+    let is_regex = node.matching.is_regex();
     let inside = node.scope.own_level().iter().filter(|inner| is_regex && inner.name == "location");
     let mut is_closed = false;
     for inner in inside {
