@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::ImportedLine;
 
@@ -49,28 +49,6 @@ pub struct ImportReport {
     /// The findings, sorted by kind and then by line once the import is over.
     pub findings: Vec<ImportFinding>,
     seen: HashSet<ImportFinding>,
-}
-
-/// A finding in JSON.
-#[derive(Serialize)]
-struct FindingLine<'a> {
-    file: &'a str,
-    line: usize,
-    directive: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    says: &'a str,
-    /// Present for an untranslated line: true if it limits, denies or answers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limits: Option<bool>,
-}
-
-#[derive(Serialize)]
-struct ReportBody<'a> {
-    exact: Vec<FindingLine<'a>>,
-    different: Vec<FindingLine<'a>>,
-    not_translated: Vec<FindingLine<'a>>,
-    not_needed: Vec<FindingLine<'a>>,
-    lost: usize,
 }
 
 /// Longer texts of directives are cut.
@@ -162,17 +140,28 @@ impl ImportReport {
 
     /// The report for programs.
     pub fn render_json(&self) -> String {
-        let lines = |kinds: &[FindingKind]| {
-            let lines = self.findings.iter().filter(|finding| kinds.contains(&finding.kind));
-            lines.map(FindingLine::of).collect()
+        let line = |finding: &ImportFinding| {
+            let ImportFinding { at, kind, directive, says } = finding;
+            let mut line = json!({ "file": at.file, "line": at.line, "directive": directive });
+            if !says.is_empty() {
+                line["says"] = json!(says);
+            }
+            // For an untranslated line: true if it limits, denies or answers.
+            if kind.is_lost() || *kind == FindingKind::NotTranslated {
+                line["limits"] = json!(kind.is_lost());
+            }
+            line
         };
-        let body = ReportBody {
-            exact: lines(&[FindingKind::Exact]),
-            different: lines(&[FindingKind::Difference]),
-            not_translated: lines(&[FindingKind::Closed, FindingKind::Lost, FindingKind::NotTranslated]),
-            not_needed: lines(&[FindingKind::NotNeeded]),
-            lost: self.count_lost(),
+        let lines = |kinds: &[FindingKind]| -> Vec<Value> {
+            self.findings.iter().filter(|finding| kinds.contains(&finding.kind)).map(line).collect()
         };
+        let body = json!({
+            "exact": lines(&[FindingKind::Exact]),
+            "different": lines(&[FindingKind::Difference]),
+            "not_translated": lines(&[FindingKind::Closed, FindingKind::Lost, FindingKind::NotTranslated]),
+            "not_needed": lines(&[FindingKind::NotNeeded]),
+            "lost": self.count_lost(),
+        });
         // Only maps with odd keys fail to serialize, and there are none.
         serde_json::to_string_pretty(&body).unwrap_or_default() + "\n"
     }
@@ -181,20 +170,4 @@ impl ImportReport {
 /// One line of text: a comment ends with its line.
 pub(super) fn clean(text: &str) -> String {
     text.replace(|c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'), "?")
-}
-
-impl FindingLine<'_> {
-    fn of(finding: &ImportFinding) -> FindingLine<'_> {
-        FindingLine {
-            file: &finding.at.file,
-            line: finding.at.line,
-            directive: &finding.directive,
-            says: &finding.says,
-            limits: match finding.kind {
-                kind if kind.is_lost() => Some(true),
-                FindingKind::NotTranslated => Some(false),
-                _ => None,
-            },
-        }
-    }
 }

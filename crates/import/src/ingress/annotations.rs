@@ -102,15 +102,17 @@ pub(super) fn read_rules(
             }
             "rewrite-target" if object.paths.iter().all(|path| path.path == *value) => {}
             "use-regex" => rules.use_regex = value == "true",
-            "backend-protocol" => read_protocol(at, key, value, &mut rules, report),
+            "backend-protocol" if read_protocol(value, &mut rules) => {}
+            "backend-protocol" => {
+                report.skips(at, &format!("{key}: {value}"), "the gateway speaks HTTP to servers");
+                continue;
+            }
             _ => {
                 skip_annotation(at, key, name, value, &mut rules, report);
                 continue;
             }
         }
-        if name != "backend-protocol" {
-            report.exact(at, &format!("{key}: {value}"), "");
-        }
+        report.exact(at, &format!("{key}: {value}"), "");
     }
     rules.location_fields.extend(PlannedField::map("access", &access));
     rules.upstream_fields.extend(PlannedField::map("timeouts", &times));
@@ -157,13 +159,8 @@ fn skip_annotation(
     rules.is_closed = true;
 }
 
-fn read_protocol(
-    at: &ImportedLine,
-    key: &str,
-    value: &str,
-    rules: &mut IngressRules,
-    report: &mut ImportReport,
-) {
+/// Adds the fields for calls by a protocol; returns false for one that the gateway does not speak.
+fn read_protocol(value: &str, rules: &mut IngressRules) -> bool {
     let protocol = value.to_ascii_uppercase();
     match protocol.as_str() {
         "HTTP" | "GRPC" => {}
@@ -171,12 +168,12 @@ fn read_protocol(
             rules.scheme = "https";
             rules.upstream_fields.push(PlannedField::new("tls", "{ verify: false }", "as in ingress-nginx"));
         }
-        _ => return report.skips(at, &format!("{key}: {value}"), "the gateway speaks HTTP to servers"),
+        _ => return false,
     }
     if protocol.starts_with("GRPC") {
         rules.upstream_fields.push(PlannedField::plain("protocol", "http2"));
     }
-    report.exact(at, &format!("{key}: {value}"), "");
+    true
 }
 
 fn read_networks(at: &ImportedLine, value: &str) -> Result<Vec<String>, ImportFault> {

@@ -16,7 +16,7 @@ use super::source::SourceText;
 use super::yaml_text::{numbered_names, quote, quoted_list};
 use super::{ImportFault, ImportReport};
 use annotations::{IngressRules, read_rules};
-use object::{IngressObject, IngressPath, PathKindOfIngress, PortRef, ServiceTable, read_objects};
+use object::{IngressObject, IngressPath, PathKindOfIngress, ServiceTable, read_objects};
 
 /// Imports the Ingress objects of a file; its services name the ports.
 pub(super) fn import_ingress(source: &SourceText) -> Result<(GatewayFile, ImportReport), ImportFault> {
@@ -140,17 +140,14 @@ fn add_upstream(
     file: &mut GatewayFile,
     report: &mut ImportReport,
 ) -> Result<String, ImportFault> {
-    let port = match &path.port {
-        PortRef::Number(port) => *port,
-        PortRef::Name(name) => {
-            let named = (object.namespace.clone(), path.service.clone(), name.clone());
-            services.get(&named).copied().unwrap_or_else(|| {
-                let says = format!("the file has no Service with the port `{name}`; 80 is written");
-                report.differs(&path.at, &format!("service {}", path.service), says);
-                80
-            })
-        }
-    };
+    let port = path.port.parse::<u16>().unwrap_or_else(|_| {
+        let named = (object.namespace.clone(), path.service.clone(), path.port.clone());
+        services.get(&named).copied().unwrap_or_else(|| {
+            let says = format!("the file has no Service with the port `{}`; 80 is written", path.port);
+            report.differs(&path.at, &format!("service {}", path.service), says);
+            80
+        })
+    });
     let address = format!("{}.{}.svc.cluster.local:{port}", path.service, object.namespace);
     let server = format!("{}://{address}", rules.scheme);
     sluicegate_model::value::server_url::parse_server(&server)

@@ -26,7 +26,8 @@ pub(super) struct IngressPath {
     pub path: String,
     pub kind: PathKindOfIngress,
     pub service: String,
-    pub port: PortRef,
+    /// The number, or the name in the Service.
+    pub port: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,12 +35,6 @@ pub(super) enum PathKindOfIngress {
     Exact,
     Prefix,
     ImplementationSpecific,
-}
-
-#[derive(Debug)]
-pub(super) enum PortRef {
-    Number(u16),
-    Name(String),
 }
 
 /// The ports of services by namespace, service and name of the port.
@@ -231,7 +226,7 @@ fn read_path(path: Place<'_>, host: Option<String>) -> Result<IngressPath, Impor
 }
 
 /// The service and its port, in the form of networking.k8s.io/v1 or the one before.
-fn read_backend(backend: Place<'_>) -> Result<(String, PortRef), ImportFault> {
+fn read_backend(backend: Place<'_>) -> Result<(String, String), ImportFault> {
     let wrong = || backend.fault("the backend names no service with a port");
     let (name, port) = match backend.field("service") {
         Some(service) => {
@@ -240,7 +235,5 @@ fn read_backend(backend: Place<'_>) -> Result<(String, PortRef), ImportFault> {
         }
         None => (backend.text_of("serviceName"), backend.text_of("servicePort")),
     };
-    let (name, port) = (name.ok_or_else(wrong)?, port.ok_or_else(wrong)?);
-    let port = port.parse().map_or_else(|_| PortRef::Name(port.to_owned()), PortRef::Number);
-    Ok((name.to_owned(), port))
+    Ok((name.ok_or_else(wrong)?.to_owned(), port.ok_or_else(wrong)?.to_owned()))
 }
