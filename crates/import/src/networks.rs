@@ -8,27 +8,23 @@ use ipnet::{IpNet, Ipv4Net, Ipv4Subnets, Ipv6Net, Ipv6Subnets};
 /// More networks than this are not written.
 const NETWORKS_MAX: usize = 20_000;
 
-/// A rule of networks became too many networks.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooManyNetworks;
-
 /// All addresses of both families.
 pub(super) fn all_networks() -> [IpNet; 2] {
     [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())]
 }
 
-/// The addresses of `net` that are in none of `holes`.
-fn subtract_networks(net: IpNet, holes: &[IpNet], out: &mut Vec<IpNet>) -> Result<(), TooManyNetworks> {
+/// The addresses of `net` that are in none of `holes`; `None` = they are too many networks.
+fn subtract_networks(net: IpNet, holes: &[IpNet], out: &mut Vec<IpNet>) -> Option<()> {
     if out.len() > NETWORKS_MAX {
-        return Err(TooManyNetworks);
+        return None;
     }
     let inside: Vec<IpNet> = holes.iter().filter(|hole| net.contains(*hole)).copied().collect();
     if holes.iter().any(|hole| hole.contains(&net)) {
-        return Ok(());
+        return Some(());
     }
     if inside.is_empty() {
         out.push(net);
-        return Ok(());
+        return Some(());
     }
     // A network with a hole inside is longer than one address, so it has two halves.
     if let Ok(halves) = net.subnets(net.prefix_len() + 1) {
@@ -36,11 +32,11 @@ fn subtract_networks(net: IpNet, holes: &[IpNet], out: &mut Vec<IpNet>) -> Resul
             subtract_networks(half, &inside, out)?;
         }
     }
-    Ok(())
+    Some(())
 }
 
-/// The networks for which the first matching rule says `wanted`.
-pub(super) fn first_match(rules: &[(IpNet, bool)], wanted: bool) -> Result<Vec<IpNet>, TooManyNetworks> {
+/// The networks for which the first matching rule says `wanted`; `None` = too many.
+pub(super) fn first_match(rules: &[(IpNet, bool)], wanted: bool) -> Option<Vec<IpNet>> {
     let (mut out, mut before) = (Vec::new(), Vec::new());
     for (net, says) in rules {
         if *says == wanted {
@@ -48,11 +44,11 @@ pub(super) fn first_match(rules: &[(IpNet, bool)], wanted: bool) -> Result<Vec<I
         }
         before.push(*net);
     }
-    Ok(IpNet::aggregate(&out))
+    Some(IpNet::aggregate(&out))
 }
 
-/// The networks for which the longest matching prefix says `wanted`; every network is in the rules once.
-pub(super) fn longest_match(rules: &[(IpNet, bool)], wanted: bool) -> Result<Vec<IpNet>, TooManyNetworks> {
+/// The networks for which the longest matching prefix says `wanted`; every network is in the rules once. `None` = too many.
+pub(super) fn longest_match(rules: &[(IpNet, bool)], wanted: bool) -> Option<Vec<IpNet>> {
     let mut ordered = rules.to_vec();
     // Each network comes behind those that contain it, which wait with the networks directly inside them.
     ordered.sort_unstable();
@@ -69,7 +65,7 @@ pub(super) fn longest_match(rules: &[(IpNet, bool)], wanted: bool) -> Result<Vec
             around.push((*net, *says, Vec::new()));
         }
     }
-    Ok(IpNet::aggregate(&out))
+    Some(IpNet::aggregate(&out))
 }
 
 /// Addresses of IPv4 as those of IPv6: nginx finds none of its clients in such networks.
@@ -118,7 +114,7 @@ mod tests {
         texts.iter().map(|(text, says)| (text.parse().unwrap(), *says)).collect()
     }
 
-    fn text(nets: Result<Vec<IpNet>, TooManyNetworks>) -> Vec<String> {
+    fn text(nets: Option<Vec<IpNet>>) -> Vec<String> {
         nets.unwrap().iter().map(ToString::to_string).collect()
     }
 
@@ -171,8 +167,8 @@ mod tests {
 
     #[test]
     fn ranges_become_networks() {
-        assert_eq!(text(Ok(parse_range("10.0.0.0-10.0.0.3").unwrap())), ["10.0.0.0/30"]);
-        assert_eq!(text(Ok(parse_range("::1").unwrap())), ["::1/128"]);
+        assert_eq!(text(Some(parse_range("10.0.0.0-10.0.0.3").unwrap())), ["10.0.0.0/30"]);
+        assert_eq!(text(Some(parse_range("::1").unwrap())), ["::1/128"]);
         assert!(parse_range("10.0.0.9-10.0.0.3").is_none() && parse_range("x").is_none());
     }
 }

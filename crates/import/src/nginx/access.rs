@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use super::parser::Directive;
 use super::variables::{Variable, VariableTable};
 use crate::gateway_file::PlannedField;
-use crate::networks::{TooManyNetworks, all_networks, first_match, parse_networks, parse_range};
+use crate::networks::{all_networks, first_match, parse_networks, parse_range};
 use crate::yaml_text::quoted_list;
 use crate::{FindingKind, ImportFault};
 
@@ -70,11 +70,11 @@ pub(super) fn read_access(
             directive.exact("access");
         }
     }
-    let too_many = |TooManyNetworks| {
+    let too_many = || {
         let at = rules.first().map(|directive| directive.at.clone());
         ImportFault::new(&at.unwrap_or(super::nowhere()), "these rules become too many networks")
     };
-    let denied = first_match(&ordered, false).map_err(too_many)?;
+    let denied = first_match(&ordered, false).ok_or_else(too_many)?;
     if denied.is_empty() {
         return Ok(AccessPlan::default());
     }
@@ -82,7 +82,7 @@ pub(super) fn read_access(
     if !closes {
         return Ok(AccessPlan { allow: None, deny: denied });
     }
-    let allowed = first_match(&ordered, true).map_err(too_many)?;
+    let allowed = first_match(&ordered, true).ok_or_else(too_many)?;
     if allowed.is_empty() {
         return Ok(AccessPlan::nobody());
     }

@@ -32,15 +32,11 @@ pub(super) struct ZoneKey {
 /// Maps that lead to maps are followed so far.
 const FOLLOWED_MAX: usize = 8;
 
-impl ZoneKey {
-    /// # Errors
-    /// Why the key cannot be translated.
-    pub(super) fn read(text: &str, table: &VariableTable<'_>) -> Result<ZoneKey, String> {
-        read_key(text, table, 0)
-    }
-}
-
-fn read_key(text: &str, table: &VariableTable<'_>, followed: usize) -> Result<ZoneKey, String> {
+/// The key behind as many maps as `followed`.
+///
+/// # Errors
+/// Why the key cannot be translated.
+pub(super) fn read_key(text: &str, table: &VariableTable<'_>, followed: usize) -> Result<ZoneKey, String> {
     if followed > FOLLOWED_MAX {
         return Err("its maps lead to each other".to_owned());
     }

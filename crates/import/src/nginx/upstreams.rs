@@ -47,20 +47,16 @@ impl ProxyTarget {
         if !matches!(scheme, "http" | "https" | "grpc" | "grpcs") {
             return Err(format!("`{scheme}` is no scheme of a server"));
         }
-        let (authority, uri) = match rest.strip_prefix("unix:") {
-            Some(socket) => match socket.split_once(':') {
-                Some((path, uri)) => (format!("unix:{path}"), Some(uri.to_owned())),
-                None => (format!("unix:{socket}"), None),
-            },
-            None => match rest.find('/') {
-                Some(slash) => (rest[..slash].to_owned(), Some(rest[slash..].to_owned())),
-                None => (rest.to_owned(), None),
-            },
+        let uri = match rest.strip_prefix("unix:") {
+            Some(socket) => socket.find(':').map(|colon| &socket[colon..]),
+            None => rest.find('/').map(|slash| &rest[slash..]),
         };
+        let authority = &rest[..rest.len() - uri.map_or(0, str::len)];
+        let uri = uri.map(|uri| uri.strip_prefix(':').unwrap_or(uri).to_owned());
         if authority.is_empty() {
             return Err(format!("`{text}` names no server"));
         }
-        Ok(ProxyTarget { scheme: scheme.to_owned(), authority, uri })
+        Ok(ProxyTarget { scheme: scheme.to_owned(), authority: authority.to_owned(), uri })
     }
 
     fn is_tls(&self) -> bool {
@@ -154,7 +150,7 @@ impl<'d> UpstreamBook<'d> {
     }
 
     fn read_block(&self, block: &'d Directive, target: &ProxyTarget) -> Result<ServerGroup, ImportFault> {
-        let (mut servers, mut failures, mut slots) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut servers, mut written) = (Vec::new(), Vec::new());
         let members = || block.children().iter().filter(|directive| directive.name == "server");
         // Where the others are down, the backups serve all requests.
         let is_spare =
@@ -178,8 +174,7 @@ impl<'d> UpstreamBook<'d> {
                 fields.push(("backup", "true".to_owned()));
             }
             servers.push(if fields.len() == 1 { quote(&server) } else { flow_map(&fields) });
-            failures.push((directive, options.max_fails, options.fail_timeout_ms));
-            slots.push((directive, options.max_conns));
+            written.push((directive, options));
             if !directive.is_told() {
                 directive.exact("");
             }
@@ -188,37 +183,37 @@ impl<'d> UpstreamBook<'d> {
             return Err(block.fault("the upstream has no servers"));
         }
         let mut fields = read_balance(block);
-        fields.push(self.write_ejection(&failures));
-        fields.extend(self.write_slots(&slots));
+        fields.push(write_ejection(&written));
+        fields.extend(write_slots(&written));
         block.exact("");
         Ok((servers, fields))
     }
+}
 
-    /// nginx counts failures within a span, for each server with numbers of its own.
-    fn write_ejection(&self, failures: &[(&Directive, u64, u64)]) -> PlannedField {
-        let [(first, fails, ms), rest @ ..] = failures else { return PlannedField::plain("eject", "none") };
-        if rest.is_empty() || *fails == 0 {
-            return PlannedField::plain("eject", "none");
+/// nginx counts failures within a span, for each server with numbers of its own.
+fn write_ejection(servers: &[(&Directive, ServerOptions)]) -> PlannedField {
+    let [(first, ServerOptions { max_fails: fails @ 1.., fail_timeout_ms: ms, .. }), _, ..] = servers else {
+        return PlannedField::plain("eject", "none");
+    };
+    for (directive, other) in servers {
+        if (other.max_fails, other.fail_timeout_ms) != (*fails, *ms) {
+            let says = format!("max_fails and fail_timeout of {} hold for all servers", first.arg(0));
+            directive.differs(says);
         }
-        for (directive, other_fails, other_ms) in rest {
-            if (other_fails, other_ms) != (fails, ms) {
-                let says = format!("max_fails and fail_timeout of {} hold for all servers", first.arg(0));
-                directive.differs(says);
-            }
-        }
-        let value = format!("{{ errors: {fails}, for: {}, max: 100% }}", write_time((*ms).max(1)));
-        PlannedField::new("eject", value, "errors in a row; nginx counts them within fail_timeout")
     }
+    let value = format!("{{ errors: {fails}, for: {}, max: 100% }}", write_time((*ms).max(1)));
+    PlannedField::new("eject", value, "errors in a row; nginx counts them within fail_timeout")
+}
 
-    /// `max_conns` of the servers: one number for all.
-    fn write_slots(&self, slots: &[(&Directive, u64)]) -> Option<PlannedField> {
-        let least = slots.iter().map(|(_, count)| *count).filter(|count| *count > 0).min()?;
-        for (directive, count) in slots.iter().filter(|(_, count)| *count != least) {
-            let was = if *count == 0 { "no max_conns".to_owned() } else { format!("max_conns={count}") };
-            directive.loses(format!("{was}; here all servers have the smallest number, {least}"));
-        }
-        Some(PlannedField::new("max_connections", least.to_string(), "per server"))
+/// `max_conns` of the servers: one number for all.
+fn write_slots(servers: &[(&Directive, ServerOptions)]) -> Option<PlannedField> {
+    let slots = || servers.iter().map(|(directive, options)| (directive, options.max_conns));
+    let least = slots().map(|(_, count)| count).filter(|count| *count > 0).min()?;
+    for (directive, count) in slots().filter(|(_, count)| *count != least) {
+        let was = if count == 0 { "no max_conns".to_owned() } else { format!("max_conns={count}") };
+        directive.loses(format!("{was}; here all servers have the smallest number, {least}"));
     }
+    Some(PlannedField::new("max_connections", least.to_string(), "per server"))
 }
 
 struct ServerOptions {

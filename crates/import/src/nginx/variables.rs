@@ -99,7 +99,7 @@ impl GeoVariable<'_> {
         }
         let rules: Vec<(IpNet, bool)> =
             self.entries.iter().map(|(net, value)| (*net, is_wanted(value))).collect();
-        longest_match(&rules, true).map_err(|_| "it has too many networks".to_owned())
+        longest_match(&rules, true).ok_or_else(|| "it has too many networks".to_owned())
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &str> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::key::ZoneKey;
+use super::key::{ZoneKey, read_key};
 use super::parser::Directive;
 use super::variables::VariableTable;
 use crate::ImportFault;
@@ -31,7 +31,7 @@ pub(super) fn read_zones<'d>(
             _ => continue,
         };
         let (name, rate) = read_parameters(directive, is_rate)?;
-        let key = ZoneKey::read(directive.arg(0), variables);
+        let key = read_key(directive.arg(0), variables, 0);
         let zone = Zone { directive, rate, key };
         if table.insert(name.clone(), zone).is_some() {
             return Err(directive.fault(format!("there are two zones `{name}`")));

@@ -6,7 +6,7 @@ use crate::nginx::parser::ConfParser;
 fn read(conf: &str, key: &str) -> Result<ZoneKey, String> {
     let http = ConfParser::read_text(conf, "test.conf").unwrap();
     let table = VariableTable::read(&http).unwrap();
-    ZoneKey::read(key, &table)
+    read_key(key, &table, 0)
 }
 
 #[test]
