@@ -74,10 +74,6 @@ impl ImportFault {
     fn new(at: &ImportedLine, message: impl Into<String>) -> ImportFault {
         ImportFault { at: at.clone(), column: None, message: message.into() }
     }
-
-    fn with_column(self, column: usize) -> ImportFault {
-        ImportFault { column: Some(column), ..self }
-    }
 }
 
 impl fmt::Display for ImportFault {
@@ -157,8 +153,7 @@ fn parse_ratelimit(source: &SourceText) -> Result<Option<Node>, ImportFault> {
     match parse_document(&source.text) {
         Ok(root) if ratelimit::is_ratelimit(&root) => Ok(Some(root)),
         Err((position, error)) if ratelimit::is_meant_as_ratelimit(&source.text) => {
-            let at = ImportedLine { file: source.name.clone(), line: position.line };
-            Err(ImportFault::new(&at, error.message).with_column(position.column))
+            Err(source.fault_at(position, error.message))
         }
         _ => Ok(None),
     }

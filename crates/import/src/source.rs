@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{ImportFault, ImportedLine};
 use sluicegate_base::file;
+use sluicegate_model::Position;
 
 /// The most bytes of a file, and of all files of an nginx configuration together.
 pub(super) const FILE_BYTES_MAX: u64 = 8 << 20;
@@ -36,6 +37,14 @@ impl SourceText {
 
     pub(crate) fn start(&self) -> ImportedLine {
         ImportedLine::start_of(&self.name)
+    }
+
+    pub(crate) fn line_at(&self, position: Position) -> ImportedLine {
+        ImportedLine { file: self.name.clone(), line: position.line }
+    }
+
+    pub(crate) fn fault_at(&self, position: Position, message: impl Into<String>) -> ImportFault {
+        ImportFault { column: Some(position.column), ..ImportFault::new(&self.line_at(position), message) }
     }
 }
 

@@ -21,7 +21,7 @@ use object::{IngressObject, IngressPath, PathKindOfIngress, ServiceTable, read_o
 /// Imports the Ingress objects of a file; its services name the ports.
 pub(super) fn import_ingress(source: &SourceText) -> Result<(GatewayFile, ImportReport), ImportFault> {
     let mut report = ImportReport::default();
-    let (objects, services) = read_objects(&source.text, &source.name, &mut report)?;
+    let (objects, services) = read_objects(source, &mut report)?;
     if objects.is_empty() {
         return Err(ImportFault::new(&source.start(), "there is no Ingress to import"));
     }

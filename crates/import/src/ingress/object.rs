@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::source::SourceText;
 use crate::{ImportFault, ImportReport, ImportedLine};
 use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent, parse_document};
 use sluicegate_model::Position;
@@ -116,17 +117,15 @@ fn split_documents(text: &str) -> Vec<(usize, String)> {
 
 /// The Ingress objects and the services of a file.
 pub(super) fn read_objects(
-    text: &str,
-    file: &str,
+    source: &SourceText,
     report: &mut ImportReport,
 ) -> Result<(Vec<IngressObject>, ServiceTable), ImportFault> {
     let (mut objects, mut services) = (Vec::new(), ServiceTable::default());
-    for (offset, document) in split_documents(text) {
-        let node = parse_document(&document).map_err(|(position, error)| {
-            let at = ImportedLine { file: file.to_owned(), line: offset + position.line };
-            ImportFault::new(&at, error.message).with_column(position.column)
+    for (offset, document) in split_documents(&source.text) {
+        let node = parse_document(&document).map_err(|(at, error)| {
+            source.fault_at(Position { line: offset + at.line, ..at }, error.message)
         })?;
-        let place = Place { node: &node, offset, file };
+        let place = Place { node: &node, offset, file: &source.name };
         let items: Vec<Place<'_>> = match place.text_of("kind") {
             Some("List" | "IngressList") => {
                 place.field("items").map(|items| items.items().collect()).unwrap_or_default()

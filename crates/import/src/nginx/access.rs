@@ -1,5 +1,7 @@
 //! `allow` and `deny`, and conditions that deny by address.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
 use super::parser::Directive;
@@ -118,16 +120,11 @@ pub(super) fn denied_by(directive: &Directive, variables: &VariableTable<'_>) ->
         None => !value.is_empty() && value != "0",
         Some(expected) => (value == expected) == equal,
     };
-    let found = match variables.find(name) {
-        Some(Variable::Geo(geo)) => geo.networks_with(is_wanted),
-        None if name == "remote_addr" => match expected {
-            // nginx compares texts, so that only the usual one is ever found.
-            Some(text) if equal => match text.parse::<std::net::IpAddr>() {
-                Ok(address) if address.to_string() == text => Ok(parse_range(text)?),
-                _ => return None,
-            },
-            _ => return None,
-        },
+    // nginx compares texts, so that only the usual one is ever found.
+    let is_usual = |text: &str| text.parse::<IpAddr>().is_ok_and(|address| address.to_string() == text);
+    let found = match (variables.find(name), expected) {
+        (Some(Variable::Geo(geo)), _) => geo.networks_with(is_wanted),
+        (None, Some(text)) if name == "remote_addr" && equal && is_usual(text) => Ok(parse_range(text)?),
         _ => return None,
     };
     Some(found.map(|nets| (nets, status)))

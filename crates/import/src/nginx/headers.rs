@@ -104,30 +104,23 @@ fn read_request_header(
 ) {
     if let Err(error) = parse_editable_header(name) {
         directive.skips(error.message);
-        return;
-    }
-    if value.contains("$proxy_add_x_forwarded_for") && name.eq_ignore_ascii_case("x-forwarded-for") {
+    } else if value.contains("$proxy_add_x_forwarded_for") && name.eq_ignore_ascii_case("x-forwarded-for") {
         let says =
             "the gateway appends the peer for trusted proxies, and replaces the field for everyone else";
         directive.differs(says);
-        return;
-    }
-    let own = format!("$http_{}", name.to_ascii_lowercase().replace('-', "_"));
-    if value == own {
+    } else if value == format!("$http_{}", name.to_ascii_lowercase().replace('-', "_")) {
         directive.exact("fields of the client are forwarded");
-        return;
-    }
-    if value.is_empty() {
+    } else if value.is_empty() {
         edits.edit(name, None);
         directive.exact("request_headers: { remove }");
-        return;
+    } else {
+        let becomes = "request_headers: { set }";
+        let entry = translate_header(directive, value, server_name, becomes).map_err(|why| {
+            // The upstream would take the field of the client for that of nginx.
+            directive.differs(format!("request_headers: {{ remove }}: {why}"));
+        });
+        edits.edit(name, entry.ok());
     }
-    let becomes = "request_headers: { set }";
-    let entry = translate_header(directive, value, server_name, becomes).map_err(|why| {
-        // The upstream would take the field of the client for that of nginx.
-        directive.differs(format!("request_headers: {{ remove }}: {why}"));
-    });
-    edits.edit(name, entry.ok());
 }
 
 /// The value as YAML, with a finding.

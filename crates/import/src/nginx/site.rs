@@ -31,16 +31,18 @@ pub(super) struct SiteLocation<'d> {
 impl SiteLocation<'_> {
     /// Answers by itself, whatever limits and addresses are there; `steps` come before.
     fn answering(path: String, source: &Directive, answer: PlannedField, steps: &LevelSteps) -> Self {
-        let mut plan = new_plan(path, source);
-        plan.fields = if steps.is_closed { close_fields(vec![answer]) } else { vec![answer] };
-        plan.fields.extend(AccessPlan { allow: None, deny: steps.denied.clone() }.into_field());
-        SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() }
+        let mut fields = if steps.is_closed { close_fields(vec![answer]) } else { vec![answer] };
+        fields.extend(AccessPlan { allow: None, deny: steps.denied.clone() }.into_field());
+        SiteLocation::new(path, source, fields)
     }
 
     /// Stands for a location that is left out and may refuse.
     fn closed(path: String, source: &Directive) -> Self {
-        let mut plan = new_plan(path, source);
-        plan.fields = close_fields(Vec::new());
+        SiteLocation::new(path, source, close_fields(Vec::new()))
+    }
+
+    fn new(path: String, source: &Directive, fields: Vec<PlannedField>) -> Self {
+        let plan = LocationPlan { path, fields, source: Some(source.at.clone()), ..LocationPlan::default() };
         SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() }
     }
 }
@@ -115,10 +117,6 @@ fn leave_out_inner(node: &LocationNode<'_>) -> bool {
     is_closed
 }
 
-fn new_plan(path: String, source: &Directive) -> LocationPlan {
-    LocationPlan { path, source: Some(source.at.clone()), ..LocationPlan::default() }
-}
-
 /// Adds the location, and a second one for the methods that `limit_except` leaves out. `server` are the steps before.
 fn read_location<'d>(
     location: &FlatLocation<'d, 'd>,
@@ -151,7 +149,7 @@ fn read_location<'d>(
             read_pages_of_answer(scope, context)?;
             (site, None)
         }
-        None => read_handler(location.node, new_plan(path, source), steps, context)?,
+        None => read_handler(location, source, steps, context)?,
     };
     if let Some((access, methods)) = read_limit_except(scope, answers, behind)? {
         let mut other = site.clone();
@@ -177,13 +175,13 @@ fn read_pages_of_answer<'d>(scope: &Scope<'d>, context: &mut SiteContext<'_, 'd>
 
 /// A location that does not answer by itself, and its limits.
 fn read_handler<'d>(
-    node: &'d LocationNode<'d>,
-    mut plan: LocationPlan,
+    location: &FlatLocation<'d, 'd>,
+    source: &Directive,
     steps: LevelSteps,
     context: &mut SiteContext<'_, 'd>,
 ) -> Result<(SiteLocation<'d>, Option<LimitsBehind>), ImportFault> {
-    let scope = &node.scope;
-    let (fields, named) = read_content(node, context)?;
+    let scope = &location.node.scope;
+    let (mut fields, named) = read_content(location.node, context)?;
     // A named location is the last one of the request.
     let last = named.map_or(scope, |named| &named.scope);
     let mut chain = Vec::new();
@@ -196,17 +194,20 @@ fn read_handler<'d>(
     let mut access = AccessPlan { allow: None, deny: steps.denied };
     let mut is_closed = read_admission(scope, named, behind, &mut access, context)?;
     is_closed |= steps.is_closed;
-    plan.fields = if is_closed { close_fields(fields) } else { fields };
+    if is_closed {
+        fields = close_fields(fields);
+    }
     let mut refusals: Vec<u16> = chain.iter().map(|limit| limit.status).chain([413]).collect();
     refusals.extend((find_pass(last).is_none()).then_some(404));
     let may_deny = is_closed || access != AccessPlan::default() || scope.own("limit_except").is_some();
     refusals.extend(may_deny.then_some(403));
     let status = chain.first().map(|limit| limit.status);
     let on_reject = read_error_pages(scope, status, &refusals, context)?;
-    plan.fields.extend(read_response_headers(last, context.server_name));
-    plan.fields.extend(access.into_field());
-    plan.fields.extend(read_bandwidth(last)?);
-    Ok((SiteLocation { plan, chain, on_reject }, behind))
+    fields.extend(read_response_headers(last, context.server_name));
+    fields.extend(access.into_field());
+    fields.extend(read_bandwidth(last)?);
+    let site = SiteLocation::new(location.path.clone(), source, fields);
+    Ok((SiteLocation { chain, on_reject, ..site }, behind))
 }
 
 /// Adds the allowed addresses; returns true if the location is closed because of other checks.
@@ -260,17 +261,10 @@ fn read_admission<'d>(
 
 /// `return` comes before limits and access rules, so those of its level have no effect in nginx.
 fn note_unlimited(scope: &Scope<'_>) {
-    let names = [
-        "limit_req",
-        "limit_conn",
-        "allow",
-        "deny",
-        "limit_rate",
-        "proxy_pass",
-        "auth_basic",
-        "auth_request",
-    ];
-    for directive in scope.own_level().iter().filter(|directive| names.contains(&directive.name.as_str())) {
+    const WITHOUT_EFFECT: &str =
+        "limit_req limit_conn allow deny limit_rate proxy_pass auth_basic auth_request";
+    let is_named = |directive: &&Directive| WITHOUT_EFFECT.split(' ').any(|name| name == directive.name);
+    for directive in scope.own_level().iter().filter(is_named) {
         directive.exact("it has no effect in nginx either: `return` comes first");
     }
 }

@@ -1,60 +1,40 @@
 //! The fields of a mapping, and values of the types that a file of envoyproxy/ratelimit has.
 
-use crate::{ImportFault, ImportedLine};
+use crate::ImportFault;
+use crate::source::SourceText;
 use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent};
-use sluicegate_model::Position;
-
-/// A file, for the places of findings and faults.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RatelimitFile<'f> {
-    pub name: &'f str,
-}
 
 /// The fields of a mapping, each once, with those that `<<` merges into it.
 #[derive(Debug)]
 pub(super) struct DescriptorFields<'n> {
-    file: RatelimitFile<'n>,
+    file: &'n SourceText,
     entries: Vec<(&'n MapKey, &'n Node)>,
 }
 
-impl<'f> RatelimitFile<'f> {
-    pub(super) fn line_at(self, position: Position) -> ImportedLine {
-        ImportedLine { file: self.name.to_owned(), line: position.line }
-    }
-
-    pub(super) fn fault_at(self, position: Position, message: impl Into<String>) -> ImportFault {
-        ImportFault::new(&self.line_at(position), message).with_column(position.column)
-    }
-
-    pub(super) fn fault(self, node: &Node, message: impl Into<String>) -> ImportFault {
-        self.fault_at(node.position, message)
-    }
-
+impl<'n> DescriptorFields<'n> {
     /// The fields of `node`, which is `what` and has the fields `wanted`.
     pub(super) fn open(
-        self,
-        node: &'f Node,
+        file: &'n SourceText,
+        node: &'n Node,
         what: &str,
         wanted: &str,
-    ) -> Result<DescriptorFields<'f>, ImportFault> {
+    ) -> Result<DescriptorFields<'n>, ImportFault> {
         let NodeContent::Map(written) = &node.content else {
-            return Err(self.fault(node, format!("{what} must be a mapping with {wanted}")));
+            return Err(file.fault_at(node.position, format!("{what} must be a mapping with {wanted}")));
         };
-        let mut fields = DescriptorFields { file: self, entries: Vec::new() };
+        let mut fields = DescriptorFields { file, entries: Vec::new() };
         for (key, value) in written.iter().filter(|(key, _)| key.name != "<<") {
             if fields.find(&key.name).is_some() {
-                return Err(self.fault_at(key.position, format!("the field `{}` is there twice", key.name)));
+                return Err(file.fault_at(key.position, format!("the field `{}` is there twice", key.name)));
             }
             fields.entries.push((key, value));
         }
         for (key, value) in written.iter().filter(|(key, _)| key.name == "<<") {
-            fields.merge(value).map_err(|()| self.fault_at(key.position, "`<<` must name a mapping"))?;
+            fields.merge(value).map_err(|()| file.fault_at(key.position, "`<<` must name a mapping"))?;
         }
         Ok(fields)
     }
-}
 
-impl<'n> DescriptorFields<'n> {
     pub(super) fn find(&self, name: &str) -> Option<(&'n MapKey, &'n Node)> {
         self.entries.iter().find(|(key, _)| key.name == name).copied()
     }
@@ -80,7 +60,9 @@ impl<'n> DescriptorFields<'n> {
         match text.to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" | "y" => Ok(true),
             "false" | "no" | "off" | "n" | "" => Ok(false),
-            _ => Err(self.file.fault(node, format!("`{name}` must be true or false, not `{text}`"))),
+            _ => Err(self
+                .file
+                .fault_at(node.position, format!("`{name}` must be true or false, not `{text}`"))),
         }
     }
 
@@ -93,7 +75,7 @@ impl<'n> DescriptorFields<'n> {
             text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
         let number = if is_decimal { text.parse::<u32>().ok() } else { None };
         let message = || format!("`{name}` must be a whole number up to {}, not `{text}`", u32::MAX);
-        number.map(Some).ok_or_else(|| self.file.fault(node, message()))
+        number.map(Some).ok_or_else(|| self.file.fault_at(node.position, message()))
     }
 
     /// The items of a list, which is of the shape `shape`, and its key.

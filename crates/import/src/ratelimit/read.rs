@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::descriptor::{
     CallsPerWindow, EntryPattern, ImportedDescriptor, ImportedDomain, ImportedRate, parse_unit,
 };
-use super::fields::{DescriptorFields, RatelimitFile};
+use super::fields::DescriptorFields;
 use crate::source::SourceText;
 use crate::{ImportFault, ImportReport};
 use sluicegate_config::yaml::tree::{Node, NodeContent};
@@ -29,12 +29,11 @@ impl<'r> DomainReader<'r> {
     /// Reads one file, parsed as `root`.
     pub(super) fn read_domain(
         &mut self,
-        source: &SourceText,
+        file: &SourceText,
         root: &Node,
     ) -> Result<ImportedDomain, ImportFault> {
-        let file = RatelimitFile { name: &source.name };
-        let fields = file.open(root, "the file", "`domain` and `descriptors`")?;
-        let no_name = || file.fault(root, "the file names no `domain`");
+        let fields = DescriptorFields::open(file, root, "the file", "`domain` and `descriptors`")?;
+        let no_name = || file.fault_at(root.position, "the file names no `domain`");
         let name = fields.text("domain")?.ok_or_else(no_name)?;
         self.note_others(file, &fields, "domain descriptors");
         let descriptors = self.read_list(file, &fields, &name, 1)?;
@@ -43,7 +42,7 @@ impl<'r> DomainReader<'r> {
 
     fn read_list(
         &mut self,
-        file: RatelimitFile<'_>,
+        file: &SourceText,
         fields: &DescriptorFields<'_>,
         parent: &str,
         depth: usize,
@@ -59,11 +58,13 @@ impl<'r> DomainReader<'r> {
             self.count += 1;
             if self.count > DESCRIPTORS_MAX {
                 let message = format!("there are more than {DESCRIPTORS_MAX} descriptors");
-                return Err(file.fault(item, message));
+                return Err(file.fault_at(item.position, message));
             }
             let (composite, descriptor) = self.read_descriptor(file, item, parent, depth)?;
             if !known.insert(composite.clone()) {
-                return Err(file.fault(item, format!("the descriptor `{composite}` is there twice")));
+                return Err(
+                    file.fault_at(item.position, format!("the descriptor `{composite}` is there twice"))
+                );
             }
             descriptors.push(descriptor);
         }
@@ -73,13 +74,14 @@ impl<'r> DomainReader<'r> {
     /// A descriptor, and the text by which envoyproxy/ratelimit finds it.
     fn read_descriptor(
         &mut self,
-        file: RatelimitFile<'_>,
+        file: &SourceText,
         item: &Node,
         parent: &str,
         depth: usize,
     ) -> Result<(String, ImportedDescriptor), ImportFault> {
-        let fields = file.open(item, "a descriptor", "`key`, `value` and `rate_limit`")?;
-        let key = fields.text("key")?.ok_or_else(|| file.fault(item, "the descriptor has no `key`"))?;
+        let fields = DescriptorFields::open(file, item, "a descriptor", "`key`, `value` and `rate_limit`")?;
+        let key =
+            fields.text("key")?.ok_or_else(|| file.fault_at(item.position, "the descriptor has no `key`"))?;
         let value = fields.text("value")?;
         let composite = match &value {
             Some(value) => format!("{parent}.{key}_{value}"),
@@ -88,7 +90,7 @@ impl<'r> DomainReader<'r> {
         let pattern = value.as_deref().map_or(EntryPattern::Any, read_pattern);
         let share_threshold = fields.flag("share_threshold")?;
         if share_threshold && !key.contains('*') && !value.as_ref().is_some_and(|value| value.contains('*')) {
-            return Err(file.fault(item, "`share_threshold` needs a `value` with an asterisk"));
+            return Err(file.fault_at(item.position, "`share_threshold` needs a `value` with an asterisk"));
         }
         let (shadow_mode, quota_mode) = (fields.flag("shadow_mode")?, fields.flag("quota_mode")?);
         for name in ["detailed_metric", "value_to_metric"] {
@@ -125,8 +127,8 @@ impl<'r> DomainReader<'r> {
         Ok((composite, descriptor))
     }
 
-    fn read_rate(&mut self, file: RatelimitFile<'_>, node: &Node) -> Result<ImportedRate, ImportFault> {
-        let fields = file.open(node, "`rate_limit`", "`unit` and `requests_per_unit`")?;
+    fn read_rate(&mut self, file: &SourceText, node: &Node) -> Result<ImportedRate, ImportFault> {
+        let fields = DescriptorFields::open(file, node, "`rate_limit`", "`unit` and `requests_per_unit`")?;
         let unlimited = fields.flag("unlimited")?;
         let name = fields.text("name")?;
         let replaces = read_replaces(file, &fields, name.as_deref())?;
@@ -136,7 +138,7 @@ impl<'r> DomainReader<'r> {
         self.note_others(file, &fields, RATE_FIELDS);
         let (requests, units) = (fields.number("requests_per_unit")?, fields.number("unit_multiplier")?);
         if units == Some(0) {
-            return Err(file.fault(node, "`unit_multiplier` is 0"));
+            return Err(file.fault_at(node.position, "`unit_multiplier` is 0"));
         }
         let numbers = match (unlimited, unit) {
             (true, Some(_)) => return Err(file.fault_at(place, "`unlimited` stands beside a `unit`")),
@@ -158,7 +160,7 @@ impl<'r> DomainReader<'r> {
     }
 
     /// Reports fields that are not read: some are ignored at this place, and others are not known at all.
-    fn note_others(&mut self, file: RatelimitFile<'_>, fields: &DescriptorFields<'_>, known: &str) {
+    fn note_others(&mut self, file: &SourceText, fields: &DescriptorFields<'_>, known: &str) {
         let is_one_of = |names: &str, name: &str| names.split(' ').any(|known| known == name);
         for (key, _) in fields.iter().filter(|(key, _)| !is_one_of(known, &key.name)) {
             let at = file.line_at(key.position);
@@ -187,18 +189,18 @@ fn read_pattern(value: &str) -> EntryPattern {
 }
 
 fn read_replaces(
-    file: RatelimitFile<'_>,
+    file: &SourceText,
     fields: &DescriptorFields<'_>,
     own_name: Option<&str>,
 ) -> Result<Vec<String>, ImportFault> {
     let items = fields.list("replaces", ", `- name: NAME` for each limit")?;
     let mut names: Vec<String> = Vec::new();
     for item in items.into_iter().flat_map(|(_, items)| items) {
-        let fields = file.open(item, "an entry of `replaces`", "`name`")?;
-        let no_name = || file.fault(item, "an entry of `replaces` has no `name`");
+        let fields = DescriptorFields::open(file, item, "an entry of `replaces`", "`name`")?;
+        let no_name = || file.fault_at(item.position, "an entry of `replaces` has no `name`");
         let name = fields.text("name")?.ok_or_else(no_name)?;
         if own_name == Some(name.as_str()) {
-            return Err(file.fault(item, format!("the limit `{name}` replaces itself")));
+            return Err(file.fault_at(item.position, format!("the limit `{name}` replaces itself")));
         }
         if !names.contains(&name) {
             names.push(name);

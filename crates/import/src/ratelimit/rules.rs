@@ -26,15 +26,10 @@ pub(super) struct DomainRules<'d> {
 #[derive(Debug)]
 pub(super) struct TreeRule<'d> {
     pub entries: Vec<MatchedEntry<'d>>,
-    pub outcome: RuleOutcome,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RuleOutcome {
-    /// The `rate_limit` of this node.
-    Limit(usize),
-    /// None: this node has none, or nothing below it is found.
-    Nothing(Option<usize>),
+    /// The last node that is found.
+    pub found: Option<usize>,
+    /// The same node, if its `rate_limit` holds; `None` = it has none, or nothing below it is found.
+    pub limit: Option<usize>,
 }
 
 impl<'d> DomainRules<'d> {
@@ -75,8 +70,7 @@ impl<'d> DomainRules<'d> {
             let limit = walk
                 .last
                 .filter(|&node| walk.is_complete && found.tree.nodes[node].descriptor.limit.is_some());
-            let outcome = limit.map_or(RuleOutcome::Nothing(walk.last), RuleOutcome::Limit);
-            found.rules.push(TreeRule { entries, outcome });
+            found.rules.push(TreeRule { entries, found: walk.last, limit });
         }
         Some(found)
     }

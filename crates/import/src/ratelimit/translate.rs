@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 use http::HeaderName;
 
 use super::descriptor::{ImportedDescriptor, ImportedDomain};
-use super::rules::{DomainRules, RuleOutcome, TreeRule};
+use super::rules::{DomainRules, TreeRule};
 use super::tree::note_joined;
 use crate::gateway_file::{DomainPlan, DomainRulePlan, GatewayFile, NamedLimitPlan, PlannedField};
 use crate::yaml_text::{clean_name, one_or_list, quote};
-use crate::{ImportReport, ImportedLine};
+use crate::{FindingKind, ImportReport, ImportedLine};
 
 /// Writes domains one after the other; the names of their limits are unique in the file.
 pub(super) struct DomainWriter<'w> {
@@ -37,7 +37,7 @@ impl<'w> DomainWriter<'w> {
         let mut plan = DomainPlan { name: domain.name.clone(), source: domain.at.clone(), rules: Vec::new() };
         let named: HashSet<&str> = named_limits(&rules).collect();
         for rule in &rules.rules {
-            if let RuleOutcome::Limit(node) = rule.outcome {
+            if let Some(node) = rule.limit {
                 let add = || self.add_limit(&domain.name, &rules.tree.path(node), &named);
                 limits.entry(node).or_insert_with(add);
             }
@@ -131,10 +131,8 @@ impl<'w> DomainWriter<'w> {
 
 /// The names that `replaces` may use.
 fn named_limits<'d>(rules: &DomainRules<'d>) -> impl Iterator<Item = &'d str> {
-    let named = |rule: &TreeRule<'d>| match rule.outcome {
-        RuleOutcome::Limit(node) => rules.tree.nodes[node].descriptor.limit.as_ref()?.name.as_deref(),
-        RuleOutcome::Nothing(_) => None,
-    };
+    let named =
+        |rule: &TreeRule<'d>| rules.tree.nodes[rule.limit?].descriptor.limit.as_ref()?.name.as_deref();
     rules.rules.iter().filter_map(named)
 }
 
@@ -167,32 +165,29 @@ fn note_unmatched(rules: &DomainRules<'_>, report: &mut ImportReport) {
 
 /// Descriptors that differ in the order of their entries alone.
 fn note_orders(rules: &mut DomainRules<'_>, report: &mut ImportReport) {
-    for (rule, earlier) in rules.take_reordered() {
-        let (RuleOutcome::Limit(node), earlier) = (rule.outcome, &rules.rules[earlier]) else { continue };
-        let descriptor = rules.tree.nodes[node].descriptor;
-        let line = line_of(rules, earlier).map_or(0, |at| at.line);
-        let says =
-            format!("the order of entries is not judged, and line {line} has the same in another order");
-        report.loses(&descriptor.at, &show_limit(descriptor), says);
-    }
-    for (rule, earlier) in rules.find_other_orders() {
-        let RuleOutcome::Limit(node) = rules.rules[rule].outcome else { continue };
+    let reordered = rules.take_reordered();
+    let reordered = reordered.iter().map(|(rule, earlier)| (rule, *earlier, true));
+    let others = rules.find_other_orders().into_iter();
+    let others = others.map(|(rule, earlier)| (&rules.rules[rule], earlier, false));
+    for (rule, earlier, is_taken_out) in reordered.chain(others) {
+        let Some(node) = rule.limit else { continue };
         let descriptor = rules.tree.nodes[node].descriptor;
         let line = line_of(rules, &rules.rules[earlier]).map_or(0, |at| at.line);
-        let says = format!(
-            "the order of entries is not judged: the most specific rule of this one and line {line} wins"
-        );
-        report.differs(&descriptor.at, &show_limit(descriptor), says);
+        let (kind, says) = match is_taken_out {
+            true => (FindingKind::Lost, format!(", and line {line} has the same in another order")),
+            false => (
+                FindingKind::Difference,
+                format!(": the most specific rule of this one and line {line} wins"),
+            ),
+        };
+        let says = format!("the order of entries is not judged{says}");
+        report.add(kind, &descriptor.at, &show_limit(descriptor), says);
     }
 }
 
 /// The line of the node that a rule finds.
 fn line_of<'d>(rules: &DomainRules<'d>, rule: &TreeRule<'d>) -> Option<&'d ImportedLine> {
-    let node = match rule.outcome {
-        RuleOutcome::Limit(node) => node,
-        RuleOutcome::Nothing(node) => node?,
-    };
-    Some(&rules.tree.nodes[node].descriptor.at)
+    Some(&rules.tree.nodes[rule.found?].descriptor.at)
 }
 
 fn plan_rule(
@@ -210,9 +205,9 @@ fn plan_rule(
     }
     let mut plan =
         DomainRulePlan { entries, source: line_of(rules, rule).cloned(), ..DomainRulePlan::default() };
-    match rule.outcome {
-        RuleOutcome::Nothing(_) => plan.note = "no limit is found here".to_owned(),
-        RuleOutcome::Limit(node) => {
+    match rule.limit {
+        None => plan.note = "no limit is found here".to_owned(),
+        Some(node) => {
             plan.limits = limits.get(&node).cloned().unwrap_or_default();
             if let Some(rate) = &rules.tree.nodes[node].descriptor.limit {
                 plan.name = rate.name.as_deref().map(write_rule_name);
