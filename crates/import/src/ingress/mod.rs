@@ -7,7 +7,7 @@ mod annotations;
 mod object;
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 
 use super::gateway_file::{GatewayFile, LocationPlan, PlannedField, UpstreamPlan, close_fields};
@@ -58,10 +58,9 @@ fn close_hosts(file: &mut GatewayFile) {
     if !file.locations.iter().any(|location| location.hosts.is_empty()) {
         return;
     }
-    let mut hosts: Vec<Vec<String>> = file.locations.iter().map(|location| location.hosts.clone()).collect();
-    hosts.sort();
-    hosts.dedup();
-    for hosts in hosts.into_iter().filter(|hosts| !hosts.is_empty()) {
+    let named = file.locations.iter().map(|location| location.hosts.clone());
+    let named: BTreeSet<Vec<String>> = named.filter(|hosts| !hosts.is_empty()).collect();
+    for hosts in named {
         if !file.locations.iter().any(|location| location.hosts == hosts && location.path == "/") {
             let fields = vec![PlannedField::plain("respond", "{ status: 404 }")];
             file.locations.push(LocationPlan {

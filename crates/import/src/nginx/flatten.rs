@@ -62,10 +62,8 @@ struct Leaf<'n, 'd> {
 /// The list of a server.
 pub(super) fn flatten_server<'n, 'd>(root: &'n LocationNode<'d>) -> Vec<FlatLocation<'n, 'd>> {
     let mut leaves = Vec::new();
-    let has_root =
-        root.children.iter().any(|node| node.matching.is_prefix() && node.static_path() == Some("/"));
     let base = with_regexes(root, &[]);
-    if !has_root {
+    if !root.has_prefix("/") {
         let role = FlatRole::Whole;
         leaves.push(Leaf { path: "/", exact: false, role, node: root, tried: base.clone() });
     }
@@ -158,9 +156,7 @@ fn collect_leaves<'n, 'd>(
             _ => tried.to_vec(),
         };
         let inside = if exact { Vec::new() } else { with_regexes(node, &behind) };
-        let is_same =
-            |inner: &LocationNode<'_>| inner.matching.is_prefix() && inner.static_path() == Some(path);
-        if !node.children.iter().any(is_same) {
+        if !node.has_prefix(path) {
             leaves.push(Leaf { path, exact, role: FlatRole::Whole, node, tried: inside.clone() });
         }
         if let Some(bare) = bare_path(node, &taken).filter(|bare| !hidden.contains(&(bare, true))) {

@@ -137,10 +137,7 @@ fn translate_header(
     if translated.template.chars().any(|c| c.is_control() && c != '\t') {
         return Err("the value has control characters".to_owned());
     }
-    match translated.differences.as_slice() {
-        [] => directive.exact(becomes),
-        differences => directive.differs(format!("{becomes}: {}", differences.join("; "))),
-    }
+    directive.becomes(becomes, &translated.differences);
     Ok(quote_template(&translated.template))
 }
 

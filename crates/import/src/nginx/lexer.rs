@@ -84,11 +84,7 @@ impl TokenReader<'_> {
     }
 
     fn skip_line(&mut self) {
-        while let Some(c) = self.next_char() {
-            if c == '\n' {
-                break;
-            }
-        }
+        while self.next_char().is_some_and(|c| c != '\n') {}
     }
 
     /// Passes over nested braces, the strings and comments of Lua.

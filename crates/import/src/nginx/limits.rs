@@ -188,10 +188,9 @@ impl<'d> LimitBook<'d> {
 
     fn tell(&self, group: &LimitGroup<'d>) {
         let LimitGroup { name, zone, key, .. } = group;
-        match (key.losses.as_slice(), key.differences.as_slice()) {
-            ([], []) => zone.directive.exact(format!("limit {name}")),
-            ([], differences) => zone.directive.differs(format!("limit {name}: {}", differences.join("; "))),
-            (losses, _) => zone.directive.loses(format!("limit {name}: {}", losses.join("; "))),
+        match key.losses.as_slice() {
+            [] => zone.directive.becomes(&format!("limit {name}"), &key.differences),
+            losses => zone.directive.loses(format!("limit {name}: {}", losses.join("; "))),
         }
         let live = |other: &LimitGroup<'_>| other.zone_name == group.zone_name && !other.dry_run;
         for limit in &group.uses {

@@ -94,6 +94,12 @@ impl<'d> LocationNode<'d> {
         is_static.then_some(&self.matching.path)
     }
 
+    /// True if a prefix directly inside is `path`.
+    pub(super) fn has_prefix(&self, path: &str) -> bool {
+        let is_same = |node: &LocationNode<'_>| node.matching.is_prefix() && node.matching.path == path;
+        self.children.iter().any(is_same)
+    }
+
     /// The regular expressions directly inside.
     pub(super) fn regexes(&self) -> impl Iterator<Item = &LocationNode<'d>> {
         self.children.iter().filter(|node| node.matching.is_regex())

@@ -176,9 +176,7 @@ fn collect_scopes<'d>(node: &LocationNode<'d>, scopes: &mut Vec<Scope<'d>>) {
     }
     let is_hidden = match node.matching.kind {
         MatchKind::Named => true,
-        _ if is_server => {
-            node.children.iter().any(|node| node.matching.is_prefix() && node.static_path() == Some("/"))
-        }
+        _ if is_server => node.has_prefix("/"),
         _ => node.scope.value_of("internal").is_some(),
     };
     scopes.extend((!is_hidden).then(|| node.scope.clone()));

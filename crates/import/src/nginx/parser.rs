@@ -1,5 +1,6 @@
 //! Directives and blocks of an nginx configuration, with its includes in their places.
 
+use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
 use std::iter::Peekable;
 use std::path::{Path, PathBuf};
@@ -66,6 +67,14 @@ impl Directive {
     /// Its place has a check that the gateway cannot make.
     pub(super) fn closes(&self, why: &str) {
         self.tell(FindingKind::Closed, format!("answers 403: {why}"));
+    }
+
+    /// Exact, or with these differences.
+    pub(super) fn becomes(&self, what: &str, differences: &[impl Borrow<str>]) {
+        match differences {
+            [] => self.exact(what),
+            _ => self.differs(format!("{what}: {}", differences.join("; "))),
+        }
     }
 
     pub(super) fn tell(&self, kind: FindingKind, says: impl Into<String>) {

@@ -50,12 +50,8 @@ pub(super) fn translate_return(
     };
     if REDIRECTS.contains(&status) && !text.is_empty() {
         return Ok(match translate_text(text, server_name) {
-            Ok(translated) if translated.differences.is_empty() => {
-                directive.exact("redirect");
-                write_redirect(&quote_template(&translated.template), status)
-            }
             Ok(translated) => {
-                directive.differs(format!("redirect: {}", translated.differences.join("; ")));
+                directive.becomes("redirect", &translated.differences);
                 write_redirect(&quote_template(&translated.template), status)
             }
             Err(why) => {

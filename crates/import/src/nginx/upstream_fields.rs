@@ -3,9 +3,9 @@
 use super::parser::Directive;
 use super::scope::Scope;
 use super::values::{parse_time_ms, time_of, write_time};
+use crate::ImportFault;
 use crate::gateway_file::PlannedField;
 use crate::yaml_text::{flow_map, one_or_list, quote};
-use crate::{FindingKind, ImportFault};
 use sluicegate_model::value::names::parse_header_name;
 
 /// nginx's default of `proxy_connect_timeout` and `proxy_read_timeout`.
@@ -48,30 +48,22 @@ fn read_time(scope: &Scope<'_>, name: &str, becomes: &str) -> Result<u64, Import
 
 /// `retries` for `proxy_next_upstream` and its numbers.
 fn read_retries(scope: &Scope<'_>, servers: usize) -> Result<String, ImportFault> {
-    let words = scope.value_of("proxy_next_upstream");
-    let tries = scope.value_of("proxy_next_upstream_tries");
-    let total = scope.value_of("proxy_next_upstream_timeout");
     let mut when = Vec::new();
-    match words {
+    match scope.value_of("proxy_next_upstream") {
         None => when.extend(["connect", "refused", "timeout"].map(str::to_owned)),
         Some(directive) => read_failures(directive, &mut when),
     }
-    let most = servers.saturating_sub(1);
-    let attempts = match tries.map(|directive| (directive, directive.arg(0).parse::<usize>())) {
-        Some((directive, Err(_))) => {
-            return Err(directive.fault(format!("`{}` is not a number", directive.arg(0))));
-        }
-        Some((directive, Ok(tries))) => {
-            directive.exact("retries: { attempts }: the first try is not one of them");
-            if tries == 0 { most } else { (tries - 1).min(most) }
-        }
-        None => most,
-    };
-    let attempts = attempts.min(10);
-    let mut fields = vec![("attempts", attempts.to_string())];
-    fields.push(("when", one_or_list(&when)));
-    fields.push(("budget", "none".to_owned()));
-    if let Some(directive) = total {
+    let mut attempts = servers.saturating_sub(1).min(10);
+    if let Some(directive) = scope.value_of("proxy_next_upstream_tries") {
+        let tries = directive.arg(0).parse::<usize>();
+        let tries = tries.map_err(|_| directive.fault(format!("`{}` is not a number", directive.arg(0))))?;
+        directive.exact("retries: { attempts }: the first try is not one of them");
+        // 0 = any number.
+        attempts = attempts.min(tries.checked_sub(1).unwrap_or(usize::MAX));
+    }
+    let (number, reasons) = (attempts.to_string(), one_or_list(&when));
+    let mut fields = vec![("attempts", number), ("when", reasons), ("budget", "none".to_owned())];
+    if let Some(directive) = scope.value_of("proxy_next_upstream_timeout") {
         directive.exact("retries: { total }");
         let ms = time_of(directive)?;
         fields.extend((ms > 0).then(|| ("total", write_time(ms))));
@@ -123,12 +115,14 @@ pub(super) fn read_balance(block: &Directive) -> Vec<PlannedField> {
     for directive in block.children() {
         match (directive.name.as_str(), directive.arg(0)) {
             ("server", _) => {}
-            ("least_conn", _) => balance = choose(directive, "least_conn", ""),
-            ("ip_hash", _) => balance = choose(directive, "hash:ip", ": clients move once to other servers"),
-            ("random", "two") => balance = choose(directive, "p2c", ""),
-            ("random", _) => balance = choose(directive, "random", ""),
+            ("least_conn", _) => balance = choose(directive, "least_conn", &[]),
+            ("ip_hash", _) => balance = choose(directive, "hash:ip", &["clients move once to other servers"]),
+            ("random", "two") => balance = choose(directive, "p2c", &[]),
+            ("random", _) => balance = choose(directive, "random", &[]),
             ("hash", text) => match hash_source(text) {
-                Some(source) => balance = choose(directive, &source, ": requests move once to other servers"),
+                Some(source) => {
+                    balance = choose(directive, &source, &["requests move once to other servers"])
+                }
                 None => directive.skips(format!("the gateway has no hash of {text}; balance: round_robin")),
             },
             ("keepalive", count) => match count.parse::<u32>() {
@@ -157,9 +151,8 @@ pub(super) fn read_balance(block: &Directive) -> Vec<PlannedField> {
 }
 
 /// Reports the choice, and how it differs from that of nginx.
-fn choose(directive: &Directive, balance: &str, difference: &str) -> String {
-    let kind = if difference.is_empty() { FindingKind::Exact } else { FindingKind::Difference };
-    directive.tell(kind, format!("balance: {balance}{difference}"));
+fn choose(directive: &Directive, balance: &str, differences: &[&str]) -> String {
+    directive.becomes(&format!("balance: {balance}"), differences);
     balance.to_owned()
 }
 

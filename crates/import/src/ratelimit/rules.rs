@@ -59,8 +59,7 @@ impl<'d> DomainRules<'d> {
             for (level, node) in walk.forks {
                 let mut narrowed = entries.clone();
                 narrowed[level].pattern = found.tree.nodes[node].descriptor.pattern.clone();
-                if !known.contains(&narrowed) {
-                    known.insert(narrowed.clone());
+                if known.insert(narrowed.clone()) {
                     pending.push(narrowed);
                 }
             }

@@ -66,11 +66,13 @@ impl<'w> DomainWriter<'w> {
             tell(descriptor, "no limit", notes, self.report);
             return Vec::new();
         };
-        let (key, lost) = write_key(path, &mut notes);
-        if let Some(lost) = lost {
-            self.report.loses(&descriptor.at, &show_limit(descriptor), lost);
-            return Vec::new();
-        }
+        let key = match write_key(path, &mut notes) {
+            Ok(key) => key,
+            Err(lost) => {
+                self.report.loses(&descriptor.at, &show_limit(descriptor), lost);
+                return Vec::new();
+            }
+        };
         let name = self.choose_name(domain, path);
         let mut fields = vec![
             PlannedField::plain("algorithm", "fixed_window"),
@@ -234,17 +236,20 @@ fn tell(descriptor: &ImportedDescriptor, becomes: &str, notes: Vec<String>, repo
     }
 }
 
-/// The parts of the key: each entry with values that are counted apart. The second value is the obstacle to that.
-fn write_key(path: &[&ImportedDescriptor], notes: &mut Vec<String>) -> (String, Option<String>) {
+/// The parts of the key: each entry with values that are counted apart.
+///
+/// # Errors
+/// The obstacle to that.
+fn write_key(path: &[&ImportedDescriptor], notes: &mut Vec<String>) -> Result<String, String> {
     let mut parts: Vec<String> = Vec::new();
     let counts_apart =
         |descriptor: &&&ImportedDescriptor| descriptor.pattern.is_open() && !descriptor.share_threshold;
     for descriptor in path.iter().filter(counts_apart) {
         let key = &descriptor.key;
         if HeaderName::from_bytes(key.as_bytes()).is_err() {
-            let lost =
-                format!("the values of `{key}` cannot be counted apart: it is not the name of a header");
-            return (String::new(), Some(lost));
+            return Err(format!(
+                "the values of `{key}` cannot be counted apart: it is not the name of a header"
+            ));
         }
         let part = quote(&format!("header:{}", key.to_ascii_lowercase()));
         let same_key = || path.iter().filter(|other| other.key.eq_ignore_ascii_case(key));
@@ -263,10 +268,7 @@ fn write_key(path: &[&ImportedDescriptor], notes: &mut Vec<String>) -> (String, 
             parts.push(part);
         }
     }
-    if parts.is_empty() {
-        return ("global".to_owned(), None);
-    }
-    (one_or_list(&parts), None)
+    Ok(if parts.is_empty() { "global".to_owned() } else { one_or_list(&parts) })
 }
 
 /// A header that stands in none of the entries.

@@ -151,24 +151,18 @@ impl<'d> DescriptorTree<'d> {
 /// and values joined by `_`: `path: "*"` stands for everything that begins with `path_`, so also for entries of the key
 /// `path_prefix`.
 pub(super) fn note_joined(level: &[ImportedDescriptor], report: &mut ImportReport) {
-    // Where a wildcard begins and stands.
-    let mut wildcards: Vec<(usize, &ImportedDescriptor, String)> = Vec::new();
-    for (index, descriptor) in level.iter().enumerate() {
-        let prefix = match &descriptor.pattern {
-            EntryPattern::Prefix(prefix) => prefix.as_str(),
-            EntryPattern::Any if !descriptor.is_default => "",
-            _ => continue,
-        };
-        wildcards.push((index, descriptor, format!("{}_{prefix}", descriptor.key)));
-    }
+    let start_of = |descriptor: &ImportedDescriptor| match &descriptor.pattern {
+        // The very value is looked up before wildcards.
+        EntryPattern::Value(_) | EntryPattern::Scattered(_) => None,
+        EntryPattern::Prefix(prefix) => Some(format!("{}_{prefix}", descriptor.key)),
+        EntryPattern::Any => Some(format!("{}_", descriptor.key)),
+    };
+    let wildcards = level.iter().enumerate().filter(|(_, descriptor)| !descriptor.is_default);
+    let wildcards = wildcards.filter_map(|(index, other)| Some((index, other, start_of(other)?)));
+    let wildcards: Vec<(usize, &ImportedDescriptor, String)> = wildcards.collect();
     for (index, descriptor) in level.iter().enumerate() {
         note_joined(&descriptor.children, report);
-        let own = match &descriptor.pattern {
-            // The very value is looked up before wildcards.
-            EntryPattern::Value(_) | EntryPattern::Scattered(_) => continue,
-            EntryPattern::Prefix(prefix) => format!("{}_{prefix}", descriptor.key),
-            EntryPattern::Any => format!("{}_", descriptor.key),
-        };
+        let Some(own) = start_of(descriptor) else { continue };
         let first = wildcards.iter().find(|(position, other, start)| {
             let is_before = descriptor.is_default || *position < index;
             let meets = own.starts_with(start.as_str()) || start.starts_with(&own);
