@@ -28,12 +28,9 @@ impl HeaderLines {
     }
 
     fn into_field(self, name: &str) -> Option<PlannedField> {
-        let mut fields = Vec::new();
-        for (name, entries) in [("set", self.set), ("add", self.add)] {
-            if !entries.is_empty() {
-                fields.push((name, flow_map(&entries)));
-            }
-        }
+        let maps = [("set", self.set), ("add", self.add)].into_iter();
+        let maps = maps.filter(|(_, entries)| !entries.is_empty());
+        let mut fields: Vec<_> = maps.map(|(name, entries)| (name, flow_map(&entries))).collect();
         if !self.remove.is_empty() {
             fields.push(("remove", quoted_list(&self.remove)));
         }

@@ -158,7 +158,10 @@ impl<'d> UpstreamBook<'d> {
         let has_backup = !members().all(is_spare);
         for directive in members() {
             let server = write_server(directive.arg(0), target).map_err(|why| directive.fault(why))?;
-            let mut options = ServerOptions::default();
+            // The defaults of nginx.
+            let (weight, max_fails, fail_timeout_ms) = (1, 1, 10_000);
+            let mut options =
+                ServerOptions { weight, max_fails, fail_timeout_ms, ..ServerOptions::default() };
             for parameter in directive.args.iter().skip(1) {
                 options.read(parameter, directive)?;
             }
@@ -216,6 +219,7 @@ fn write_slots(servers: &[(&Directive, ServerOptions)]) -> Option<PlannedField> 
     Some(PlannedField::new("max_connections", least.to_string(), "per server"))
 }
 
+#[derive(Default)]
 struct ServerOptions {
     weight: u64,
     max_conns: u64,
@@ -223,14 +227,6 @@ struct ServerOptions {
     fail_timeout_ms: u64,
     backup: bool,
     down: bool,
-}
-
-impl Default for ServerOptions {
-    /// The defaults of nginx.
-    fn default() -> ServerOptions {
-        let fail_timeout_ms = 10_000;
-        ServerOptions { weight: 1, max_conns: 0, max_fails: 1, fail_timeout_ms, backup: false, down: false }
-    }
 }
 
 impl ServerOptions {

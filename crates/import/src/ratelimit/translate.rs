@@ -35,7 +35,10 @@ impl<'w> DomainWriter<'w> {
         note_orders(&mut rules, self.report);
         let mut limits: HashMap<usize, Vec<String>> = HashMap::new();
         let mut plan = DomainPlan { name: domain.name.clone(), source: domain.at.clone(), rules: Vec::new() };
-        let named: HashSet<&str> = named_limits(&rules).collect();
+        // The names that `replaces` may use.
+        let name_of =
+            |rule: &TreeRule<'_>| rules.tree.nodes[rule.limit?].descriptor.limit.as_ref()?.name.as_deref();
+        let named: HashSet<&str> = rules.rules.iter().filter_map(name_of).collect();
         for rule in &rules.rules {
             if let Some(node) = rule.limit {
                 let add = || self.add_limit(&domain.name, &rules.tree.path(node), &named);
@@ -129,13 +132,6 @@ impl<'w> DomainWriter<'w> {
             }
         }
     }
-}
-
-/// The names that `replaces` may use.
-fn named_limits<'d>(rules: &DomainRules<'d>) -> impl Iterator<Item = &'d str> {
-    let named =
-        |rule: &TreeRule<'d>| rules.tree.nodes[rule.limit?].descriptor.limit.as_ref()?.name.as_deref();
-    rules.rules.iter().filter_map(named)
 }
 
 /// Findings of the descriptors for which there is no rule.
