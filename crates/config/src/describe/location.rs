@@ -69,11 +69,15 @@ pub fn describe_bandwidth(bandwidth: &BandwidthConfig) -> String {
 
 /// The hosts as in the file; empty for any host.
 pub fn describe_hosts(location: &LocationConfig) -> Vec<String> {
-    let spelled = |host: &HostRule| match host {
+    location.hosts.iter().map(spell_host).collect()
+}
+
+/// "a.example.com", "*.example.com".
+pub(crate) fn spell_host(host: &HostRule) -> String {
+    match host {
         HostRule::Exact(name) => name.clone(),
         HostRule::Suffix(suffix) => format!("*{suffix}"),
-    };
-    location.hosts.iter().map(spelled).collect()
+    }
 }
 
 /// The upstream's name, "answers 204" or "redirects to https://${host}/ with 308".

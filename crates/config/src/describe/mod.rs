@@ -16,6 +16,7 @@ use sluicegate_model::value::scalars::{split_duration, split_size};
 use sluicegate_model::{Algorithm, KeyPart, LimitConfig, Rate, StatusRanges, ValueSource};
 
 pub use access::{describe_access, describe_bans};
+pub(crate) use location::spell_host;
 pub use location::{
     describe_action, describe_bandwidth, describe_cors, describe_header_edits, describe_hosts,
     describe_location,
@@ -125,28 +126,29 @@ pub(super) fn format_full_period(length: Duration) -> String {
 
 /// "client IP", "header x-account-id", "all clients together".
 pub fn describe_key_part(key: &KeyPart) -> String {
-    describe_part(key).unwrap_or_else(|| "all clients together".to_owned())
+    describe_key(std::slice::from_ref(key))
 }
 
 /// The parts of the key that a request can lack, e.g. "account or header x-device"; `None` without any.
 pub fn describe_optional_key(limit: &LimitConfig) -> Option<String> {
-    let parts: Vec<String> = limit.optional_key_parts().filter_map(describe_part).collect();
-    (!parts.is_empty()).then(|| parts.join(" or "))
+    join_parts(limit.optional_key_parts(), " or ")
+}
+
+/// The key of a limit in words, e.g. "client IP and host".
+pub fn describe_key(key: &[KeyPart]) -> String {
+    join_parts(key, " and ").unwrap_or_else(|| "all clients together".to_owned())
 }
 
 /// " per client IP", " per account and host", " for all clients together".
-/// The key of a limit in words, e.g. "client IP and host".
-pub fn describe_key(key: &[KeyPart]) -> String {
-    let parts: Vec<String> = key.iter().filter_map(describe_part).collect();
-    if parts.is_empty() { "all clients together".to_owned() } else { parts.join(" and ") }
+fn format_key(key: &[KeyPart]) -> String {
+    let parts = join_parts(key, " and ");
+    parts.map_or_else(|| " for all clients together".to_owned(), |parts| format!(" per {parts}"))
 }
 
-fn format_key(key: &[KeyPart]) -> String {
-    let parts: Vec<String> = key.iter().filter_map(describe_part).collect();
-    match parts.as_slice() {
-        [] => " for all clients together".to_owned(),
-        parts => format!(" per {}", parts.join(" and ")),
-    }
+/// The parts of a key that tell requests apart; `None` without any.
+fn join_parts<'k>(key: impl IntoIterator<Item = &'k KeyPart>, word: &str) -> Option<String> {
+    let parts: Vec<String> = key.into_iter().filter_map(describe_part).collect();
+    (!parts.is_empty()).then(|| parts.join(word))
 }
 
 fn describe_part(part: &KeyPart) -> Option<String> {

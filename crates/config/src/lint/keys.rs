@@ -30,16 +30,6 @@ enum SourceRole {
     Key,
 }
 
-/// True if a source comes from a signed token.
-fn is_signed(source: &ValueSource) -> bool {
-    matches!(source, ValueSource::Jwt(_))
-}
-
-/// True if a key may be made of a source that its clients choose: a body states a demand, and not an identity.
-fn is_chosen(source: &ValueSource) -> bool {
-    matches!(source, ValueSource::Json(_))
-}
-
 pub(super) fn lint_keys(file: &LintContext<'_>) {
     // Peers on a unix socket are trusted.
     let on_unix = |address: &ListenAddress| matches!(address, ListenAddress::Unix(_));
@@ -49,7 +39,7 @@ pub(super) fn lint_keys(file: &LintContext<'_>) {
     }
     for spoofable in find_spoofable(file) {
         let name = describe_key_part(&KeyPart::Source(spoofable.source.clone()));
-        let help = if is_chosen(spoofable.source) { BODY_HELP } else { HELP };
+        let help = if matches!(spoofable.source, ValueSource::Json(_)) { BODY_HELP } else { HELP };
         spoofable.value.warn(codes::SPOOFABLE, spoofable.render_message(&name), help);
     }
     for limit in file.used_limits() {
@@ -73,7 +63,10 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
         (&account.tier.from, &["account", "tier", "from"], SourceRole::Tier),
     ];
     for (source, path, role) in own {
-        let Some(source) = source.as_ref().filter(|source| !is_signed(source)) else { continue };
+        // Tokens are signed.
+        let Some(source) = source.as_ref().filter(|source| !matches!(source, ValueSource::Jwt(_))) else {
+            continue;
+        };
         let value = file.value_at(path);
         all.push(SpoofableSource { source, value, role, limits: Vec::new(), is_alone: false });
     }
@@ -83,8 +76,8 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
         let turns = limit.fair_by.iter().map(|part| ("fair_by", part));
         for (field, part) in limit.key.iter().map(|part| ("key", part)).chain(turns) {
             let known = match part {
-                KeyPart::Source(source) if is_signed(source) => continue,
-                KeyPart::Source(source) if is_chosen(source) => continue,
+                // Clients may choose a value of a body, which states a demand, and not an identity.
+                KeyPart::Source(ValueSource::Jwt(_) | ValueSource::Json(_)) => continue,
                 KeyPart::Source(source) => all.iter_mut().find(|known| known.source == source),
                 KeyPart::Account => all.iter_mut().find(|known| known.role == SourceRole::Account),
                 _ => continue,
@@ -97,14 +90,9 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
                     known.is_alone |= is_alone;
                 }
                 (None, KeyPart::Source(source)) => {
+                    let (role, limits) = (SourceRole::Key, vec![limit.name.as_str()]);
                     let value = file.limit_value(index, &[field]);
-                    all.push(SpoofableSource {
-                        source,
-                        value,
-                        role: SourceRole::Key,
-                        limits: vec![&limit.name],
-                        is_alone,
-                    });
+                    all.push(SpoofableSource { source, value, role, limits, is_alone });
                 }
                 (None, _) => {}
             }

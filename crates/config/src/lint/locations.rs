@@ -97,10 +97,7 @@ fn suggest_fix(loser: &LocationConfig, winner: &LocationConfig) -> &'static str 
 }
 
 fn has_empty_segment(path: &PathRule) -> bool {
-    match path {
-        PathRule::Exact(path) | PathRule::Prefix { path, .. } => path.contains("//"),
-        PathRule::Regex(_) => false,
-    }
+    matches!(path, PathRule::Exact(path) | PathRule::Prefix { path, .. } if path.contains("//"))
 }
 
 /// The locations of one host rule.

@@ -10,6 +10,7 @@ use super::limits::{self, LimitReader};
 use super::patterns::{self, PathPatterns};
 use super::upstreams::UpstreamReader;
 use super::{access, cors, headers, keys, reject};
+use crate::describe::spell_host;
 use crate::schema::tables::locations::{bandwidth, location, parse_plain_path, redirect};
 use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
@@ -53,7 +54,7 @@ pub(crate) fn read_locations(
         let line = item.node.position.line;
         let location = fields.read_all(|fields| read_location(fields, limits, upstreams, &mut section));
         let Some(location) = location else { continue };
-        if let Some(earlier) = seen.find_or_insert(&location, locations.len()) {
+        if let Some(earlier) = find_or_insert(&mut seen, &location, locations.len()) {
             let message = format!(
                 "the same host, path, methods, scheme and listener as locations[{earlier}] in line {}",
                 lines[earlier]
@@ -153,13 +154,7 @@ fn owner_name(
 ) -> String {
     let listeners = if listeners.is_empty() { String::new() } else { format!("@{}", listeners.join(",")) };
     let scheme = scheme.map_or_else(String::new, |scheme| format!("{}:", scheme.as_str()));
-    let hosts: Vec<String> = hosts
-        .iter()
-        .map(|host| match host {
-            HostRule::Exact(name) => name.clone(),
-            HostRule::Suffix(suffix) => format!("*{suffix}"),
-        })
-        .collect();
+    let hosts: Vec<String> = hosts.iter().map(spell_host).collect();
     let methods: Vec<&str> = methods.iter().map(Method::as_str).collect();
     [listeners, scheme, hosts.join(","), methods.join(","), path.to_owned()]
         .into_iter()
@@ -333,34 +328,31 @@ fn read_name(fields: &FieldReader<'_>, taken: &mut HashSet<String>) -> Option<St
 }
 
 /// The locations read so far, by each host with all that narrows them.
-#[derive(Default)]
-struct SeenLocations(HashMap<MatchedRequests, usize>);
+type SeenLocations = HashMap<MatchedRequests, usize>;
 
 /// A path with a mark that tells prefixes from exact paths, a host (`None` = any), the methods, the scheme and the
 /// listeners; lists are sorted.
 type MatchedRequests = (String, Option<HostRule>, Vec<String>, Option<Scheme>, Vec<String>);
 
-impl SeenLocations {
-    /// The first earlier location with the same path, methods, scheme and listeners on a common host. `location` gets
-    /// `index`.
-    fn find_or_insert(&mut self, location: &LocationConfig, index: usize) -> Option<usize> {
-        let path = match &location.path {
-            PathRule::Exact(path) => format!("={path}"),
-            PathRule::Prefix { path, .. } => path.clone(),
-            PathRule::Regex(_) => location.written_path.replace(' ', ""),
-        };
-        let mut methods: Vec<String> = location.methods.iter().map(ToString::to_string).collect();
-        methods.sort_unstable();
-        let mut listeners = location.listeners.clone();
-        listeners.sort_unstable();
-        let hosts: Vec<Option<HostRule>> = match location.hosts.as_slice() {
-            [] => vec![None],
-            hosts => hosts.iter().cloned().map(Some).collect(),
-        };
-        let entries = hosts.into_iter().map(|host| {
-            let matched = (path.clone(), host, methods.clone(), location.scheme, listeners.clone());
-            *self.0.entry(matched).or_insert(index)
-        });
-        entries.filter(|&first| first != index).min()
-    }
+/// The first earlier location with the same path, methods, scheme and listeners on a common host. `location` gets
+/// `index`.
+fn find_or_insert(seen: &mut SeenLocations, location: &LocationConfig, index: usize) -> Option<usize> {
+    let path = match &location.path {
+        PathRule::Exact(path) => format!("={path}"),
+        PathRule::Prefix { path, .. } => path.clone(),
+        PathRule::Regex(_) => location.written_path.replace(' ', ""),
+    };
+    let mut methods: Vec<String> = location.methods.iter().map(ToString::to_string).collect();
+    methods.sort_unstable();
+    let mut listeners = location.listeners.clone();
+    listeners.sort_unstable();
+    let hosts: Vec<Option<HostRule>> = match location.hosts.as_slice() {
+        [] => vec![None],
+        hosts => hosts.iter().cloned().map(Some).collect(),
+    };
+    let entries = hosts.into_iter().map(|host| {
+        let matched = (path.clone(), host, methods.clone(), location.scheme, listeners.clone());
+        *seen.entry(matched).or_insert(index)
+    });
+    entries.filter(|&first| first != index).min()
 }

@@ -7,13 +7,11 @@ use http::{Method, StatusCode};
 use super::access::list_networks;
 use super::charge::{charged_noun, describe_charge, format_amount};
 use super::state::describe_store;
-use super::{
-    describe_optional_key, describe_part, format_count, format_full_period, format_key, format_rate,
-};
+use super::{describe_optional_key, format_count, format_full_period, format_key, format_rate, join_parts};
 use sluicegate_model::value::scalars::split_size;
 use sluicegate_model::{
     Algorithm, Config, Cost, Degrade, InvalidCost, LeakyBucketRate, LimitConfig, LimitId, LocationConfig,
-    MissingKey, NetworkList, OnReject, Rate, Reserve, ViewId, WindowAlign,
+    MissingKey, NetworkList, OnReject, Rate, Reserve, TokenBucketRate, ViewId, WindowAlign,
 };
 
 /// Describes the limit at `index` of the configuration, in the chain of `location` if one is given, e.g. "per-ip:
@@ -92,32 +90,39 @@ struct SentenceWriter<'a> {
 impl SentenceWriter<'_> {
     /// The numbers of a limit, e.g. "10 requests per second per client IP, 20 at once".
     fn describe_numbers(&self, algorithm: &Algorithm, key: &str) -> String {
+        // Only the first rate mentions the key.
+        let named = |(at, rate): (usize, &Rate)| {
+            format!("{}{}", self.render_rate(rate), if at == 0 { key } else { "" })
+        };
+        let windows = |rates: &[Rate], when: &str| {
+            let rates: Vec<String> = rates.iter().enumerate().map(named).collect();
+            self.append_cost(vec![format!("{}, {when}", rates.join(", and "))])
+        };
         match algorithm {
             Algorithm::TokenBucket { rates } => {
-                let one = |rate: &Rate, burst: u64, key: &str| {
-                    let burst = format_amount(self.limit, burst);
-                    format!("{}{key}, {burst} at once", self.render_rate(rate))
+                let one = |(at, one): (usize, &TokenBucketRate)| {
+                    format!("{}, {} at once", named((at, &one.rate)), format_amount(self.limit, one.burst))
                 };
-                let rates = rates.iter().enumerate();
-                self.append_cost(
-                    rates.map(|(at, it)| one(&it.rate, it.burst, key_of_first(at, key))).collect(),
-                )
+                self.append_cost(rates.iter().enumerate().map(one).collect())
             }
             Algorithm::LeakyBucket { rates, max_wait } => {
-                let paced =
-                    rates.iter().enumerate().map(|(at, it)| self.describe_paced(it, key_of_first(at, key)));
-                let mut text = self.append_cost(paced.collect());
-                text += &self.describe_queues(rates.iter().map(|one| one.queue), *max_wait);
-                text
+                let one = |(at, one): (usize, &LeakyBucketRate)| {
+                    let burst =
+                        if one.burst > 1 { format!(", {} at once", one.burst) } else { String::new() };
+                    format!("{}, evenly spaced{burst}", named((at, &one.rate)))
+                };
+                let paced = self.append_cost(rates.iter().enumerate().map(one).collect());
+                paced + &self.describe_queues(rates.iter().map(|one| one.queue), *max_wait)
             }
-            Algorithm::FixedWindow { rates, align: WindowAlign::First } => {
-                self.describe_windows(rates, key, "in windows that begin with the first request")
-            }
-            Algorithm::FixedWindow { rates, align: WindowAlign::Clock } => {
-                self.describe_windows(rates, key, "in windows that begin by the clock (UTC)")
-            }
+            Algorithm::FixedWindow { rates, align } => windows(
+                rates,
+                match align {
+                    WindowAlign::First => "in windows that begin with the first request",
+                    WindowAlign::Clock => "in windows that begin by the clock (UTC)",
+                },
+            ),
             Algorithm::SlidingWindow { rates, .. } | Algorithm::SlidingLog { rates } => {
-                self.describe_windows(rates, key, "in any such span")
+                windows(rates, "in any such span")
             }
             Algorithm::Concurrency { min, max, queue, max_wait } => {
                 let most = format_count(u64::from(*max), &self.counted_noun());
@@ -146,44 +151,25 @@ impl SentenceWriter<'_> {
         format!("; up to {} wait in {queue}{}, {wait}", queues.join(" and "), self.describe_turns())
     }
 
-    fn describe_windows(&self, rates: &[Rate], key: &str, when: &str) -> String {
-        let rates = rates
-            .iter()
-            .enumerate()
-            .map(|(at, rate)| format!("{}{}", self.render_rate(rate), key_of_first(at, key)));
-        let rates = rates.collect::<Vec<String>>().join(", and ");
-        self.append_cost(vec![format!("{rates}, {when}")])
-    }
-
-    fn describe_paced(&self, one: &LeakyBucketRate, key: &str) -> String {
-        let burst = if one.burst > 1 { format!(", {} at once", one.burst) } else { String::new() };
-        format!("{}{key}, evenly spaced{burst}", self.render_rate(&one.rate))
-    }
-
     /// The treatment of a request beyond the limit.
     fn describe_consequence(&self) -> String {
-        let (subject, is) = match self.first_rejected() {
+        let (subject, mut is) = match self.first_rejected() {
             Some(nth) => (format!("the {}", format_ordinal(nth)), " is"),
             None if self.has_queue() => ("beyond that".to_owned(), ""),
             None => (self.describe_excess().to_owned(), " is"),
         };
-        let is = match (self.limit.dry_run, is) {
-            (true, _) => " would be",
-            (false, is) => is,
-        };
+        if self.limit.dry_run {
+            is = " would be";
+        }
         if let Some(instead) = self.describe_degrade() {
             return format!("{subject}{is} {instead}");
         }
-        match &self.limit.algorithm {
-            Algorithm::Concurrency { .. } => {
-                let status = self.on_reject.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-                format!("{subject}{is} rejected with {}", status.as_u16())
-            }
-            _ => {
-                let status = self.on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-                format!("{subject}{is} rejected with {} and told when to return", status.as_u16())
-            }
-        }
+        let (usual, told) = match &self.limit.algorithm {
+            Algorithm::Concurrency { .. } => (StatusCode::SERVICE_UNAVAILABLE, ""),
+            _ => (StatusCode::TOO_MANY_REQUESTS, " and told when to return"),
+        };
+        let status = self.on_reject.status.unwrap_or(usual);
+        format!("{subject}{is} rejected with {}{told}", status.as_u16())
     }
 
     /// The substitute for a rejection, if the limit degrades.
@@ -220,20 +206,11 @@ impl SentenceWriter<'_> {
         {
             return None;
         }
-        let size = match &self.limit.algorithm {
-            Algorithm::TokenBucket { rates } => match rates.as_slice() {
-                [one] => one.burst,
-                _ => return None,
-            },
-            Algorithm::FixedWindow { rates, .. }
-            | Algorithm::SlidingWindow { rates, .. }
-            | Algorithm::SlidingLog { rates } => match rates.as_slice() {
-                [one] => one.units.get(),
-                _ => return None,
-            },
-            Algorithm::LeakyBucket { .. } => return None,
-            Algorithm::Concurrency { min: None, max, queue: 0, .. } => u64::from(*max),
-            Algorithm::Concurrency { .. } => return None,
+        let size = match (&self.limit.algorithm, self.limit.algorithm.rate_quotas().as_slice()) {
+            (Algorithm::LeakyBucket { .. }, _) => return None,
+            (Algorithm::Concurrency { min: None, max, queue: 0, .. }, _) => u64::from(*max),
+            (_, [(_, quota)]) => *quota,
+            _ => return None,
         };
         match self.limit.cost {
             Cost::Units(cost) => Some((size / cost.max(1)).saturating_add(1)),
@@ -279,42 +256,35 @@ impl SentenceWriter<'_> {
             // The sentence about the charge tells the units of a request.
             return rates;
         }
-        let refused = |invalid: &InvalidCost| match invalid {
+        let refused = |invalid: &InvalidCost, how: &'static str| match invalid {
             InvalidCost::One => "",
-            InvalidCost::Reject => ", and gets 400 if that is not a number",
+            InvalidCost::Reject => how,
         };
+        const NO_NUMBER: &str = ", and gets 400 if that is not a number";
         match &self.limit.cost {
             Cost::Units(1) => rates,
             Cost::Units(cost) => format!("{rates}; each {request} takes {cost}"),
             Cost::Header { name, invalid } => {
-                let refused = refused(invalid);
+                let refused = refused(invalid, NO_NUMBER);
                 format!(
                     "{rates}; each {request} takes the number in header {name} of a trusted proxy, else 1{refused}"
                 )
             }
             Cost::Json { pointer, invalid } => {
-                let (pointer, refused) = (pointer.as_str(), refused(invalid));
+                let (pointer, refused) = (pointer.as_str(), refused(invalid, NO_NUMBER));
                 format!("{rates}; each {request} takes the number of JSON value {pointer}, else 1{refused}")
             }
             Cost::JsonRpc { invalid } => {
-                let refused = match invalid {
-                    InvalidCost::One => "",
-                    InvalidCost::Reject => ", and a body that is no JSON gets 400",
-                };
+                let refused = refused(invalid, ", and a body that is no JSON gets 400");
                 format!("{rates}; each {request} takes 1, a JSON-RPC batch 1 for each call{refused}")
             }
         }
     }
 
     fn describe_turns(&self) -> String {
-        let parts: Vec<String> = self.limit.fair_by.iter().filter_map(describe_part).collect();
-        if parts.is_empty() { String::new() } else { format!(", taking turns by {}", parts.join(" and ")) }
+        let parts = join_parts(&self.limit.fair_by, " and ");
+        parts.map(|parts| format!(", taking turns by {parts}")).unwrap_or_default()
     }
-}
-
-/// The key, which only the first rate mentions.
-fn key_of_first(index: usize, key: &str) -> &str {
-    if index == 0 { key } else { "" }
 }
 
 /// How much of the bodies of requests the limit reads.

@@ -114,12 +114,11 @@ fn probe_writable(path: &Path) -> io::Result<()> {
 
 impl StateReader {
     fn read_redis(&mut self, value: &FieldValue<'_>, folder: &Path) {
-        if !matches!(value.node.content, NodeContent::Map(_)) {
-            value.report_shape("a mapping such as { url: \"redis://HOST:6379\" }");
-            self.is_redis_missing = false;
-            return;
+        let form = "a mapping such as { url: \"redis://HOST:6379\" }";
+        match value.open_map(&redis::SECTION, form) {
+            Some(fields) => fields.read_all(|fields| self.read_redis_fields(fields, folder)),
+            None => self.is_redis_missing = false,
         }
-        value.open_section(&redis::SECTION).read_all(|fields| self.read_redis_fields(fields, folder));
     }
 
     fn read_redis_fields(&mut self, fields: &FieldReader<'_>, folder: &Path) {
