@@ -47,7 +47,8 @@ pub(super) fn first_match(rules: &[(IpNet, bool)], wanted: bool) -> Option<Vec<I
     Some(IpNet::aggregate(&out))
 }
 
-/// The networks for which the longest matching prefix says `wanted`; every network is in the rules once. `None` = too many.
+/// The networks for which the longest matching prefix says `wanted`; every network is in the rules once. `None` = too
+/// many.
 pub(super) fn longest_match(rules: &[(IpNet, bool)], wanted: bool) -> Option<Vec<IpNet>> {
     let mut ordered = rules.to_vec();
     // Each network comes behind those that contain it, which wait with the networks directly inside them.

@@ -261,7 +261,8 @@ fn shared_status(upstream: &UpstreamConfig, obey: &ObeyConfig) -> Option<u16> {
 
 /// True if rejected requests are sent to this upstream.
 fn is_degraded_to(config: &Config, upstream: usize) -> bool {
-    let is_target = |degrade: Option<&Degrade>| matches!(degrade, Some(Degrade::Upstream(target)) if target.0 == upstream);
+    let own = Degrade::Upstream(UpstreamId(upstream));
+    let is_target = |degrade: Option<&Degrade>| degrade == Some(&own);
     let limits = config.limits.iter().map(|limit| &limit.on_reject);
     let locations = config.locations.iter().map(|location| &location.on_reject);
     is_target(config.on_reject.degrade.as_ref())
