@@ -9,7 +9,6 @@ const fn is_plain(byte: u8) -> bool {
 }
 
 /// Appends `text` as the content of a JSON string; invalid UTF-8 becomes U+FFFD.
-#[inline]
 pub fn escape_json(out: &mut Vec<u8>, text: &[u8]) {
     match text.iter().position(|byte| !is_plain(*byte)) {
         None => out.extend_from_slice(text),

@@ -20,7 +20,6 @@ const LINES_MAX: usize = 2_000_000;
 
 impl TierMembers {
     /// The tier of `account`.
-    #[inline]
     pub fn tier_of(&self, account: &[u8]) -> Option<&str> {
         self.tier_by_account.get(account).map(|tier| &**tier)
     }

@@ -83,7 +83,6 @@ impl DescriptorRuleConfig {
 
 impl ValuePattern {
     /// True if the pattern matches this value.
-    #[inline]
     pub fn accepts(&self, value: &str) -> bool {
         match self {
             ValuePattern::Any => true,

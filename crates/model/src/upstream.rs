@@ -50,7 +50,6 @@ impl From<Vec<(u16, u16)>> for StatusRanges {
 
 impl StatusRanges {
     /// True if the status is in one of the ranges.
-    #[inline]
     pub fn contains(&self, status: u16) -> bool {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&status))
     }
@@ -135,7 +134,6 @@ impl RetryReasons {
     }
 
     /// True if the reason is in the set.
-    #[inline]
     pub fn contains(self, reason: RetryReason) -> bool {
         self.0 & 1 << reason as u8 != 0
     }

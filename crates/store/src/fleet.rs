@@ -83,7 +83,6 @@ impl Fleet {
     }
 
     /// True if some of them count it by other numbers.
-    #[inline]
     pub fn differs(&self) -> bool {
         self.differs.load(Relaxed)
     }

@@ -51,7 +51,6 @@ impl LogLineFormat {
     }
 
     /// Fills `record` from a line; false: the line has another format, and the record is undefined.
-    #[inline]
     pub fn parse_line(&self, line: &[u8], names: &mut HeaderNames, record: &mut LogRecord) -> bool {
         record.clear();
         match self {

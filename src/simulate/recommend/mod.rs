@@ -119,7 +119,6 @@ fn list_rates(periods: &[(String, Duration)]) -> Vec<TriedRate> {
 }
 
 impl KeyNeeds {
-    #[inline]
     fn add_request(&mut self, name: &[u8], now_ns: u64, rates: &[TriedRate]) {
         let index = match self.index.get(name) {
             Some(index) => *index as usize,

@@ -84,7 +84,6 @@ impl RecommendedKey {
     }
 
     /// Writes the key of a request; false: the request has none.
-    #[inline]
     pub fn write_name(&self, record: &LogRecord, names: &HeaderNames, out: &mut Vec<u8>) -> bool {
         let text = match self {
             RecommendedKey::Ip => return record.ip.is_some_and(|ip| write_address(ip, out)),

@@ -125,7 +125,6 @@ impl ReplayTally {
 
 impl LimitTally {
     /// The index of a key, which is added if it is new; `None`: there are too many.
-    #[inline]
     pub fn key_index(&mut self, id: u128, subject: &KeyInput<'_>) -> Option<u32> {
         if let Some(index) = self.index.get(&id) {
             return Some(*index);
@@ -140,7 +139,6 @@ impl LimitTally {
     }
 
     /// Changes the counts of a key, and those of the limit.
-    #[inline]
     pub fn change(&mut self, key: Option<u32>, change: impl Fn(&mut KeyTally)) {
         change(&mut self.sum);
         match key.and_then(|key| self.keys.get_mut(key as usize)) {

@@ -33,7 +33,6 @@ const LOG_SPAN_NS: u64 = 1_000_000_000;
 
 impl ActiveBans {
     /// True if any ban is active: one load while there is none.
-    #[inline]
     pub(super) fn any_active(&self, now: Now) -> bool {
         self.count.load(Relaxed) > 0 && self.count_active(now) > 0
     }

@@ -169,7 +169,6 @@ impl Bans {
     }
 
     /// The events that count towards these bans.
-    #[inline]
     pub fn strike_rules(&self) -> &StrikeRules {
         &self.strikes
     }

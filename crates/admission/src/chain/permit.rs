@@ -26,7 +26,6 @@ impl ChainPermit {
     }
 
     /// The decisions of its concurrency limits.
-    #[inline]
     pub fn slot_decisions(&self) -> impl Iterator<Item = RateDecision> {
         let ClaimSet { limits, claims, store_holds, .. } = &self.held;
         claims.iter().filter_map(move |claim| {
@@ -44,7 +43,6 @@ impl ChainPermit {
     }
 
     /// Reports the upstream outcome to the limits that granted its slots.
-    #[inline]
     pub fn report_outcome(&self, outcome: SlotOutcome, now: Now) {
         for claim in &self.held.claims {
             if let ClaimKind::Slots { .. } = claim.kind {

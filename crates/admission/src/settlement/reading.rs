@@ -164,7 +164,6 @@ impl ResponseReading {
     }
 
     /// Reads a piece of the body that is passed on.
-    #[inline]
     pub fn read_data(&mut self, data: &[u8]) {
         if let Some(meter) = self.meter.get_mut() {
             meter.scan(data);

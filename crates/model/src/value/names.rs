@@ -277,7 +277,6 @@ pub fn check_name(text: &str) -> Parsed<()> {
 }
 
 /// True if `text` can be the name of a tier, in the file or in a request.
-#[inline]
 pub fn is_tier_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }

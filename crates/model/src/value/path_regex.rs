@@ -70,7 +70,6 @@ impl PathRegex {
     }
 
     /// Bytes of `path` that are no UTF-8 match `(?-u:.)`; `lossy` is its text for expressions without such bytes.
-    #[inline]
     pub fn is_match(&self, path: &[u8], lossy: &str) -> bool {
         self.0.program.is_match(if self.0.takes_bytes { path } else { lossy.as_bytes() })
     }

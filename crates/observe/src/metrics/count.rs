@@ -45,7 +45,6 @@ impl Metrics {
     }
 
     /// Counts a tunnel event; `count` is the number of bytes, or 1.
-    #[inline]
     pub fn count_tunnel_event(&self, worker: usize, event: TunnelEvent, count: u64) {
         self.tunnels.add(worker, event as usize, count);
     }
@@ -96,7 +95,6 @@ impl Metrics {
     }
 
     /// Counts a fault; `cause` is an index in [`super::MetricLabels::faults`].
-    #[inline]
     pub fn count_fault(&self, worker: usize, cause: usize) {
         if let Some(counters) = self.faults.get(cause) {
             counters.add(worker, 0, 1);
@@ -104,7 +102,6 @@ impl Metrics {
     }
 
     /// Counts an event of strikes and bans at a worker.
-    #[inline]
     pub fn count_ban_event(&self, worker: usize, event: BanEvent) {
         self.bans.add(worker, event as usize, 1);
     }

@@ -213,7 +213,6 @@ impl AsyncRead for GuardedWire {
 }
 
 impl AsyncWrite for GuardedWire {
-    #[inline]
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = ready!(Pin::new(&mut this.wire).poll_write(cx, bytes))?;

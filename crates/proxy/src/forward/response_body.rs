@@ -129,7 +129,6 @@ impl ResponseBody {
     }
 
     /// The answer of `cors`, to be written into the head.
-    #[inline]
     pub fn take_cors(&mut self) -> Option<CorsAnswer> {
         self.state.as_mut()?.response.cors.take()
     }

@@ -61,7 +61,6 @@ impl AttemptFault {
     }
 
     /// `None` for a response that is always passed on.
-    #[inline]
     pub(super) fn for_status(status: StatusCode) -> Option<AttemptFault> {
         let reason = RetryReason::from_status(status.as_u16())?;
         let fault = ForwardFault::Broken(ServerFault::Status(status));

@@ -55,7 +55,6 @@ impl Domains {
     }
 
     /// The domain with this name; `None` = it is not configured.
-    #[inline]
     pub fn find(&self, name: &str) -> Option<&Domain> {
         self.0.get(name)
     }
@@ -89,13 +88,11 @@ impl Domain {
     }
 
     /// The position of the rule for a descriptor.
-    #[inline]
     pub fn find_rule(&self, entries: &Entries<'_>) -> Option<u16> {
         self.finder.find_rule(entries).map(|position| position as u16)
     }
 
     /// The rule at a position that [`Domain::find_rule`] returned.
-    #[inline]
     pub fn rule(&self, position: u16) -> &DomainRule {
         &self.rules[usize::from(position)]
     }

@@ -77,7 +77,6 @@ impl WorkerThread {
     }
 
     /// True if another process has taken over the counters, so that no request may be judged here.
-    #[inline]
     pub fn has_stopped_judging(&self) -> bool {
         self.handed_over.get()
     }

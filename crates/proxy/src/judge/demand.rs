@@ -238,7 +238,6 @@ impl<'a> Caller<'a> {
     }
 
     /// True if the request tells a cost for `limit` that cannot be read.
-    #[inline]
     pub fn has_invalid_cost(&self, limit: &Limit) -> bool {
         !matches!(limit.config.cost, Cost::Units(_)) && self.tell_cost(limit).is_err()
     }

@@ -92,7 +92,6 @@ pub fn waiting_bytes(version: Version, uri: &Uri, headers: &HeaderMap, body: Siz
 
 /// Joins the cookie fields. HTTP/2 allows one field per pair, which is one field to every reader (RFC 9113, section
 /// 8.2.3).
-#[inline]
 fn join_cookies(headers: &mut HeaderMap) {
     let mut crumbs = headers.get_all(COOKIE).iter();
     if let (Some(_), Some(_)) = (crumbs.next(), crumbs.next()) {

@@ -222,7 +222,6 @@ impl Escape {
         }
     }
 
-    #[inline]
     fn write_escaped(self, out: &mut Vec<u8>, text: &[u8]) {
         match self {
             Escape::Json => escape::escape_json(out, text),
@@ -233,7 +232,6 @@ impl Escape {
         }
     }
 
-    #[inline]
     fn write_slot(self, out: &mut Vec<u8>, slot: TemplateVar, text: &[u8]) {
         match (self, slot) {
             (Escape::Header | Escape::Url, TemplateVar::Uri | TemplateVar::Path) => {

@@ -97,7 +97,6 @@ impl Debts {
     }
 
     /// Units of a rate that are owed now: those that were admitted here and still count.
-    #[inline]
     pub fn owed_units(&self, limit: &SharedLimit, rate: usize, key: &SharedKey, now: Now) -> u64 {
         if self.key_count() == 0 {
             return 0;

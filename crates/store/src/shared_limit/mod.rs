@@ -250,7 +250,6 @@ impl SharedLimit {
 
     /// Counts units that the store admitted against this gateway's own share, while gateways disagree about the
     /// numbers.
-    #[inline]
     pub fn count_in_share(&self, rate: usize, units: &Units, now: Now) {
         if !self.fleet.differs() {
             return;

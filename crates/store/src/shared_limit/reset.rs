@@ -17,7 +17,6 @@ pub(super) struct LastReset(AtomicU64);
 
 impl LastReset {
     /// True if the reset came before the moment `at`.
-    #[inline]
     pub(super) fn is_before(&self, at: u64) -> bool {
         let reset_at = self.0.load(Relaxed);
         reset_at == 0 || reset_at < at

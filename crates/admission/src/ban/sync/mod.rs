@@ -38,7 +38,6 @@ struct BanSync<'a, C> {
 }
 
 /// The local table's key for a shared key.
-#[inline]
 pub(super) fn local_key(id: u128) -> CounterKey {
     CounterKey { id, prefix: id as u64 }
 }

@@ -135,7 +135,6 @@ impl ClaimSet {
     ///
     /// # Errors
     /// Its index, if too few are free.
-    #[inline]
     pub(crate) fn take_slots_of(&mut self, index: usize, now: Now) -> Result<(), usize> {
         let claim = &mut self.claims[index];
         let ClaimKind::WantedSlots { fair_hash } = claim.kind else { return Ok(()) };

@@ -67,7 +67,6 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     }
 
     /// Continues with the claims and findings of an earlier pass.
-    #[inline]
     pub(super) fn resume(
         limits: &'a Arc<[ChainedLimit]>,
         held: ClaimSet,

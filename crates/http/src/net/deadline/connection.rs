@@ -253,7 +253,6 @@ impl ConnectionWatch {
     }
 
     /// True if no request on it may be answered any more.
-    #[inline]
     pub fn is_revoked(&self) -> bool {
         self.revoked.get()
     }
@@ -342,13 +341,11 @@ impl ConnectionWatch {
     }
 
     /// True if the connection has been unused so long that it should keep only its socket.
-    #[inline]
     pub fn may_hibernate(&self) -> bool {
         self.ticks.current_tick() >= self.since.get() + HIBERNATE_AFTER && self.is_unused()
     }
 
     /// True if nothing is left to read or write of a request, so that an HTTP/1 connection may be taken from hyper.
-    #[inline]
     pub fn is_unused(&self) -> bool {
         self.phase.get() == ConnectionPhase::Idle
             && self.boundary.is_reached()
@@ -364,7 +361,6 @@ impl ConnectionWatch {
     }
 
     /// True if some responses came in large pieces.
-    #[inline]
     pub fn has_large_responses(&self) -> bool {
         self.large_responses.get()
     }

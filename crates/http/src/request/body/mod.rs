@@ -186,7 +186,6 @@ impl RequestBody {
     }
 
     /// A copy of a body that can be sent again.
-    #[inline]
     pub fn copy_at_hand(&self) -> Option<RequestBody> {
         match self {
             RequestBody::Empty => Some(RequestBody::Empty),
@@ -196,7 +195,6 @@ impl RequestBody {
     }
 
     /// True if nothing of it is still to come from the client, so that it can be sent again.
-    #[inline]
     pub fn is_at_hand(&self) -> bool {
         matches!(self, RequestBody::Empty | RequestBody::Whole(_))
     }

@@ -50,7 +50,6 @@ pub(super) fn read_exhausted(headers: &HeaderMap, unix_s: u64) -> Option<u64> {
 }
 
 /// True if a head may hold anything that [`read_exhausted`] reads.
-#[inline]
 pub(super) fn mentions_rates(status: StatusCode, headers: &HeaderMap) -> bool {
     let has = |name: &HeaderName| headers.contains_key(name);
     status != StatusCode::SWITCHING_PROTOCOLS

@@ -59,7 +59,6 @@ impl Default for RefusalLog {
 impl RefusalLog {
     /// Overwrites the oldest record in place, once there are enough: most rejections come in floods, so that its limit
     /// and its location are usually the same.
-    #[inline]
     pub(super) fn push(
         &self,
         limit: &Arc<CountedLimit>,
