@@ -66,7 +66,8 @@ impl From<&model::ServerConfig> for ClientIp {
 }
 
 impl ClientIp {
-    /// The client of a request on a connection from `peer`, in canonical form; `None` is a unix socket, which is trusted.
+    /// The client of a request on a connection from `peer`, which is canonical; `None` is a unix socket, which is
+    /// trusted.
     ///
     /// The right-most untrusted hop over all lines of the header wins; if every hop is trusted, the left-most valid
     /// one. A hop that is no address ends the walk, because the hops to its left cannot be trusted.
