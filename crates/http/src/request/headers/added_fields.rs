@@ -22,8 +22,9 @@ impl AddedFields {
         }
     }
 
+    /// The fields in the order in which they were set.
     #[inline]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &(HeaderName, HeaderValue)> {
+    pub fn iter(&self) -> impl Iterator<Item = &(HeaderName, HeaderValue)> {
         self.0.iter()
     }
 
