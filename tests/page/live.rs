@@ -66,7 +66,7 @@ fn the_chart_moves_under_load() {
             browser.wait_text(place, text);
         }
         let refused =
-            "return Number(document.querySelector('#keys td[data-title=\"refused/s\"]').textContent) > 1";
+            "return Number(document.querySelector('#keys td[data-title=\"refused/s\"]')?.textContent) > 1";
         browser.wait_for("refusals of the key", refused);
     });
     browser.wait_for("silence", &format!("return {RATE} === 0"));
@@ -124,7 +124,7 @@ fn a_dry_run_is_not_among_the_rejections() {
         let _load = Load { stop: &stop };
         scope.spawn(|| send_load(&gateway, &stop));
         let cell = |table: &str, title: &str| {
-            format!("Number(document.querySelector('#{table} td[data-title=\"{title}\"]').textContent)")
+            format!("Number(document.querySelector('#{table} td[data-title=\"{title}\"]')?.textContent)")
         };
         browser.wait_for("would reject", &format!("return {} > 1", cell("limits", "would reject/s")));
         browser.wait_for("would refuse", &format!("return {} > 1", cell("keys", "would refuse/s")));
