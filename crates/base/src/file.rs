@@ -44,6 +44,11 @@ pub trait FileContent: Sized {
     /// # Errors
     /// A phrase that follows the file's name: "has no key".
     fn parse(bytes: &[u8]) -> Result<Self, String>;
+
+    /// What is wrong with content that is good enough, a phrase that follows the file's name.
+    fn warning(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The metadata that shows a change without a read of the file: its inode, the time of its last change in seconds and

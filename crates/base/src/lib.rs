@@ -23,5 +23,6 @@ pub mod labelled;
 pub mod random;
 pub mod secrets;
 pub mod system_roots;
+pub mod time_text;
 pub mod value_hash;
 pub mod wall_clock;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::line_pattern;
 use super::record::LogRecord;
-use super::time::{self, LogTime};
+use sluicegate_base::time_text::{self as time, LogTime};
 
 /// Fills `record` from a line. `None`: the line has another format; the record is then undefined.
 pub(super) fn parse_line(line: &[u8], record: &mut LogRecord) -> Option<()> {

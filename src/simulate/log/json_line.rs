@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::record::{HeaderNames, LogRecord, TextField};
-use super::time;
+use sluicegate_base::time_text as time;
 use sluicegate_limit::LimitOutcome;
 
 /// Fills `record` from a line. `None`: it is no JSON object with a `ts`; the record is then undefined.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use memchr::memmem;
 
 use super::record::{HeaderNames, LogRecord, TextField};
-use super::time;
+use sluicegate_base::time_text as time;
 use sluicegate_limit::LimitOutcome;
 
 /// The format that nginx and Apache call `combined`.

@@ -11,7 +11,6 @@ pub mod line_format;
 pub mod line_pattern;
 pub mod line_source;
 pub mod record;
-pub mod time;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -204,7 +203,7 @@ impl LogStream {
         let SpreadSecond { total, given, .. } = &mut self.spread;
         let place = u64::from((*given).min(*total - 1));
         *given = given.saturating_add(1);
-        start_ns + (2 * place + 1) * time::SECOND / (2 * u64::from(*total))
+        start_ns + (2 * place + 1) * sluicegate_base::time_text::SECOND / (2 * u64::from(*total))
     }
 
     fn fill_window(&mut self) -> Result<(), String> {

@@ -1,6 +1,7 @@
 //! Tests of the order in which requests leave a log.
 
 use super::*;
+use sluicegate_base::time_text;
 
 fn stream(lines: &[String], format: &str) -> LogStream {
     let format = LogLineFormat::named(format).unwrap();
@@ -9,7 +10,7 @@ fn stream(lines: &[String], format: &str) -> LogStream {
 
 /// Each request by its target, with its arrival and its earliest one, in nanoseconds since the first second.
 fn drain(stream: &mut LogStream) -> Vec<(String, u64, u64)> {
-    let base = 1_000 * time::SECOND;
+    let base = 1_000 * time_text::SECOND;
     let mut all = Vec::new();
     while let Some(request) = stream.next_request().unwrap() {
         let target = String::from_utf8_lossy(request.record.text(TextField::Target).unwrap()).into_owned();

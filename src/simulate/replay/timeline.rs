@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::simulate::log::time::SECOND;
+use sluicegate_base::time_text::SECOND;
 
 /// Parts of the time that a plot shows.
 const PARTS_MAX: usize = 240;
