@@ -9,6 +9,7 @@
 mod access;
 mod account;
 mod admin;
+pub mod api_keys;
 mod body_reading;
 mod charge;
 pub mod diagnostics;
