@@ -521,3 +521,6 @@ fn checksum(digits: &[u8]) -> [u8; CHECKSUM_DIGITS] {
     }
     sum
 }
+
+#[cfg(test)]
+mod tests;
