@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use http::HeaderName;
+use http::header::{AUTHORIZATION, COOKIE};
 use jsonwebtoken::Algorithm;
 
 use super::key::ValueSource;
+use crate::api_keys::ApiKeyTable;
 use crate::members::TierMembers;
 use crate::token_keys::TokenKeys;
 use crate::value::scalars::Secret;
@@ -20,6 +22,58 @@ pub struct AccountConfig {
     pub tier: TierRules,
     /// Present whenever a `jwt:` source is written.
     pub jwt: Option<JwtConfig>,
+    /// The places and the file of API keys; `None` = keys are not read.
+    pub keys: Option<ApiKeysConfig>,
+}
+
+/// The API keys that give a request its account.
+#[derive(Debug, Clone)]
+pub struct ApiKeysConfig {
+    /// The hashes of the keys with their accounts.
+    pub file: Arc<NamedFile<ApiKeyTable>>,
+    /// The places of a key in a request.
+    pub from: Vec<KeySource>,
+    /// A key that no line has gets 401; otherwise the request has no account.
+    pub rejects_unknown: bool,
+    /// A request without a key gets 401.
+    pub rejects_missing: bool,
+    /// The key goes on to the upstream.
+    pub is_passed: bool,
+    /// The further columns of the file that texts of the configuration use.
+    pub columns: Vec<Arc<str>>,
+    /// What looks like a token behind `Bearer` is one, and no key.
+    pub has_tokens: bool,
+}
+
+impl ApiKeysConfig {
+    /// True if a key may stand in this header.
+    pub fn holds_key(&self, header: &HeaderName) -> bool {
+        self.from.iter().any(|place| match place {
+            KeySource::Bearer | KeySource::Basic => *header == AUTHORIZATION,
+            KeySource::Value(ValueSource::Header(name)) => header == name,
+            KeySource::Value(ValueSource::Cookie(_)) => *header == COOKIE,
+            KeySource::Value(_) => false,
+        })
+    }
+
+    /// The parameters of a query that may hold a key.
+    pub fn queries(&self) -> impl Iterator<Item = &[u8]> {
+        self.from.iter().filter_map(|place| match place {
+            KeySource::Value(ValueSource::Query(name)) => Some(name.as_bytes()),
+            _ => None,
+        })
+    }
+}
+
+/// A place of an API key in a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeySource {
+    /// `Authorization: Bearer KEY`.
+    Bearer,
+    /// The password of `Authorization: Basic`; its user name is ignored.
+    Basic,
+    /// A header, a cookie or a query parameter.
+    Value(ValueSource),
 }
 
 /// The sources of a caller's tier, in order: its account in `members`, then in `file`, then `from`, then `default`.

@@ -215,6 +215,12 @@ pub enum WindowAlign {
 }
 
 impl LimitConfig {
+    /// True if it counts clients by their addresses and not by their accounts or tiers.
+    pub fn counts_by_address(&self) -> bool {
+        self.key.contains(&KeyPart::Ip)
+            && !self.key.iter().any(|part| matches!(part, KeyPart::Account | KeyPart::Tier))
+    }
+
     /// The part of this limit that may change without a reset of its counters.
     pub fn numbers(&self) -> LimitNumbers {
         let (algorithm, tiers, views) = (self.algorithm.clone(), self.tiers.clone(), self.views.clone());

@@ -26,7 +26,7 @@ pub(crate) fn read_account(root: &FieldReader<'_>, folder: &Path) -> AccountConf
             fields.read_section(&account::TIER, |fields| read_tier_rules(fields, folder)),
         );
         let (jwt, reported) = fields.read_section(&account::JWT, |fields| read_jwt(fields, folder));
-        (AccountConfig { from, tier, jwt }, reported)
+        (AccountConfig { from, tier, jwt, keys: None }, reported)
     });
     check_mentions(root, &account, reported);
     account

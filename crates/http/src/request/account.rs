@@ -51,17 +51,23 @@ impl Tiers {
     /// `None` if nothing in the configuration depends on tiers.
     pub fn new(config: &Config) -> Option<Tiers> {
         let rules = &config.account.tier;
-        let uses_tiers = rules.is_configured() || config.limits.iter().any(|limit| !limit.tiers.is_empty());
+        let uses_tiers = rules.is_configured()
+            || config.account.keys.is_some()
+            || config.limits.iter().any(|limit| !limit.tiers.is_empty());
         uses_tiers.then(|| Tiers(rules.clone()))
     }
 
-    /// The tier by `members`, else by the file, else by the value of `from` in the request, else the default: the
-    /// operator's settings come before the request. An invalid tier name counts as none.
+    /// The tier of the API key, else by `members`, else by the file, else by the value of `from` in the request, else
+    /// the default: the operator's settings come before the request. An invalid tier name counts as none.
     pub fn find_tier(
         &self,
+        key_tier: Option<Tier>,
         account: Option<&[u8]>,
         input: &SourceInput<'_>,
     ) -> Result<Tier, DuplicateAccount> {
+        if let Some(tier) = key_tier {
+            return Ok(tier);
+        }
         let Tiers(rules) = self;
         if let Some(account) = account {
             let in_file =
@@ -139,7 +145,7 @@ mod tests {
         let read = |account: Option<&str>, values: &[&'static str]| {
             let headers = headers("x-tier", values);
             tiers
-                .find_tier(account.map(str::as_bytes), &head_of(&headers))
+                .find_tier(None, account.map(str::as_bytes), &head_of(&headers))
                 .map(|tier| tier.as_str().to_owned())
         };
         assert_eq!(read(Some("alice"), &["silver"]).unwrap(), "gold");
@@ -156,7 +162,7 @@ mod tests {
         let read = |value: &[u8]| {
             let mut headers = HeaderMap::new();
             headers.insert("x-tier", HeaderValue::from_bytes(value).unwrap());
-            tiers.find_tier(None, &head_of(&headers)).unwrap().as_str().to_owned()
+            tiers.find_tier(None, None, &head_of(&headers)).unwrap().as_str().to_owned()
         };
         let long = "x".repeat(64);
         assert_eq!(read(long.as_bytes()), long);

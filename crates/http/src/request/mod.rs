@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod account;
+pub mod api_key;
 pub mod body;
 pub mod client;
 pub mod cors;

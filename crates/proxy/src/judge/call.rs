@@ -177,7 +177,7 @@ fn identify_named<'r>(
     if let Some(account) = &stated.account {
         facts.account = Some(Cow::Borrowed(account));
         if let Some(tiers) = &gateway.callers.tiers {
-            let tier = tiers.find_tier(Some(account), &facts.sources());
+            let tier = tiers.find_tier(None, Some(account), &facts.sources());
             facts.tier = Some(tier.map_err(|_| Fault::RepeatedKey)?);
         }
     }

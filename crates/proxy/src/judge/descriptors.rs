@@ -150,7 +150,7 @@ fn identify<'d>(gateway: &Gateway, facts: &'d DescriptorFacts<'d>) -> Result<Ide
     let tier = match (&facts.tier, &gateway.callers.tiers) {
         (Some(tier), _) => Some(tier.clone()),
         (None, Some(tiers)) => {
-            Some(tiers.find_tier(account.as_deref(), &sources).map_err(|_| Fault::RepeatedKey)?)
+            Some(tiers.find_tier(None, account.as_deref(), &sources).map_err(|_| Fault::RepeatedKey)?)
         }
         (None, None) => None,
     };

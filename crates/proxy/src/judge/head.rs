@@ -170,7 +170,7 @@ pub(super) fn identify_caller(
     facts.account = account::find_account(gateway.config.account.from.as_ref(), &sources)?;
     facts.is_account_read = true;
     if let Some(tiers) = &gateway.callers.tiers {
-        facts.tier = Some(tiers.find_tier(facts.account.as_deref(), &sources)?);
+        facts.tier = Some(tiers.find_tier(None, facts.account.as_deref(), &sources)?);
     }
     Ok(())
 }

@@ -65,10 +65,7 @@ fn read_header<'a>(name: &HeaderName, headers: &'a HeaderMap) -> SourceValue<'a>
 /// (nginx, PHP), others the last (Django), so a client could choose a counter by the other one: values must be equal.
 fn read_cookie<'a>(name: &[u8], headers: &'a HeaderMap) -> SourceValue<'a> {
     let pairs = headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
-    let mut values = pairs.filter_map(|pair| {
-        let (found, value) = split_pair(pair);
-        is_read_as(trim_spaces(found), name).then(|| trim_spaces(value))
-    });
+    let mut values = pairs.filter(|pair| is_cookie(pair, name)).map(|pair| trim_spaces(split_pair(pair).1));
     let first = values.next();
     if values.any(|other| Some(other) != first) {
         return SourceValue::Repeated;
@@ -79,10 +76,17 @@ fn read_cookie<'a>(name: &[u8], headers: &'a HeaderMap) -> SourceValue<'a> {
 /// Names and values are compared decoded: `%61=%62` and `a=b` are the same to any application.
 fn read_parameter<'a>(name: &[u8], query: &'a str) -> SourceValue<'a> {
     let pairs = query.as_bytes().split(|&byte| byte == b'&');
-    single_value(pairs.filter_map(|pair| {
-        let (found, value) = split_pair(pair);
-        is_read_as(&form_decoded(found), name).then(|| form_decoded(value))
-    }))
+    single_value(pairs.filter(|pair| is_parameter(pair, name)).map(|pair| form_decoded(split_pair(pair).1)))
+}
+
+/// True if a pair of a cookie may be read as that name.
+pub(super) fn is_cookie(pair: &[u8], name: &[u8]) -> bool {
+    is_read_as(trim_spaces(split_pair(pair).0), name)
+}
+
+/// True if a pair of a query may be read as that name.
+pub(super) fn is_parameter(pair: &[u8], name: &[u8]) -> bool {
+    is_read_as(&form_decoded(split_pair(pair).0), name)
 }
 
 /// White space that is no ASCII, in Latin-1 and in UTF-8, the longer forms first.
