@@ -187,7 +187,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Watches the files of `account` until the task is dropped.
 async fn watch_files(account: AccountConfig) {
-    if account.tier.file.is_none() && account.jwt.as_ref().is_none_or(|jwt| jwt.keys.is_none()) {
+    let AccountConfig { tier, jwt, keys, .. } = &account;
+    if tier.file.is_none() && keys.is_none() && jwt.as_ref().is_none_or(|jwt| jwt.keys.is_none()) {
         return;
     }
     loop {
@@ -196,6 +197,7 @@ async fn watch_files(account: AccountConfig) {
         let refresh = move || {
             account.tier.file.iter().for_each(|file| refresh_file(file));
             account.jwt.iter().flat_map(|jwt| &jwt.keys).for_each(|file| refresh_file(file));
+            account.keys.iter().for_each(|keys| refresh_file(&keys.file));
         };
         // Reading blocks, and this thread also serves the admin listener.
         let _ = tokio::task::spawn_blocking(refresh).await;
@@ -205,7 +207,10 @@ async fn watch_files(account: AccountConfig) {
 fn refresh_file<T: FileContent>(file: &NamedFile<T>) {
     let path = file.path.display();
     match file.reload_if_changed() {
-        Ok(true) => tracing::info!("the file {path} was read again"),
+        Ok(true) => match file.content().warning() {
+            Some(warning) => tracing::warn!("the file {path} was read again, and {warning}"),
+            None => tracing::info!("the file {path} was read again"),
+        },
         Ok(false) => {}
         Err(reason) => tracing::warn!("the file {path} {reason}; its previous content stays in force"),
     }

@@ -303,6 +303,8 @@ pub struct LocationConfig {
     pub response_headers: HeaderEdits,
     /// The location's own section laid over the top-level one.
     pub access: Arc<AccessConfig>,
+    /// False if its requests have no account, whatever they present.
+    pub reads_account: bool,
     /// The location's own section, which goes over that of the rejecting limit.
     pub on_reject: OnRejectPatch,
     /// The time of a whole request, queues included; then 504, or 503 while it still waits; `None` = no bound.

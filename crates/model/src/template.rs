@@ -17,6 +17,8 @@ pub enum TemplatePiece {
     Text(String),
     /// The place of a variable's value.
     Var(TemplateVar),
+    /// The value of this column in the line of the request's API key.
+    KeyColumn(String),
 }
 
 labelled_enum! {
@@ -68,6 +70,7 @@ impl fmt::Display for TemplateConfig {
         self.0.iter().try_for_each(|piece| match piece {
             TemplatePiece::Text(text) => f.write_str(text),
             TemplatePiece::Var(var) => write!(f, "${{{}}}", var.as_str()),
+            TemplatePiece::KeyColumn(column) => write!(f, "${{key:{column}}}"),
         })
     }
 }

@@ -78,7 +78,7 @@ fn explain_stated(
             from: "the call".to_owned(),
             token_not_accepted: false,
         }),
-        (None, Some(found)) => describe::explain_account(gateway, Some(found), None),
+        (None, Some(_)) => describe::explain_account(gateway, facts),
         (None, None) => None,
     };
     Explanation {

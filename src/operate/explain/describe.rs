@@ -8,7 +8,7 @@ use sluicegate_config::describe::describe_key_part;
 use sluicegate_http::request::access::AccessDecision;
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::key::KeyInput;
-use sluicegate_http::request::source::{self, SourceValue, Token};
+use sluicegate_http::request::source::{self, SourceValue};
 use sluicegate_model::{self as model, KeyPart, LocationId, MissingKey, ValueSource};
 use sluicegate_proxy::gateway::{Action, Gateway};
 use sluicegate_proxy::judge::RequestFacts;
@@ -67,16 +67,15 @@ pub(super) fn describe_access_decision(
     }
 }
 
-pub(super) fn explain_account(
-    gateway: &Gateway,
-    name: Option<&[u8]>,
-    token: Option<&Token<'_>>,
-) -> Option<AccountExplanation> {
-    let source = gateway.config.account.from.clone()?;
-    let token_not_accepted =
-        matches!(source, ValueSource::Jwt(_)) && token.is_some_and(|token| token.fault().is_some());
-    let from = describe_key_part(&KeyPart::Source(source));
-    Some(AccountExplanation { name: name.map(escape_bytes), from, token_not_accepted })
+pub(super) fn explain_account(gateway: &Gateway, facts: &RequestFacts<'_>) -> Option<AccountExplanation> {
+    let account = &gateway.config.account;
+    let key = account.keys.as_ref().map(|_| "valid API key".to_owned());
+    let source = account.from.clone().filter(|_| !facts.has_key);
+    let token_not_accepted = matches!(source, Some(ValueSource::Jwt(_)))
+        && facts.token.is_some_and(|token| token.fault().is_some());
+    let from = source.map(|source| describe_key_part(&KeyPart::Source(source))).or(key)?;
+    let name = facts.account.as_deref().map(escape_bytes);
+    Some(AccountExplanation { name, from, token_not_accepted })
 }
 
 pub(super) fn ban_left_ms(rejection: Option<&Rejection>) -> Option<u64> {

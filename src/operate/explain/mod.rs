@@ -238,7 +238,7 @@ fn explain_facts(
         });
     }
     if facts.is_account_read {
-        explanation.account = describe::explain_account(gateway, facts.account.as_deref(), facts.token);
+        explanation.account = describe::explain_account(gateway, facts);
     }
     explanation
 }

@@ -84,7 +84,7 @@ fn warn_of_bodies(file: &LintContext<'_>) {
 
 /// Keys that count by account although no request has one.
 fn warn_of_accounts(file: &LintContext<'_>) {
-    if file.config.account.from.is_some() {
+    if file.config.account.from.is_some() || file.config.account.keys.is_some() {
         return;
     }
     let by_account = |parts: &[KeyPart]| parts.contains(&KeyPart::Account);

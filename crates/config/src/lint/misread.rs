@@ -191,7 +191,10 @@ const SECRETS: [&str; 7] =
 
 pub(super) fn lint_logged(file: &LintContext<'_>) {
     let token = file.config.account.jwt.as_ref().map(|jwt| &jwt.header);
-    let is_secret = |name: &HeaderName| SECRETS.contains(&name.as_str()) || token == Some(name);
+    // A header that may hold an API key is logged as `***`.
+    let is_hidden = |name: &HeaderName| file.config.account.keys.iter().any(|keys| keys.holds_key(name));
+    let is_secret =
+        |name: &HeaderName| (SECRETS.contains(&name.as_str()) || token == Some(name)) && !is_hidden(name);
     let written = file.value_at(&["access_log", "headers"]);
     for (name, value) in file.config.access_log.headers.iter().zip(written.one_or_more()) {
         if is_secret(name) {

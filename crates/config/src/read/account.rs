@@ -3,32 +3,37 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use http::header::AUTHORIZATION;
 use jsonwebtoken::{Algorithm, AlgorithmFamily};
 
 use crate::schema::field::{Field, ParseScalar};
 use crate::schema::kinds::Special;
-use crate::schema::tables::account::{account, jwt, parse_tier, tier};
+use crate::schema::tables::account::{account, jwt, keys, parse_tier, tier};
 use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_base::file::{self, FileContent, NamedFile};
+use sluicegate_model::api_keys::ApiKeyTable;
 use sluicegate_model::value::words::parse_or_none;
 use sluicegate_model::{
-    AccountConfig, JwtConfig, Mention, Secret, TierMembers, TierRules, TokenKeys, ValueError, ValueSource,
-    codes, did_you_mean,
+    AccountConfig, ApiKeysConfig, JwtConfig, KeySource, Mention, Secret, TierMembers, TierRules, TokenKeys,
+    ValueError, ValueSource, codes, did_you_mean,
 };
 
 /// Reads the section, and checks the claims and tiers that the rest of the file uses. Paths start at `folder`.
 pub(crate) fn read_account(root: &FieldReader<'_>, folder: &Path) -> AccountConfig {
-    let (account, reported) = root.read_section(&root_fields::ACCOUNT, |fields| {
+    let (mut account, reported) = root.read_section(&root_fields::ACCOUNT, |fields| {
         let (from, tier) = (
             read_source(fields, &account::FROM),
             fields.read_section(&account::TIER, |fields| read_tier_rules(fields, folder)),
         );
         let (jwt, reported) = fields.read_section(&account::JWT, |fields| read_jwt(fields, folder));
-        (AccountConfig { from, tier, jwt, keys: None }, reported)
+        let has_tokens = jwt.as_ref().is_some_and(|jwt| jwt.header == AUTHORIZATION);
+        let read_keys = |fields: &FieldReader<'_>| read_keys(fields, folder, has_tokens);
+        let keys = fields.read_section_or_none(&account::KEYS, read_keys).flatten();
+        (AccountConfig { from, tier, jwt, keys }, reported)
     });
-    check_mentions(root, &account, reported);
+    check_mentions(root, &mut account, reported);
     account
 }
 
@@ -88,6 +93,25 @@ fn read_named_file<T: FileContent>(
             ValueError::new(codes::UNREADABLE, format!("the file `{text}` {reason}")).with_help(help)
         })
     }))
+}
+
+/// The API keys; `None` after an error.
+fn read_keys(fields: &FieldReader<'_>, folder: &Path, has_tokens: bool) -> Option<ApiKeysConfig> {
+    let written = fields.find_required(&keys::FILE);
+    let file = read_named_file::<ApiKeyTable>(fields, &keys::FILE, folder);
+    let (from, rejects_unknown) = (fields.read(&keys::FROM), fields.read(&keys::UNKNOWN));
+    let (rejects_missing, is_passed) = (fields.read(&keys::MISSING), fields.read(&keys::FORWARD));
+    if let Some(from) = fields.find(&keys::FROM) {
+        from.check_filled("write e.g. from: header:X-Api-Key");
+    }
+    let file = file.flatten()?;
+    if let (Some(warning), Some(written)) = (file.content().warning(), written) {
+        let error =
+            ValueError::new(codes::UNREADABLE, format!("the file `{}` {warning}", file.path.display()));
+        written.warn_at_name(error.with_help("correct these lines"));
+    }
+    let columns = Vec::new();
+    Some(ApiKeysConfig { file, from, rejects_unknown, rejects_missing, is_passed, columns, has_tokens })
 }
 
 const SECRET_BYTES: usize = 32;
@@ -180,17 +204,39 @@ fn warn_of_short_secret(value: Option<FieldValue<'_>>, secret: Option<&Option<Se
 }
 
 /// Checks that tokens with used claims can be verified, and that tiers of limits can have callers.
-fn check_mentions(root: &FieldReader<'_>, account: &AccountConfig, reported: bool) {
+fn check_mentions(root: &FieldReader<'_>, account: &mut AccountConfig, reported: bool) {
     let sink = root.whole.sink;
-    let rules = &account.tier;
     for (position, field, mentioned) in sink.take_mentions() {
+        let rules = &account.tier;
         match mentioned {
-            Mention::Claim if account.jwt.is_none() && !reported => {
+            Mention::KeyColumn(column) => match &mut account.keys {
+                Some(keys) if keys.file.content().columns().any(|known| known == column) => {
+                    keys.columns.push(column.into());
+                }
+                keys => {
+                    let table = keys.as_ref().map(|keys| keys.file.content());
+                    let near = table.as_ref().and_then(|table| did_you_mean(&column, table.columns()));
+                    let message = format!("no file of API keys has the column `{column}`");
+                    let help = "write the name of a further column of account.keys.file";
+                    let error = ValueError::new(codes::TEMPLATE, message);
+                    sink.add_problem(
+                        position,
+                        &field,
+                        error.with_optional_help(near).with_default_help(help),
+                    );
+                }
+            },
+            Mention::Source(source) if is_key_source(account, &source) => {
+                let error =
+                    ValueError::new(codes::TOKEN, "API keys are read from here, and nothing else may be");
+                sink.add_problem(position, &field, error.with_help("write account, which a key gives"));
+            }
+            Mention::Source(ValueSource::Jwt(_)) if account.jwt.is_none() && !reported => {
                 let error = ValueError::new(codes::TOKEN, "a `jwt:` source needs a way to verify tokens");
                 let help = "write account: { jwt: { jwks: FILE } } or account: { jwt: { secret: … } }";
                 sink.add_problem(position, &field, error.with_help(help));
             }
-            Mention::Tier(tier) if !is_reachable_tier(rules, &tier) => {
+            Mention::Tier(tier) if !is_reachable_tier(rules, account.keys.is_some(), &tier) => {
                 let message = format!("no caller can be in the tier `{tier}`");
                 let error = ValueError::new(codes::UNUSED, message);
                 let is_account = rules.members.tier_of(tier.as_bytes());
@@ -209,9 +255,18 @@ fn check_mentions(root: &FieldReader<'_>, account: &AccountConfig, reported: boo
     }
 }
 
+/// True if a source is a place of API keys, which would become keys of counters, accounts and texts of logs.
+fn is_key_source(account: &AccountConfig, source: &ValueSource) -> bool {
+    account.keys.iter().flat_map(|keys| &keys.from).any(|place| match place {
+        KeySource::Bearer | KeySource::Basic => *source == ValueSource::Header(AUTHORIZATION),
+        KeySource::Value(own) => own == source,
+    })
+}
+
 /// True if a caller may be in `tier`. Files and requests may name any tier, so these sources always count.
-fn is_reachable_tier(rules: &TierRules, tier: &str) -> bool {
-    rules.from.is_some()
+fn is_reachable_tier(rules: &TierRules, has_keys: bool, tier: &str) -> bool {
+    has_keys
+        || rules.from.is_some()
         || rules.file.is_some()
         || tier == rules.default
         || rules.members.tiers().any(|known| known == tier)

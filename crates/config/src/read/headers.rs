@@ -11,7 +11,8 @@ use crate::yaml::tree::{NodeContent, TextPiece};
 use sluicegate_model::value::foreign_variables::{VARIABLES, find_variable};
 use sluicegate_model::value::names;
 use sluicegate_model::{
-    HeaderEdits, HeaderText, TemplateConfig, TemplatePiece, TemplateVar, ValueError, codes, did_you_mean,
+    HeaderEdits, HeaderText, Mention, TemplateConfig, TemplatePiece, TemplateVar, ValueError, codes,
+    did_you_mean,
 };
 
 /// The edits of a field that is a section of them.
@@ -53,7 +54,7 @@ fn read_header_text(value: &FieldValue<'_>) -> Option<HeaderText> {
     let template = read_template_of(value, |var| VARIABLES.contains(&var.as_str()))?;
     let fixed_error = template.0.iter().find_map(|piece| match piece {
         TemplatePiece::Text(text) => names::parse_header_value(text).err(),
-        TemplatePiece::Var(_) => None,
+        TemplatePiece::Var(_) | TemplatePiece::KeyColumn(_) => None,
     });
     if let Some(error) = fixed_error {
         value.report_at_value(error);
@@ -80,6 +81,11 @@ pub(crate) fn read_template_of(
     for piece in &text.pieces {
         match piece {
             TextPiece::Plain(plain) => pieces.push(TemplatePiece::Text(plain.clone())),
+            TextPiece::Variable(name) if name.starts_with("key:") => {
+                let column = name.trim_start_matches("key:").to_owned();
+                value.mention(Mention::KeyColumn(column.clone()));
+                pieces.push(TemplatePiece::KeyColumn(column));
+            }
             TextPiece::Variable(name) => match TemplateVar::WORDS.iter().find(|(known, _)| known == name) {
                 Some((_, var)) if is_allowed(*var) => pieces.push(TemplatePiece::Var(*var)),
                 known => {

@@ -120,6 +120,7 @@ fn read_location(
             section.access,
         ),
         on_reject: reject::read_patch(fields.find(&location::ON_REJECT).as_ref(), upstreams),
+        reads_account: fields.read(&location::ACCOUNT),
         timeout: fields.read(&location::TIMEOUT),
         bandwidth: read_bandwidth(fields),
         body_peek: read_body_peek(fields, section.body_memory),

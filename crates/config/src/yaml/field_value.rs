@@ -224,11 +224,14 @@ impl<'a> FieldValue<'a> {
         FieldValue { node, path: format!("{}[{index}]", self.path), named_at: node.position, sink: self.sink }
     }
 
-    /// Records a source that was read here: a claim needs a way to verify tokens.
+    /// Records a source that was read here: a claim needs a way to verify tokens, and an API key is a secret.
     pub fn mention_source(&self, source: &ValueSource) {
-        if let ValueSource::Jwt(_) = source {
-            self.sink.record_mention(self.node.position, &self.path, Mention::Claim);
-        }
+        self.mention(Mention::Source(source.clone()));
+    }
+
+    /// Records what was read here, for a check once the whole file is known.
+    pub fn mention(&self, mention: Mention) {
+        self.sink.record_mention(self.node.position, &self.path, mention);
     }
 
     /// True for a mapping, also an empty one.

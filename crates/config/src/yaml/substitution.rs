@@ -93,7 +93,8 @@ fn substitute_text(text: &mut ScalarText, environment: &Environment<'_>) -> Pars
                 .with_help("write $${ for the two characters themselves"));
         };
         rest = behind;
-        if !inner.is_empty() && inner.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') {
+        let is_variable = !inner.is_empty() && inner.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        if is_variable || inner.len() > 4 && inner.starts_with("key:") {
             pieces.push(TextPiece::Plain(std::mem::take(&mut plain)));
             pieces.push(TextPiece::Variable(inner.to_owned()));
         } else {

@@ -58,7 +58,7 @@ fn tiers_override_the_numbers_of_their_limit() {
 fn account_sources() {
     let config = tiers();
     assert_eq!(config.limits[0].key, [KeyPart::Tier, KeyPart::Source(ValueSource::Jwt("team".to_owned()))]);
-    let AccountConfig { from, tier, jwt } = &config.account;
+    let AccountConfig { from, tier, jwt, .. } = &config.account;
     assert_eq!(*from, Some(ValueSource::Jwt("sub".to_owned())));
     assert_eq!((&tier.from, tier.default.as_str()), (&Some(ValueSource::Jwt("plan".to_owned())), "free"));
     assert_eq!(

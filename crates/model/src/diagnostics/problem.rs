@@ -9,6 +9,7 @@ use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normali
 use serde::Serialize;
 
 use super::redact::redact_credentials;
+use crate::key::ValueSource;
 use sluicegate_base::json_shape::json_object;
 
 /// A position in the file: line and column counted from 1, in characters, and the width to underline.
@@ -148,8 +149,10 @@ pub struct ProblemSink {
 /// A fact from one section, checked after all sections are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mention {
-    /// A `jwt:` source.
-    Claim,
+    /// A source that something is counted or named by.
+    Source(ValueSource),
+    /// A column of the file of API keys.
+    KeyColumn(String),
     /// A tier that a limit has numbers for.
     Tier(String),
 }

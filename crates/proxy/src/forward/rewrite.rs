@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use http::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, UPGRADE};
 use http::uri::Uri;
-use http::{Response, StatusCode, Version};
+use http::{HeaderMap, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::ext::ReasonPhrase;
 
@@ -15,6 +15,7 @@ use crate::judge::conclusion::{RequestTexts, response_context};
 use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::RequestState;
 use crate::reject::header_edits::{CompiledEdits, RenderedValues};
+use sluicegate_http::request::api_key;
 use sluicegate_http::request::body::TrailerFilter;
 use sluicegate_http::request::headers::added_fields::AddedFields;
 use sluicegate_http::request::headers::forwarded::ForwardedHop;
@@ -45,6 +46,13 @@ pub(super) fn rewrite_request(
     inbound: &mut InboundRequest,
     state: &RequestState,
 ) -> (HopOptions, AddedFields) {
+    let stripped_keys = gateway.config.account.keys.as_ref();
+    let stripped_keys = stripped_keys.filter(|keys| state.identity.has_key && !keys.is_passed);
+    if let Some(keys) = stripped_keys {
+        let mut uri = std::mem::take(inbound.request.uri_mut());
+        api_key::strip_key(keys, inbound.request.headers_mut(), &mut uri);
+        *inbound.request.uri_mut() = uri;
+    }
     let values = render_values(&route.request_edits, inbound, state);
     let InboundRequest { request, authority, target, summary, .. } = inbound;
     let RequestState { connection, identity, .. } = state;
@@ -55,6 +63,9 @@ pub(super) fn rewrite_request(
     // Without a new target, the judged one is sent.
     if let Some(target) = target.take() {
         *request.uri_mut() = Uri::from(target);
+        if let Some(keys) = stripped_keys {
+            api_key::strip_key(keys, &mut HeaderMap::new(), request.uri_mut());
+        }
     }
     let headers = request.headers_mut();
     let hop_options = hop_by_hop::strip_request(headers, *summary, &gateway.headers.protected);

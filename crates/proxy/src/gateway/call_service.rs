@@ -154,6 +154,7 @@ impl Route {
             chain: LimitChain::for_calls(built),
             body_plan: None,
             access: None,
+            reads_account: true,
             strip: None,
             host_header: HostHeader::Client,
             request_headers: no_edits.clone(),

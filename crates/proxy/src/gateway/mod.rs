@@ -188,6 +188,8 @@ pub struct Route {
     body_plan: Option<Arc<BodyPlan>>,
     /// `None` = every client is allowed and limited.
     pub access: Option<Arc<Access>>,
+    /// False if its requests have no account, whatever they present.
+    pub reads_account: bool,
     /// The prefix of the path that is removed before forwarding; `None` = the path stays.
     pub strip: Option<String>,
     /// The Host of forwarded requests.
@@ -396,6 +398,7 @@ impl Route {
             chain: LimitChain::new(built, Some(location)),
             body_plan: limit_chain::build_body_plan(config, Some(location)),
             access: access_cache.get_or_build(&location.access),
+            reads_account: location.reads_account,
             strip: location.strip.clone(),
             host_header: location.host_header.clone(),
             request_headers: location.request_headers.clone(),

@@ -174,6 +174,8 @@ fn identify_named<'r>(
     stated: &'r StatedFacts,
 ) -> Result<(), Fault> {
     head::identify_caller(gateway, facts).map_err(|_| Fault::RepeatedKey)?;
+    // The application decides over callers without a key.
+    facts.key_fault = None;
     if let Some(account) = &stated.account {
         facts.account = Some(Cow::Borrowed(account));
         if let Some(tiers) = &gateway.callers.tiers {

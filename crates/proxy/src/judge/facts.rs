@@ -15,6 +15,7 @@ use sluicegate_admission::ban::StrikeTarget;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::access::AccessDecision;
 use sluicegate_http::request::account::Tier;
+use sluicegate_http::request::api_key::{KeyColumnValues, KeyFault};
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::cors::CorsAnswer;
 use sluicegate_http::request::headers::summary::HeaderSummary;
@@ -91,6 +92,12 @@ pub struct RequestFacts<'r> {
     pub is_account_read: bool,
     /// The caller's account; `None` = unknown, or not yet read.
     pub account: Option<Cow<'r, [u8]>>,
+    /// A key of the file gave the account.
+    pub has_key: bool,
+    /// The request is answered 401 for its API key, and judged by the limits of addresses alone.
+    pub key_fault: Option<KeyFault>,
+    /// The further columns of its key that the configuration uses.
+    pub key_columns: KeyColumnValues,
     /// `None` also where no tiers are configured.
     pub tier: Option<Tier>,
     /// The client that a strike counts against; `None` = no strikes are counted.
@@ -149,6 +156,9 @@ impl<'r> RequestFacts<'r> {
             is_token_read: false,
             is_account_read: false,
             account: None,
+            has_key: false,
+            key_fault: None,
+            key_columns: KeyColumnValues::default(),
             tier: None,
             strike_target: None,
             target: None,
@@ -199,10 +209,11 @@ impl<'r> RequestFacts<'r> {
     /// # Errors
     /// The rejection of a request that none serves: it is charged, and rejected after its wait.
     pub fn route_or_rejection(&self) -> Result<LocationId, Rejection> {
-        match &self.location {
-            LocationLookup::Found(route) => Ok(*route),
-            LocationLookup::NotFound => Err(Fault::NoLocation.into()),
-            LocationLookup::MethodNotAllowed { allow } => {
+        match (&self.location, self.key_fault) {
+            (LocationLookup::Found(_), Some(fault)) => Err(Fault::from(fault).into()),
+            (LocationLookup::Found(route), None) => Ok(*route),
+            (LocationLookup::NotFound, _) => Err(Fault::NoLocation.into()),
+            (LocationLookup::MethodNotAllowed { allow }, _) => {
                 Err(Rejection::MethodNotAllowed { allow: allow.clone() })
             }
         }
@@ -233,6 +244,8 @@ impl<'r> RequestFacts<'r> {
         state.identity.scheme = self.scheme;
         state.identity.is_grpc = self.is_grpc();
         state.identity.account = self.account.as_ref().map(|account| String::from_utf8_lossy(account).into());
+        state.identity.has_key = self.has_key;
+        state.identity.key_columns = std::mem::take(&mut self.key_columns);
         state.identity.tier = self.tier.take();
         state.identity.strike_target = self.strike_target;
         state.permits.bandwidth = self.bandwidth.take();

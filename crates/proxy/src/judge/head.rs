@@ -1,5 +1,8 @@
 //! Judges a request by its head: every decision that needs no wait, in one sequence for requests and explanations.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::{EXPECT, HeaderValue};
 use http::uri::PathAndQuery;
@@ -14,18 +17,21 @@ use crate::reject::{Fault, PauseRejection, Rejection};
 use sluicegate_admission::chain::{
     ChainMode, ChainVerdict, Decisions, LimitDemand, PendingStore, WaitingRequest,
 };
+use sluicegate_base::clock;
 use sluicegate_http::request::access::AccessDecision;
-use sluicegate_http::request::account::{self, DuplicateAccount};
+use sluicegate_http::request::account::{self, DuplicateAccount, Tier};
+use sluicegate_http::request::api_key::{self, KeyFault};
 use sluicegate_http::request::cors;
 use sluicegate_http::request::headers::hop_by_hop;
 use sluicegate_http::request::headers::summary::HeaderSummary;
 use sluicegate_http::request::location::{self, Arrival, LocationLookup, RequestTarget, TargetError};
+use sluicegate_http::request::source::SourceValue;
 use sluicegate_http::upstream::Upstream;
 use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::BandwidthShare;
 use sluicegate_limit::pushback::PauseCheck;
 use sluicegate_limit::table::CounterKey;
-use sluicegate_model::BodyUse;
+use sluicegate_model::{ApiKeysConfig, BodyUse};
 
 /// The progress of judging a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,16 +82,21 @@ pub fn judge<'r, M: JudgeMode<'r>>(
         return Err(Rejection::Banned { by_operator: true, left_ns });
     }
     if facts.access == Some(AccessDecision::Bypassed) {
+        if let Some(fault) = facts.key_fault {
+            return Err(Fault::from(fault).into());
+        }
         prepare_forward(gateway, facts)?;
         check_pause(gateway, facts, mode)?;
         return Ok(JudgeProgress::Complete);
     }
     check_ban(gateway, facts, mode)?;
-    // Prepared before the limits: a queue must not make room for a request that cannot be forwarded.
-    prepare_forward(gateway, facts)?;
-    // Assigned before the limits: a degraded response is paced as well.
-    assign_bandwidth(gateway, facts, mode)?;
-    check_pause(gateway, facts, mode)?;
+    if facts.key_fault.is_none() {
+        // Prepared before the limits: a queue must not make room for a request that cannot be forwarded.
+        prepare_forward(gateway, facts)?;
+        // Assigned before the limits: a degraded response is paced as well.
+        assign_bandwidth(gateway, facts, mode)?;
+        check_pause(gateway, facts, mode)?;
+    }
     judge_limits(gateway, facts, mode, decisions, verdict)?;
     Ok(JudgeProgress::Complete)
 }
@@ -165,14 +176,63 @@ pub(super) fn identify_caller(
     gateway: &Gateway,
     facts: &mut RequestFacts<'_>,
 ) -> Result<(), DuplicateAccount> {
+    if facts.route().is_some_and(|route| !gateway.routes[route.0].reads_account) {
+        facts.token = None;
+        return identify_stranger(gateway, facts);
+    }
     let sources = facts.sources();
     facts.is_token_read = true;
     facts.account = account::find_account(gateway.config.account.from.as_ref(), &sources)?;
+    let key_tier = match &gateway.config.account.keys {
+        Some(keys) => identify_by_key(keys, facts)?,
+        None => None,
+    };
     facts.is_account_read = true;
     if let Some(tiers) = &gateway.callers.tiers {
-        facts.tier = Some(tiers.find_tier(None, facts.account.as_deref(), &sources)?);
+        facts.tier = Some(tiers.find_tier(key_tier, facts.account.as_deref(), &sources)?);
     }
     Ok(())
+}
+
+/// Finds the tier of a caller without an account.
+#[cold]
+fn identify_stranger(gateway: &Gateway, facts: &mut RequestFacts<'_>) -> Result<(), DuplicateAccount> {
+    if let Some(tiers) = &gateway.callers.tiers {
+        facts.tier = Some(tiers.find_tier(None, None, &facts.sources())?);
+    }
+    Ok(())
+}
+
+/// Finds the account of the API key that the request presents, and its tier. Who presents another account as well is
+/// two callers.
+#[inline(never)]
+fn identify_by_key(
+    keys: &ApiKeysConfig,
+    facts: &mut RequestFacts<'_>,
+) -> Result<Option<Tier>, DuplicateAccount> {
+    let key = match api_key::presented_key(keys, &facts.sources()) {
+        SourceValue::One(key) => key,
+        SourceValue::Repeated => return Err(DuplicateAccount),
+        SourceValue::Absent => {
+            let is_refused = keys.rejects_missing && facts.account.is_none();
+            facts.key_fault = is_refused.then_some(KeyFault::Missing);
+            return Ok(None);
+        }
+    };
+    let now = clock::unix_at_zero().saturating_add(facts.head.received.0) / 1_000_000_000;
+    let table = keys.file.content();
+    let Some(found) = api_key::find_key(&table, &key, now) else {
+        facts.key_fault = keys.rejects_unknown.then_some(KeyFault::Unknown);
+        return Ok(None);
+    };
+    if facts.account.is_some() {
+        return Err(DuplicateAccount);
+    }
+    facts.has_key = true;
+    facts.account = Some(Cow::Owned(found.account().to_vec()));
+    let value = |name: &Arc<str>| Some((name.clone(), String::from_utf8_lossy(found.column(name)?).into()));
+    facts.key_columns = keys.columns.iter().filter_map(value).collect();
+    Ok(found.tier().map(Tier::from))
 }
 
 /// The key of the client's address, if the connection has cached it.
@@ -304,6 +364,10 @@ pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
     let mut fault: Option<ChargeFault> = None;
     let selection = mode.selection();
     let demand_of = |index: usize, limit: &Limit| {
+        // A request without a caller is charged to its address alone.
+        if facts.key_fault.is_some() && !limit.config.counts_by_address() {
+            return LimitDemand::Skip;
+        }
         let demand = caller.build_demand(&gateway.keys, limit, &limits.places[index]);
         let demand = demand.map(|demand| mode.adjust_demand(limit, demand));
         mode.observe_demand(gateway, facts, &caller, limit, &demand);

@@ -4,6 +4,7 @@ use http::{HeaderValue, StatusCode};
 
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::MissedDeadline;
+use sluicegate_http::request::api_key::KeyFault;
 use sluicegate_http::request::body::BodyFault;
 use sluicegate_limit::pushback::Pause;
 use sluicegate_model::{LimitId, UpstreamId};
@@ -120,6 +121,8 @@ faults! {
     RepeatedKey "repeated_key" BAD_REQUEST "3" "a value that requests are counted by is given more than once"
     InvalidCost "invalid_cost" BAD_REQUEST "3" "the cost of this request cannot be read"
     BadCall "bad_call" BAD_REQUEST "3" "the call of the rate-limit service is not understood"
+    MissingApiKey "missing_api_key" UNAUTHORIZED "16" "an API key is needed here"
+    UnknownApiKey "unknown_api_key" UNAUTHORIZED "16" "the API key is not known"
     BadToken "bad_token" UNAUTHORIZED "16" "the rate-limit service needs a token"
     AccessDenied "access_denied" FORBIDDEN "7" "this client may not use this resource"
     NoLocation "no_location" NOT_FOUND "12" "no location matches this request"
@@ -147,6 +150,15 @@ faults! {
     StateUnavailable "state_unavailable" SERVICE_UNAVAILABLE "14" "the shared counters do not answer"
     UpstreamTimeout "upstream_timeout" GATEWAY_TIMEOUT "4" "the upstream did not answer in time"
     LocationTimeout "location_timeout" GATEWAY_TIMEOUT "4" "the request took longer than its location allows"
+}
+
+impl From<KeyFault> for Fault {
+    fn from(fault: KeyFault) -> Fault {
+        match fault {
+            KeyFault::Missing => Fault::MissingApiKey,
+            KeyFault::Unknown => Fault::UnknownApiKey,
+        }
+    }
 }
 
 impl From<BodyFault> for Fault {

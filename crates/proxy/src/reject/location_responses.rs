@@ -93,7 +93,15 @@ fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[Prepar
         };
         let status = on_reject.status.filter(|_| fault.is_overload()).unwrap_or(fault.status());
         let detail = fault.detail().to_owned();
-        PreparedResponse::new(style, &ResponseContent::new(status, detail, retry_hint, fault.grpc_status()))
+        let content = ResponseContent::new(status, detail, retry_hint, fault.grpc_status());
+        let challenge = match fault {
+            Fault::MissingApiKey => Some(HeaderValue::from_static("Bearer realm=\"gateway\"")),
+            Fault::UnknownApiKey => {
+                Some(HeaderValue::from_static("Bearer realm=\"gateway\", error=\"invalid_token\""))
+            }
+            _ => None,
+        };
+        PreparedResponse::new(style, &ResponseContent { challenge, ..content })
     };
     Fault::ALL.iter().map(response).collect()
 }

@@ -59,6 +59,8 @@ pub struct RejectContext<'a> {
     pub location: &'a str,
     /// The name of the upstream that responds or would respond.
     pub upstream: &'a str,
+    /// The further columns of its API key.
+    pub key_columns: &'a [(Arc<str>, Box<str>)],
 }
 
 /// The rejecters of one configuration.
@@ -97,6 +99,16 @@ pub enum DegradedTo {
 }
 
 const DEGRADED: HeaderName = HeaderName::from_static("sluicegate-degraded");
+
+// === impl RejectContext ===
+
+impl<'a> RejectContext<'a> {
+    /// The value of a further column; empty if the request has no such value.
+    fn key_column(&self, name: &str) -> &'a str {
+        let column = self.key_columns.iter().find(|(known, _)| **known == *name);
+        column.map_or("", |(_, value)| value)
+    }
+}
 
 // === impl Rejecters ===
 

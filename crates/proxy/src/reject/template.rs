@@ -30,6 +30,8 @@ pub(super) enum TemplatePart {
     Text(String),
     /// A value that each request fills in.
     Slot(TemplateVar),
+    /// The value of a further column of the request's API key.
+    KeyColumn(Box<str>),
 }
 
 /// The escaping of values for the content type they are written into.
@@ -77,7 +79,7 @@ impl CompiledTemplate {
         compiled.begins_with_path = match compiled.parts.first() {
             Some(TemplatePart::Slot(slot)) => *slot != TemplateVar::Scheme,
             Some(TemplatePart::Text(text)) => text == "/",
-            None => false,
+            Some(TemplatePart::KeyColumn(_)) | None => false,
         };
         compiled
     }
@@ -97,6 +99,9 @@ impl CompiledTemplate {
             match piece {
                 TemplatePiece::Text(text) => builder.push_verbatim(text),
                 TemplatePiece::Var(var) => builder.push_variable(*var, fixed),
+                TemplatePiece::KeyColumn(column) => {
+                    builder.parts.push(TemplatePart::KeyColumn(column.as_str().into()));
+                }
             }
         }
         builder.finish()
@@ -130,7 +135,11 @@ impl CompiledTemplate {
         let is_of_response = |slot: &TemplateVar| {
             matches!(slot, TemplateVar::RequestId | TemplateVar::RetryAfter | TemplateVar::RetryAfterMs)
         };
-        self.parts.iter().any(|part| matches!(part, TemplatePart::Slot(slot) if !is_of_response(slot)))
+        self.parts.iter().any(|part| match part {
+            TemplatePart::Slot(slot) => !is_of_response(slot),
+            TemplatePart::KeyColumn(_) => true,
+            TemplatePart::Text(_) => false,
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -171,6 +180,7 @@ impl CompiledTemplate {
         let values = self.parts.iter().map(|part| match part {
             TemplatePart::Text(_) => 0,
             TemplatePart::Slot(slot) => text(*slot).len(),
+            TemplatePart::KeyColumn(column) => context.key_column(column).len(),
         });
         let mut out = Vec::with_capacity(self.text_bytes + values.sum::<usize>());
         for part in &self.parts {
@@ -189,6 +199,14 @@ impl CompiledTemplate {
                     out.extend_from_slice(text(*slot));
                 }
                 TemplatePart::Slot(slot) => self.escape.write_slot(&mut out, *slot, text(*slot)),
+                TemplatePart::KeyColumn(column) => {
+                    let value = context.key_column(column).as_bytes();
+                    match self.escape {
+                        // A text of the operator, as the name of a location is.
+                        Escape::Header => escape::escape_header_controls(&mut out, value),
+                        escape => escape.write_escaped(&mut out, value),
+                    }
+                }
             }
         }
         if self.begins_with_path {
@@ -285,6 +303,7 @@ impl TemplateBuilder {
             match part {
                 TemplatePart::Text(text) => self.push_escaped(text),
                 TemplatePart::Slot(slot) => self.push_slot(*slot),
+                TemplatePart::KeyColumn(_) => self.parts.push(part.clone()),
             }
         }
     }
@@ -304,7 +323,7 @@ impl TemplateBuilder {
     pub(super) fn finish(self) -> CompiledTemplate {
         let text_bytes = self.parts.iter().map(|part| match part {
             TemplatePart::Text(text) => text.len(),
-            TemplatePart::Slot(_) => 0,
+            TemplatePart::Slot(_) | TemplatePart::KeyColumn(_) => 0,
         });
         CompiledTemplate {
             text_bytes: text_bytes.sum(),

@@ -4,10 +4,10 @@ use http::HeaderName;
 use jsonwebtoken::Algorithm;
 
 use crate::schema::field::{OneOrMore, Shape, section};
-use crate::schema::kinds::{Nested, OneOrMoreOrWord, OrWord, Special, Text, text};
+use crate::schema::kinds::{Nested, NestedOrNone, OneOrMoreOrWord, OrWord, Special, Text, Words, text};
 use sluicegate_model::value::names;
 use sluicegate_model::value::words::parse_word;
-use sluicegate_model::{Parsed, Secret, ValueError, ValueSource, codes};
+use sluicegate_model::{KeySource, Parsed, Secret, ValueError, ValueSource, codes};
 
 const ALGORITHMS: &str = "RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 EdDSA HS256 HS384 HS512";
 
@@ -28,6 +28,29 @@ section! {
     TIER: Nested = Nested(&tier::SECTION), "tier", "{}", "{ members: { alice: gold }, default: free }";
     /// The verification of tokens, which every `jwt:` source needs.
     JWT: Nested = Nested(&jwt::SECTION), "jwt", "{}", "{ jwks: keys.json, issuer: https://id.example.com }";
+    /// API keys: a request with a key of the file has the account of its line.
+    KEYS: NestedOrNone = NestedOrNone(&keys::SECTION), "keys", "none", "{ file: keys.csv }";
+}
+
+section! {
+    /// API keys. The file has their hashes; `sluicegate api-key new` makes a key and adds its line.
+    mod keys = "account.keys";
+    /// A CSV file with a header. The columns `sha256` (64 hexadecimal digits) and `account` are needed; `tier`,
+    /// `until` (RFC 3339), `disabled` (anything but `false`) and further ones, which `${key:NAME}` reads, may be
+    /// there. The file is read again when it changes.
+    FILE: Special = Special(|| text("the path of a file")), "file", required, "keys.csv";
+    /// The places of a key in a request. Of `Bearer`, a text with the form of a token is one where `jwt` verifies
+    /// tokens; of `basic` the password is the key.
+    FROM: OneOrMore<Text<KeySource>> =
+        OneOrMore(Text::new("bearer, basic, header:NAME, query:NAME or cookie:NAME", parse_key_source)),
+        "from", "[bearer, header:X-Api-Key]", "header:X-Token";
+    /// A key that is not in the file, or is expired or disabled: `reject` answers 401, `ignore` lets the request go on
+    /// without an account.
+    UNKNOWN: Words<bool> = Words(&[("reject", true), ("ignore", false)]), "unknown", "reject", "ignore";
+    /// A request without a key: `ignore` lets it go on without an account, `reject` answers 401.
+    MISSING: Words<bool> = Words(&[("ignore", false), ("reject", true)]), "missing", "ignore", "reject";
+    /// A key of the file on its way to the upstream: `strip` removes it, `pass` leaves it.
+    FORWARD: Words<bool> = Words(&[("strip", false), ("pass", true)]), "forward", "strip", "pass";
 }
 
 section! {
@@ -68,6 +91,19 @@ section! {
     /// The request header with the token, after an optional `Bearer`.
     HEADER: Text<HeaderName> = Text::new("a header name", names::parse_header_name),
         "header", "authorization", "x-token";
+}
+
+fn parse_key_source(text: &str) -> Parsed<KeySource> {
+    match (text, names::parse_source(text)) {
+        ("bearer", _) => Ok(KeySource::Bearer),
+        ("basic", _) => Ok(KeySource::Basic),
+        (_, Some(Ok(ValueSource::Jwt(_) | ValueSource::Json(_)))) | (_, None) => {
+            Err(ValueError::new(codes::WORD, format!("`{text}` is no place of an API key"))
+                .with_optional_help(names::suggest_source(text))
+                .with_default_help("write bearer, basic, header:NAME, query:NAME or cookie:NAME"))
+        }
+        (_, Some(source)) => source.map(KeySource::Value),
+    }
 }
 
 fn parse_account_source(text: &str) -> Parsed<ValueSource> {

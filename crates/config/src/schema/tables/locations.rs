@@ -58,6 +58,9 @@ section! {
         "request_headers", "{}", "{ set: { X-Client: \"${client_ip}\" } }";
     /// Changes to the headers of responses, after those of `server.headers`. Values may have variables.
     RESPONSE_HEADERS: Nested = Nested(&edits::SECTION), "response_headers", "{}", "{ remove: [Server] }";
+    /// `none` reads no account here: neither a key nor a token, and none is removed. For public pages, and for
+    /// upstreams with `Bearer` tokens of their own.
+    ACCOUNT: Words<bool> = Words(&[("read", true), ("none", false)]), "account", "read", "none";
     /// Replaces fields of the section `access` here.
     ACCESS: NestedOrNone = NestedOrNone(&access::SECTION), "access", "{}", "{ allow: [10.0.0.0/8] }";
     /// Replaces fields of the section `on_reject` here.

@@ -26,6 +26,7 @@ use sluicegate_admission::settlement::{FinalCharge, ResponseReading};
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::RequestWatch;
 use sluicegate_http::request::account::Tier;
+use sluicegate_http::request::api_key::{self, KeyColumnValues};
 use sluicegate_http::request::body::RequestBody;
 use sluicegate_http::request::client::{Client, UNIX_CLIENT};
 use sluicegate_http::request::cors::CorsAnswer;
@@ -92,6 +93,10 @@ pub struct RequestIdentity {
     pub strike_target: Option<StrikeTarget>,
     /// `None` before it is found, and where no tiers are configured.
     pub tier: Option<Tier>,
+    /// An API key gave the account; it must not reach the upstream, unless it is passed.
+    pub has_key: bool,
+    /// The further columns of the key that the configuration uses.
+    pub key_columns: KeyColumnValues,
 }
 
 /// The findings of its limits.
@@ -274,6 +279,8 @@ impl RequestState {
                 account: None,
                 strike_target: None,
                 tier: None,
+                has_key: false,
+                key_columns: KeyColumnValues::default(),
             },
             // Written in place: a default value would be copied.
             judgement: RequestJudgement {
@@ -333,9 +340,14 @@ impl RequestState {
         if !self.worker.log.is_sampled() {
             return;
         }
-        let logged = |name: &HeaderName| headers.get(name).map(|value| (name.clone(), value.clone()));
+        let keys = gateway.config.account.keys.as_ref();
+        let shown = |name: &HeaderName| {
+            let value = headers.get(name)?;
+            keys.map_or_else(|| Some(value.clone()), |keys| api_key::shown_header(keys, name, value))
+        };
+        let logged = |name: &HeaderName| Some((name.clone(), shown(name)?));
         let named = |field, name: HeaderName| {
-            gateway.config.access_log.fields.contains(&field).then(|| headers.get(name).cloned()).flatten()
+            gateway.config.access_log.fields.contains(&field).then(|| shown(&name)).flatten()
         };
         self.log_fields = Some(Box::new(LogFields {
             ip: (self.identity.client.ip != UNIX_CLIENT).then_some(self.identity.client.ip),

@@ -280,6 +280,7 @@ const TEMPLATE: &str = "${status}|${title}|${message}|${limit}|${tier}|${rate}|$
 
 fn hostile<'a>() -> RejectContext<'a> {
     RejectContext {
+        key_columns: &[],
         request_id: ID.as_bytes(),
         client_ip: "2001:db8::1".parse().ok(),
         account: "al\"ice\n",

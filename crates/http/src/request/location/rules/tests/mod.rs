@@ -31,6 +31,7 @@ fn location(path: &str, hosts: &str, conditions: &str) -> LocationConfig {
         None => HostRule::Exact(host.to_owned()),
     };
     LocationConfig {
+        reads_account: true,
         access: Default::default(),
         name: path.to_owned(),
         written_path: path.to_owned(),
