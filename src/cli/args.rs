@@ -7,6 +7,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
+use super::api_key::ApiKeyVerb;
 use super::operator_args::{JsonArgs, OperatorVerb};
 
 /// A reverse-proxy gateway with built-in throttling.
@@ -49,6 +50,11 @@ pub(super) enum Verb {
     Top(TopArgs),
     #[command(flatten)]
     Operator(OperatorVerb),
+    /// Make, list and disable API keys
+    ApiKey {
+        #[command(subcommand)]
+        verb: ApiKeyVerb,
+    },
     /// Serve in front of one upstream, without a file
     Proxy(ProxyArgs),
     /// Write a working gateway.yaml to start from

@@ -30,7 +30,7 @@ pub(super) struct CommandHelp {
 const ADMIN_CODES: &[usize] = &[0, 1, 2, 3, 5];
 
 /// The program itself comes first.
-const ALL: [CommandHelp; 25] = [
+const ALL: [CommandHelp; 26] = [
     CommandHelp::of("sluicegate", &[0, 1, 2, 3, 4, 5]).with(&[
         ("sluicegate", "serve ./gateway.yaml"),
         ("sluicegate -t -c /etc/sluicegate/gateway.yaml", "check a file"),
@@ -83,6 +83,7 @@ const ALL: [CommandHelp; 25] = [
     CommandHelp::of("keys", ADMIN_CODES).with(&[
         ("sluicegate keys per-ip", "the keys that are refused most"),
         ("sluicegate keys per-ip --by asked --top 50", "the 50 keys that ask most"),
+        ("sluicegate api-key list", "list API keys, which is another command"),
     ]),
     CommandHelp::of("show", ADMIN_CODES)
         .with(&[("sluicegate show per-ip ip=192.0.2.7", "what a key asks and has left")]),
@@ -105,6 +106,12 @@ const ALL: [CommandHelp; 25] = [
     ]),
     CommandHelp::of("unban", ADMIN_CODES)
         .with(&[("sluicegate unban 192.0.2.7", "end the ban of an address")]),
+    CommandHelp::of("api-key", &[0, 1, 2]).with(&[
+        ("sluicegate api-key new --account acme --until 90d", "make a key; only its hash is kept"),
+        ("sluicegate api-key list", "list the keys by the first digits of their hashes"),
+        ("sluicegate api-key disable 5e884898da28", "refuse a key from now on"),
+        ("sluicegate keys per-account", "list the accounts that ask most, which is another command"),
+    ]),
     CommandHelp::of("proxy", &[0, 1, 2, 4]).with(&[
         ("sluicegate proxy --to http://127.0.0.1:9000 --limit 10/s", "10 requests per second per client"),
         ("sluicegate proxy --to unix:/run/app.sock --limit 5/s --limit 100/m --listen 8000", "two rates"),

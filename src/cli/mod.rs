@@ -1,6 +1,7 @@
 //! The command line: verbs, output and exit codes.
 
 mod admin_client;
+mod api_key;
 mod args;
 mod check;
 mod command_help;
@@ -124,6 +125,7 @@ fn run_verb(name: &str, line: CommandLine) -> CommandResult {
         Some(Verb::Status(how)) => remote::run_status(&file(running)?, how.json),
         Some(Verb::Top(how)) => top::run_top(&file(running)?, &how),
         Some(Verb::Operator(verb)) => operator_verbs::run_operator_verb(&file(running)?, &verb),
+        Some(Verb::ApiKey { verb }) => api_key::run_api_key(verb, &file("it names a file beside it")?),
         Some(Verb::Proxy(how)) => serve::run_proxy(&how),
         Some(Verb::Init { force }) => write_config::run_init(&file("it writes a file")?, force),
         Some(Verb::Import(_)) if config.is_some() => {
