@@ -20,6 +20,7 @@ pub fn example(name: &str, more: &str) -> Gateway {
 pub fn moved(text: &str) -> String {
     // No Redis listens there, and no file of the user is written.
     let text = text.replace("${REDIS_URL:-redis://127.0.0.1:6379}", "redis://127.0.0.1:9");
+    let text = text.replace("api_keys.csv", concat!(env!("CARGO_MANIFEST_DIR"), "/examples/api_keys.csv"));
     let text = text.replace("../tests/", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/"));
     // The network of Traefik's containers is that of the tests.
     let text = text.replace("172.16.0.0/12", "127.0.0.1");
@@ -80,6 +81,20 @@ fn per_account() {
     assert!((50..=56).contains(&count(&shots, 200)), "{} passed", count(&shots, 200));
     gateway.ask(&from_account("/", "other")).expect(200);
     gateway.get("/").expect(403);
+}
+
+#[test]
+fn api_keys() {
+    let gateway = example("api_keys", "");
+    let with = |key: &str| get("/").header("Authorization", format!("Bearer {key}"));
+    let shots = volley(gateway.addr(), (0..20).map(|_| with("demo-key-of-bolt")));
+    assert!((10..=12).contains(&count(&shots, 200)), "{} passed", count(&shots, 200));
+    let echo = gateway.ask(&with("demo-key-of-acme")).expect(200).text();
+    assert!(echo.contains("acme") && echo.contains("web shop") && !echo.contains("demo-key"), "{echo}");
+    gateway.get("/").expect(401);
+    gateway.get("/status").expect(200);
+    (0..19).for_each(|_| drop(gateway.ask(&with("guessed")).expect(401)));
+    gateway.ask(&with("demo-key-of-acme")).expect(429);
 }
 
 #[test]

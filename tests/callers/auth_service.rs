@@ -1,0 +1,1 @@
+//! A service that decides over each request of a location.

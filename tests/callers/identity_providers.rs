@@ -1,0 +1,1 @@
+//! Tokens whose keys an identity provider publishes.
