@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use child::Result;
 use client::Client;
-use peers::{Bench, GET, Log, Mode, Proxy};
+use peers::{Bench, Log, Mode, Proxy};
 use rustix::process::Signal;
 
 const HELP: &str = "\
@@ -45,7 +45,7 @@ const DEV_REQUESTS: [usize; 2] = [1000, 3000];
 const CONNECTIONS: usize = 16;
 /// Repeats differ by a few percent, by hash seeds, timers, and the number of requests per wake-up.
 const TOLERANCE: f64 = 1.08;
-const MODES: [Mode; 3] = [Mode::None, Mode::Pass, Mode::Reject];
+const MODES: [Mode; 4] = [Mode::None, Mode::Pass, Mode::Reject, Mode::Key];
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -116,7 +116,7 @@ fn count(folder: &Path, gateway: PathBuf, peers: bool, [few, many]: [usize; 2]) 
     let mut counts = Counts::new();
     let proxies = [Proxy::Sluicegate, Proxy::Nginx];
     for &proxy in &proxies[..if peers { 2 } else { 1 }] {
-        for mode in MODES {
+        for mode in MODES.into_iter().filter(|mode| proxy == Proxy::Sluicegate || *mode != Mode::Key) {
             let total_of_few = total(&mut bench, proxy, mode, few)?;
             let total_of_many = total(&mut bench, proxy, mode, many)?;
             let each = total_of_many.saturating_sub(total_of_few) / (many - few) as u64;
@@ -159,7 +159,7 @@ fn instructions(log: &str) -> Option<u64> {
 fn exchange(port: u16, requests: usize, mode: Mode) -> Result<()> {
     let mut client = Client::connect(port, CONNECTIONS)?;
     for connection in 0..CONNECTIONS {
-        client.send(connection, GET.as_bytes());
+        client.send(connection, mode.request().as_bytes());
     }
     let (mut sent, mut answered, mut refused) = (CONNECTIONS, 0, 0);
     let end = facts::now() + 120_000_000_000;
@@ -177,7 +177,7 @@ fn exchange(port: u16, requests: usize, mode: Mode) -> Result<()> {
             }
             if sent < requests {
                 sent += 1;
-                client.send(done.connection, GET.as_bytes());
+                client.send(done.connection, mode.request().as_bytes());
             }
         }
     }

@@ -19,6 +19,9 @@ pub enum Mode {
     PassBare,
     /// `Reject` with the same short body on both and no RateLimit fields.
     RejectBare,
+    /// `Pass` for a client with an API key; not of nginx.
+    #[allow(dead_code, reason = "its instructions alone are counted")]
+    Key,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +64,8 @@ pub struct Bench {
 /// Long enough for a slow instrument.
 const START: Duration = Duration::from_secs(60);
 pub const GET: &str = "GET / HTTP/1.1\r\nHost: bench.test\r\n\r\n";
+/// The file of API keys with the SHA-256 of `bench-key`.
+const KEYS: &str = "sha256,account\nb0962662e937d44c699c8305d90cbf190b3150c59b13863d1380b5cc3c711bb7,bench\n";
 const SHORT_BODY: &str = r#"{"error":"too_many_requests","message":"rate limit exceeded"}"#;
 /// About as long as the gateway's default response, also with an id.
 const PROBLEM: &str = concat!(
@@ -79,6 +84,15 @@ impl Mode {
             Self::Reject => "reject",
             Self::PassBare => "pass-bare",
             Self::RejectBare => "reject-bare",
+            Self::Key => "key",
+        }
+    }
+
+    /// The request that its clients send.
+    pub fn request(self) -> &'static str {
+        match self {
+            Self::Key => "GET / HTTP/1.1\r\nHost: bench.test\r\nX-Api-Key: bench-key\r\n\r\n",
+            _ => GET,
         }
     }
 
@@ -117,6 +131,7 @@ impl Bench {
             Proxy::Nginx => self.nginx(&folder, "", &nginx_servers(port, mode, log, &log_file))?,
             Proxy::Sluicegate => {
                 let output = if log == Log::Off { "none".to_owned() } else { log_file.display().to_string() };
+                fs::write(folder.join("keys.csv"), KEYS)?;
                 let rest = format!("{}access_log: {{ output: {output:?} }}\n", gateway_mode(mode));
                 self.gateway(&folder, port, 50_000, &rest)?
             }
@@ -157,13 +172,13 @@ impl Bench {
 
 impl Instance {
     fn check(&self) -> Result<()> {
-        let (first, text) = client::probe(self.port, GET)?;
+        let (first, text) = client::probe(self.port, self.mode.request())?;
         // A limit of one per second may count the probe of an earlier start: only the second response is certain.
         let forwarded = first == 200 && text.ends_with(&"x".repeat(backend::BODY));
         if !self.mode.rejects() && !forwarded {
             return Err(format!("expected the backend's answer, got\n{text}").into());
         }
-        let (second, text) = client::probe(self.port, GET)?;
+        let (second, text) = client::probe(self.port, self.mode.request())?;
         let lower = text.to_ascii_lowercase();
         let refused =
             second == 429 && lower.contains("json") && lower.contains("retry-after") && text.ends_with('}');
@@ -209,7 +224,7 @@ fn nginx_servers(port: u16, mode: Mode, log: Log, log_file: &Path) -> String {
     };
     let limit = match mode {
         Mode::None => "",
-        Mode::Pass | Mode::PassBare => "limit_req zone=pass burst=100000 nodelay;",
+        Mode::Pass | Mode::PassBare | Mode::Key => "limit_req zone=pass burst=100000 nodelay;",
         Mode::Reject | Mode::RejectBare => "error_page 429 @refused; limit_req zone=reject;",
     };
     let (kind, body) = if mode == Mode::RejectBare {
@@ -248,7 +263,7 @@ locations:
 fn gateway_mode(mode: Mode) -> String {
     let limit = match mode {
         Mode::None => "",
-        Mode::Pass | Mode::PassBare => {
+        Mode::Pass | Mode::PassBare | Mode::Key => {
             "    limits: [per-ip]\nlimits: { per-ip: { key: ip, rate: 1000000/s, burst: 100000 } }\n"
         }
         Mode::Reject | Mode::RejectBare => {
@@ -260,6 +275,7 @@ fn gateway_mode(mode: Mode) -> String {
         Mode::RejectBare => format!(
             "on_reject:\n  ratelimit_headers: none\n  body: {{ template: '{SHORT_BODY}', content_type: application/json }}\n"
         ),
+        Mode::Key => "account: { keys: { file: keys.csv } }\n".to_owned(),
         _ => String::new(),
     };
     format!("{limit}{answer}")
