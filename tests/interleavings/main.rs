@@ -239,14 +239,17 @@ fn failing_breaker() -> (Arc<Breaker>, u64) {
     (Arc::new(breaker), epoch)
 }
 
+/// A call that fails beside the others.
+fn fail_call(breaker: &Arc<Breaker>, epoch: u64) -> thread::JoinHandle<bool> {
+    let breaker = breaker.clone();
+    thread::spawn(move || breaker.record_call(NOW, epoch, true))
+}
+
 #[test]
 fn one_of_two_failed_calls_opens_the_breaker() {
     loom::model(|| {
         let (breaker, epoch) = failing_breaker();
-        let other_call = thread::spawn({
-            let breaker = breaker.clone();
-            move || breaker.record_call(NOW, epoch, true)
-        });
+        let other_call = fail_call(&breaker, epoch);
         let opened = breaker.record_call(NOW, epoch, true);
         assert_ne!(opened, other_call.join().unwrap());
         assert_eq!((breaker.is_open(), breaker.epoch()), (true, epoch + 1));
@@ -258,10 +261,7 @@ fn one_of_two_failed_calls_opens_the_breaker() {
 fn every_opening_of_a_breaker_is_counted_and_reported_once() {
     loom::model(|| {
         let (breaker, epoch) = failing_breaker();
-        let other_call = thread::spawn({
-            let breaker = breaker.clone();
-            move || breaker.record_call(NOW, epoch, true)
-        });
+        let other_call = fail_call(&breaker, epoch);
         let mut openings = u64::from(breaker.record_call(NOW, epoch, true));
         breaker.close(NOW, true);
         openings += u64::from(other_call.join().unwrap());
