@@ -22,6 +22,9 @@ pub enum Mode {
     /// `Pass` for a client with an API key; not of nginx.
     #[allow(dead_code, reason = "its instructions alone are counted")]
     Key,
+    /// The same request with no file of keys.
+    #[allow(dead_code, reason = "its instructions alone are counted")]
+    KeyUnread,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,13 +88,16 @@ impl Mode {
             Self::PassBare => "pass-bare",
             Self::RejectBare => "reject-bare",
             Self::Key => "key",
+            Self::KeyUnread => "key-unread",
         }
     }
 
     /// The request that its clients send.
     pub fn request(self) -> &'static str {
         match self {
-            Self::Key => "GET / HTTP/1.1\r\nHost: bench.test\r\nX-Api-Key: bench-key\r\n\r\n",
+            Self::Key | Self::KeyUnread => {
+                "GET / HTTP/1.1\r\nHost: bench.test\r\nX-Api-Key: bench-key\r\n\r\n"
+            }
             _ => GET,
         }
     }
@@ -224,7 +230,9 @@ fn nginx_servers(port: u16, mode: Mode, log: Log, log_file: &Path) -> String {
     };
     let limit = match mode {
         Mode::None => "",
-        Mode::Pass | Mode::PassBare | Mode::Key => "limit_req zone=pass burst=100000 nodelay;",
+        Mode::Pass | Mode::PassBare | Mode::Key | Mode::KeyUnread => {
+            "limit_req zone=pass burst=100000 nodelay;"
+        }
         Mode::Reject | Mode::RejectBare => "error_page 429 @refused; limit_req zone=reject;",
     };
     let (kind, body) = if mode == Mode::RejectBare {
@@ -263,7 +271,7 @@ locations:
 fn gateway_mode(mode: Mode) -> String {
     let limit = match mode {
         Mode::None => "",
-        Mode::Pass | Mode::PassBare | Mode::Key => {
+        Mode::Pass | Mode::PassBare | Mode::Key | Mode::KeyUnread => {
             "    limits: [per-ip]\nlimits: { per-ip: { key: ip, rate: 1000000/s, burst: 100000 } }\n"
         }
         Mode::Reject | Mode::RejectBare => {

@@ -87,16 +87,19 @@ impl RecentHashes {
 }
 
 fn read_place<'a>(place: &KeySource, has_tokens: bool, input: &SourceInput<'a>) -> SourceValue<'a> {
-    match place {
-        KeySource::Value(source) => read_source(source, input),
-        KeySource::Bearer | KeySource::Basic => {
-            let mut lines = input.headers.get_all(AUTHORIZATION).iter();
-            match (lines.next(), lines.next()) {
-                (Some(line), None) => read_credentials(place, has_tokens, line.as_bytes()),
-                (None, _) => SourceValue::Absent,
-                (Some(_), Some(_)) => SourceValue::Repeated,
-            }
-        }
+    let name = match place {
+        KeySource::Bearer | KeySource::Basic => &AUTHORIZATION,
+        KeySource::Value(ValueSource::Header(name)) => name,
+        KeySource::Value(source) => return read_source(source, input),
+    };
+    // Heads are short: a look-up by hash would cost more than the pass.
+    let mut lines =
+        input.headers.iter().filter(|(known, _)| *known == name).map(|(_, value)| value.as_bytes());
+    match (lines.next(), lines.next(), place) {
+        (None | Some([]), None, _) => SourceValue::Absent,
+        (Some(line), None, KeySource::Value(_)) => SourceValue::One(Cow::Borrowed(line)),
+        (Some(line), None, _) => read_credentials(place, has_tokens, line),
+        (_, Some(_), _) => SourceValue::Repeated,
     }
 }
 
@@ -131,10 +134,10 @@ fn is_token(text: &[u8]) -> bool {
     serde_json::from_slice::<serde_json::Value>(&head).is_ok_and(|head| head.get("alg").is_some())
 }
 
-/// Removes the key from the head of a request: the field that holds it, or its own pair of a cookie or of the query.
-pub fn strip_key(keys: &ApiKeysConfig, headers: &mut HeaderMap, uri: &mut Uri) {
+/// Removes the key from the fields of a request: the field that holds it, or its own pair of a cookie.
+pub fn strip_fields(keys: &ApiKeysConfig, headers: &mut HeaderMap) {
     for place in &keys.from {
-        let input = SourceInput { headers, query: uri.query(), token: None, body: None };
+        let input = SourceInput { headers, query: None, token: None, body: None };
         if read_place(place, keys.has_tokens, &input) == SourceValue::Absent {
             continue;
         }
@@ -142,11 +145,15 @@ pub fn strip_key(keys: &ApiKeysConfig, headers: &mut HeaderMap, uri: &mut Uri) {
             KeySource::Bearer | KeySource::Basic => drop(headers.remove(AUTHORIZATION)),
             KeySource::Value(ValueSource::Header(name)) => drop(headers.remove(name)),
             KeySource::Value(ValueSource::Cookie(name)) => strip_cookie(name.as_bytes(), headers),
-            KeySource::Value(ValueSource::Query(name)) => strip_parameter(name.as_bytes(), uri),
-            // No place of a key: see `parse_key_source`.
-            KeySource::Value(ValueSource::Jwt(_) | ValueSource::Json(_)) => {}
+            // In no field.
+            KeySource::Value(_) => {}
         }
     }
+}
+
+/// Removes the key from the query.
+pub fn strip_query(keys: &ApiKeysConfig, uri: &mut Uri) {
+    keys.queries().for_each(|name| strip_parameter(name, uri));
 }
 
 fn strip_cookie(name: &[u8], headers: &mut HeaderMap) {

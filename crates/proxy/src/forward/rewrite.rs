@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use http::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, UPGRADE};
 use http::uri::Uri;
-use http::{HeaderMap, Response, StatusCode, Version};
+use http::{Response, StatusCode, Version};
 use http_body::Body;
 use hyper::ext::ReasonPhrase;
 
@@ -49,9 +49,8 @@ pub(super) fn rewrite_request(
     let stripped_keys = gateway.config.account.keys.as_ref();
     let stripped_keys = stripped_keys.filter(|keys| state.identity.has_key && !keys.is_passed);
     if let Some(keys) = stripped_keys {
-        let mut uri = std::mem::take(inbound.request.uri_mut());
-        api_key::strip_key(keys, inbound.request.headers_mut(), &mut uri);
-        *inbound.request.uri_mut() = uri;
+        api_key::strip_fields(keys, inbound.request.headers_mut());
+        api_key::strip_query(keys, inbound.request.uri_mut());
     }
     let values = render_values(&route.request_edits, inbound, state);
     let InboundRequest { request, authority, target, summary, .. } = inbound;
@@ -64,7 +63,7 @@ pub(super) fn rewrite_request(
     if let Some(target) = target.take() {
         *request.uri_mut() = Uri::from(target);
         if let Some(keys) = stripped_keys {
-            api_key::strip_key(keys, &mut HeaderMap::new(), request.uri_mut());
+            api_key::strip_query(keys, request.uri_mut());
         }
     }
     let headers = request.headers_mut();

@@ -243,7 +243,14 @@ impl<'r> RequestFacts<'r> {
         state.route = self.route();
         state.identity.scheme = self.scheme;
         state.identity.is_grpc = self.is_grpc();
-        state.identity.account = self.account.as_ref().map(|account| String::from_utf8_lossy(account).into());
+        // That of an API key is not copied again.
+        state.identity.account = self.account.take().map(|account| match account {
+            Cow::Borrowed(text) => String::from_utf8_lossy(text).into(),
+            Cow::Owned(text) => match String::from_utf8(text) {
+                Ok(text) => text.into_boxed_str(),
+                Err(error) => String::from_utf8_lossy(error.as_bytes()).into(),
+            },
+        });
         state.identity.has_key = self.has_key;
         state.identity.key_columns = std::mem::take(&mut self.key_columns);
         state.identity.tier = self.tier.take();
