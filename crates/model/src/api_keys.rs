@@ -22,12 +22,10 @@ pub struct ApiKeyHash(pub [u8; 32]);
 /// The keys of a file by their hashes.
 #[derive(Default)]
 pub struct ApiKeyTable {
-    /// In ascending order.
-    hashes: Box<[ApiKeyHash]>,
+    /// In ascending order of their hashes.
+    entries: Box<[(ApiKeyHash, ApiKeyLine)]>,
     /// The position of the first hash whose leading bits are at least the index.
     starts: Box<[u32]>,
-    /// One for each hash.
-    lines: Box<[ApiKeyLine]>,
     /// The values of all lines, each behind its length in one byte: the account and the further columns.
     text: Box<[u8]>,
     tiers: Vec<Arc<str>>,
@@ -76,6 +74,8 @@ pub struct KeyColumns {
 
 /// Splits lines into values, as RFC 4180 and spreadsheets write them.
 pub struct LineSplitter {
+    /// Reused: its tables cost more than a line.
+    reader: csv_core::Reader,
     values: Vec<u8>,
     ends: [usize; COLUMNS_MAX],
     count: usize,
@@ -146,12 +146,12 @@ impl fmt::Display for ApiKeyHash {
 impl ApiKeyTable {
     /// The number of keys, those that expired or were disabled included.
     pub fn len(&self) -> usize {
-        self.hashes.len()
+        self.entries.len()
     }
 
     /// True if no line of the file has a key.
     pub fn is_empty(&self) -> bool {
-        self.hashes.is_empty()
+        self.entries.is_empty()
     }
 
     /// The names of the columns that `${key:NAME}` can read.
@@ -168,9 +168,9 @@ impl ApiKeyTable {
     pub fn find_key(&self, hash: &ApiKeyHash, now: u64) -> Option<ApiKey<'_>> {
         let bucket = hash.leading_bits(self.starts.len().checked_ilog2()?);
         let first = self.starts[bucket] as usize;
-        let end = self.starts.get(bucket + 1).map_or(self.hashes.len(), |end| *end as usize);
-        let at = first + self.hashes[first..end].binary_search(hash).ok()?;
-        let line = self.lines[at];
+        let end = self.starts.get(bucket + 1).map_or(self.entries.len(), |end| *end as usize);
+        let bucket = &self.entries[first..end];
+        let (_, line) = bucket[bucket.binary_search_by_key(hash, |(known, _)| *known).ok()?];
         (now < line.until).then_some(ApiKey { table: self, line })
     }
 
@@ -192,15 +192,14 @@ impl ApiKeyTable {
             sum += *start;
             *start = sum;
         }
-        let (hashes, lines): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
-        ApiKeyTable { hashes: hashes.into(), starts, lines: lines.into(), ..table }
+        ApiKeyTable { entries: entries.into(), starts, ..table }
     }
 }
 
 /// Accounts and hashes are no business of a log.
 impl fmt::Debug for ApiKeyTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} API keys", self.hashes.len())
+        write!(f, "{} API keys", self.entries.len())
     }
 }
 
@@ -355,7 +354,8 @@ pub fn numbered_lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
 
 impl Default for LineSplitter {
     fn default() -> LineSplitter {
-        LineSplitter { values: vec![0; LINE_BYTES_MAX], ends: [0; COLUMNS_MAX], count: 0 }
+        let (reader, values) = (csv_core::Reader::new(), vec![0; LINE_BYTES_MAX]);
+        LineSplitter { reader, values, ends: [0; COLUMNS_MAX], count: 0 }
     }
 }
 
@@ -371,7 +371,8 @@ impl LineSplitter {
         if line.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
             return Err("a quotation mark that is not closed");
         }
-        let mut reader = csv_core::Reader::new();
+        let reader = &mut self.reader;
+        reader.reset();
         let (result, _, written, ends) = reader.read_record(line, &mut self.values, &mut self.ends);
         let (result, count) = match result {
             // The end of the input ends the record.
