@@ -142,7 +142,18 @@ impl Decision {
         Decision { outcome, remaining: 0, reset_ns: 0, retry_after_ns, wait_ns: 0, full_ns: 0 }
     }
 
-    /// The reset that clients are told: of a rejected request, which may cost more than is left, its wait.
+    /// The effective window that clients are told: until its end at most the remaining units may be used. Of a rejected
+    /// request it is the wait; `None` = the request would never be accepted.
+    #[inline]
+    pub fn window_ns(&self) -> Option<u64> {
+        match (self.outcome, self.remaining) {
+            (LimitOutcome::Reject, _) => Some(self.retry_after_ns).filter(|ns| *ns < u64::MAX),
+            (_, 0) => Some(self.reset_ns),
+            _ => Some(self.full_ns),
+        }
+    }
+
+    /// The time until one more unit fits; of a rejected request, which may cost more than is left, its wait.
     #[inline]
     pub fn shown_reset_ns(&self) -> u64 {
         let wait_ns = if self.retry_after_ns == u64::MAX { 0 } else { self.retry_after_ns };

@@ -29,15 +29,15 @@ impl ChainPermit {
     pub fn slot_decisions(&self) -> impl Iterator<Item = RateDecision> {
         let ClaimSet { limits, claims, store_holds, .. } = &self.held;
         claims.iter().filter_map(move |claim| {
-            let outcome = match (claim.kind, store_holds) {
-                (ClaimKind::Slots { grant, .. }, _) if grant.waits => LimitOutcome::Wait,
-                (ClaimKind::Slots { .. }, _) => LimitOutcome::Admit,
-                (ClaimKind::LackedSlots, _) => LimitOutcome::Reject,
+            let (outcome, remaining) = match (claim.kind, store_holds) {
+                (ClaimKind::Slots { grant, .. }, _) if grant.waits => (LimitOutcome::Wait, 0),
+                (ClaimKind::Slots { grant, .. }, _) => (LimitOutcome::Admit, grant.free.into()),
+                (ClaimKind::LackedSlots, _) => (LimitOutcome::Reject, 0),
                 (ClaimKind::InStore(index), Some(store)) => store.slots_outcome(index)?,
                 _ => return None,
             };
             let dry_run = limits[usize::from(claim.limit_index)].is_dry_run(claim.unenforced);
-            let decision = Decision::without_numbers(outcome);
+            let decision = Decision { remaining, ..Decision::without_numbers(outcome) };
             Some(RateDecision { limit_index: claim.limit_index, rate: claim.rate, dry_run, decision })
         })
     }

@@ -40,8 +40,8 @@ pub(crate) enum HoldState {
     Queued(DepartureTicket),
     /// Concurrency slots that are still to be asked for.
     SlotsWanted,
-    /// Concurrency slots; false where a dry run lacks them.
-    Slots(bool),
+    /// Concurrency slots, with those that the key has left; `None` where a dry run lacks them.
+    Slots(Option<u64>),
 }
 
 // === impl StoreHolds ===
@@ -137,7 +137,7 @@ impl StoreHolds {
     pub(crate) fn postpone_slots(&mut self) {
         for hold in &mut self.holds {
             let HoldState::Slots(granted) = hold.state else { continue };
-            if granted {
+            if granted.is_some() {
                 self.outbox.slots.release_slots(&hold.slot_key(), hold.demand.units.cost);
             }
             hold.state = HoldState::SlotsWanted;
@@ -178,11 +178,11 @@ impl StoreHolds {
         turn
     }
 
-    /// The outcome of a concurrency limit; `None` for a rate, or before it is known.
-    pub(crate) fn slots_outcome(&self, index: u32) -> Option<LimitOutcome> {
+    /// The outcome of a concurrency limit with the slots that are left; `None` for a rate, or before it is known.
+    pub(crate) fn slots_outcome(&self, index: u32) -> Option<(LimitOutcome, u64)> {
         match self.holds.get(index as usize)?.state {
-            HoldState::Slots(true) => Some(LimitOutcome::Admit),
-            HoldState::Slots(false) => Some(LimitOutcome::Reject),
+            HoldState::Slots(Some(free)) => Some((LimitOutcome::Admit, free)),
+            HoldState::Slots(None) => Some((LimitOutcome::Reject, 0)),
             _ => None,
         }
     }
@@ -196,7 +196,7 @@ impl StoreHolds {
     pub(crate) fn release_hold(&mut self, index: u32, forwarded: bool) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         match std::mem::replace(&mut hold.state, HoldState::Charged(None)) {
-            HoldState::Slots(true) => {
+            HoldState::Slots(Some(_)) => {
                 self.outbox.slots.release_slots(&hold.slot_key(), hold.demand.units.cost)
             }
             HoldState::Queued(ticket) => {

@@ -336,12 +336,12 @@ impl RateHold {
         let cause = match answer {
             StoreAnswer::Answered { answer, .. } => {
                 let admits = answer.decision.outcome != LimitOutcome::Reject;
-                self.state = HoldState::Slots(admits && none_rejects);
+                self.state = HoldState::Slots((admits && none_rejects).then_some(answer.decision.remaining));
                 (!admits).then_some(ChainCause::Concurrency)
             }
             StoreAnswer::Full => Some(ChainCause::Concurrency),
             StoreAnswer::Failed(_) => {
-                self.state = HoldState::Slots(kept);
+                self.state = HoldState::Slots(kept.then_some(0));
                 self.demand.limit.count_fallback();
                 let fallback = Some(self.demand.limit.on_failure);
                 undecided.push(UndecidedLimit { limit_index, fallback, share: None });

@@ -98,7 +98,8 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         if passes && answer.skipped {
             self.claim_wanted_slots(demand, pending);
         } else if passes {
-            self.claim_in_store(demand, question.rate, HoldState::Slots(admits), pending);
+            let slots = HoldState::Slots(admits.then_some(answer.decision.remaining));
+            self.claim_in_store(demand, question.rate, slots, pending);
         } else if !admits && !answer.skipped && !question.item.dry_run {
             self.reject_outright(demand.limit_index.into(), question.rate, false, ChainCause::Concurrency);
         }
@@ -192,9 +193,9 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         let StoreQuestion { limit, rate, item: CallItem { key, dry_run, .. }, .. } = *question;
         let (limit_index, cause) = (usize::from(demand.limit_index), ChainCause::without_store(limit));
         let admits = limit.grants_slots_locally(rate, key, question.in_process);
+        let free_beside = |held: u64| limit.local_slots(rate).saturating_sub(held);
         if !M::CHARGES {
-            let held = question.in_process - question.item.cost;
-            let remaining = limit.local_slots(rate).saturating_sub(held);
+            let remaining = free_beside(question.in_process - question.item.cost);
             return match cause {
                 ChainCause::Unavailable if dry_run => {}
                 ChainCause::Unavailable => self.note_lacking(cause, limit_index, rate, None),
@@ -208,7 +209,8 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         }
         let lacking = || refused_slots(question).filter(|_| limit.on_failure == OnFailure::Local);
         if admits || dry_run {
-            self.claim_in_store(demand, rate, HoldState::Slots(admits), pending);
+            let slots = HoldState::Slots(admits.then(|| free_beside(question.in_process)));
+            self.claim_in_store(demand, rate, slots, pending);
         } else if let Some(lacking) = lacking() {
             self.claim_in_store(demand, rate, HoldState::SlotsWanted, pending);
             self.findings.lacking_slots.get_or_insert(lacking);

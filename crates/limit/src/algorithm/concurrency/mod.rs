@@ -62,6 +62,8 @@ pub struct SlotGrant {
     pub overflow: bool,
     /// A dry run would have waited for them.
     pub waits: bool,
+    /// Slots of the key that are left.
+    pub free: u32,
 }
 
 // === impl ConcurrencyParams ===
@@ -120,7 +122,8 @@ impl ConcurrencyParams {
         if let SlotLimit::Adaptive(adaptive) = &self.max {
             adaptive.record_peak(used);
         }
-        Some(SlotGrant { overflow, waits: used > allowed })
+        let free = u32::try_from(allowed.saturating_sub(used)).unwrap_or(u32::MAX);
+        Some(SlotGrant { overflow, waits: used > allowed, free })
     }
 }
 
