@@ -249,7 +249,7 @@ fn egress_in_sizes_counts_kib() {
     let upstream = Upstream::with_large(2_500);
     let gateway = guarded(&upstream, "rate: 1MiB/1d, charge: { units: bytes }");
     gateway.get("/large").expect(200);
-    assert_eq!(remaining(&gateway.get("/large").expect(200)), 1_024 - 3 - 1);
+    assert_eq!(remaining(&gateway.get("/large").expect(200)), (1_024 - 3 - 1) * 1_024);
 }
 
 /// What is left is delivered, then the response is cut, visibly.

@@ -168,9 +168,11 @@ fn admitted_responses_carry_the_limits() {
     for left in [2, 1, 0] {
         let response = client.ask(&get("/")).expect(200);
         let policy = response.header("ratelimit-policy").expect("a policy");
-        assert_eq!(policy, "\"bucket\";q=3;w=180, \"queue\";q=7;w=1");
+        let slots = "\"slots\";q=9;qu=\"concurrent-requests\"";
+        assert_eq!(policy, format!("\"bucket\";q=3;w=180, \"queue\";q=7;w=1, {slots}"));
         let limits = response.header("ratelimit").expect("the fields");
         assert!(limits.starts_with(&format!("\"bucket\";r={left};t=")), "{limits}");
+        assert!(limits.ends_with(", \"slots\";r=8"), "{limits}");
     }
     client.ask(&get("/")).expect(429);
 }
@@ -197,7 +199,7 @@ fn legacy_headers_describe_the_tightest_limit() {
              locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: [wide, tight] }}\n"
         ))
     };
-    let legacy = gateway("legacy").get("/").expect(200);
+    let legacy = gateway("draft-03").get("/").expect(200);
     assert_eq!(legacy.header("x-ratelimit-limit").as_deref(), Some("2"));
     assert_eq!(legacy.header("x-ratelimit-remaining").as_deref(), Some("1"));
     let reset: u64 = legacy.header("x-ratelimit-reset").expect("a reset").parse().expect("seconds");

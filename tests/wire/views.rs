@@ -36,13 +36,13 @@ fn three_places_share_one_counter_and_tell_their_own_numbers() {
     let first = gateway.ask(&user("/narrow/", "bob")).expect(200);
     let field = |response: &Response, name: &str| response.header(name).expect(name);
     assert_eq!(field(&first, "ratelimit-policy"), "\"per-ip\";q=3;w=540");
-    assert_eq!(field(&first, "ratelimit"), "\"per-ip\";r=2;t=0");
+    assert_eq!(field(&first, "ratelimit"), "\"per-ip\";r=2;t=180");
     let wide = gateway.ask(&user("/wide/", "bob")).expect(200);
     assert_eq!(field(&wide, "ratelimit-policy"), "\"per-ip\";q=30;w=5400");
-    assert_eq!(field(&wide, "ratelimit"), "\"per-ip\";r=28;t=0");
+    assert_eq!(field(&wide, "ratelimit"), "\"per-ip\";r=28;t=360");
     let own = gateway.ask(&user("/", "bob")).expect(200);
     assert_eq!(field(&own, "ratelimit-policy"), "\"per-ip\";q=20;w=3600");
-    assert_eq!(field(&own, "ratelimit"), "\"per-ip\";r=17;t=0");
+    assert_eq!(field(&own, "ratelimit"), "\"per-ip\";r=17;t=540");
     let rejected = gateway.ask(&user("/narrow/", "bob")).expect(429);
     assert_eq!(rejected.json()["limit"], "per-ip");
     assert_eq!(rejected.json()["detail"], "limit per-ip: 20 requests per hour, burst 3");

@@ -59,13 +59,22 @@ pub enum RejectBody {
     },
 }
 
-/// The fields that tell a client its limits; both false = none.
+/// The fields that tell a client its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RateLimitHeaders {
-    /// `RateLimit` and `RateLimit-Policy`.
-    pub standard: bool,
+    /// The form of `RateLimit` and `RateLimit-Policy`; `None` = they are not sent.
+    pub draft: Option<RateLimitDraft>,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
     pub legacy: bool,
+}
+
+/// A version of draft-ietf-httpapi-ratelimit-headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateLimitDraft {
+    /// Rates alone, with the time until one more unit fits: 0 while units are left.
+    Draft10,
+    /// The units of each quota, slots too, with the effective window.
+    Draft11,
 }
 
 /// An `on_reject` section that overrides only the fields it has.

@@ -305,7 +305,8 @@ fn reservations_stay() {
     let mut client = Client::connect(service(&gateway));
     for left in [60, 20] {
         let answer = client.ask(&auth("/a")).expect(200);
-        assert_eq!(answer.header("ratelimit"), Some(format!("\"tokens\";r={left};t=0")));
+        let field = answer.header("ratelimit").expect("a field");
+        assert!(field.starts_with(&format!("\"tokens\";r={left};t=")), "{field}");
     }
     client.ask(&auth("/a")).expect(429);
 }

@@ -12,7 +12,7 @@ fn a_rejection_is_the_one_of_a_request() {
     );
     let admitted = ask(&gateway, &auth("/a").header("Origin", "http://shop.test")).expect(200);
     assert_eq!((admitted.body.len(), admitted.header("content-length").as_deref()), (0, Some("0")));
-    assert_eq!(admitted.header("ratelimit").as_deref(), Some("\"per-ip\";r=1;t=0"));
+    assert_eq!(admitted.header("ratelimit").as_deref(), Some("\"per-ip\";r=1;t=1800"));
     assert_eq!(admitted.header("ratelimit-policy").as_deref(), Some("\"per-ip\";q=2;w=3600"));
     assert!(!admitted.headers.has("x-ratelimit-status"));
     ask(&gateway, &auth("/b?c")).expect(200);

@@ -9,8 +9,8 @@ use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
 use sluicegate_model::value::words::{parse_or_none, parse_word};
 use sluicegate_model::{
-    CannedResponse, Degrade, OnReject, OnRejectPatch, RateLimitHeaders, RejectBody, TemplateConfig,
-    ValueError, codes,
+    CannedResponse, Degrade, OnReject, OnRejectPatch, RateLimitDraft, RateLimitHeaders, RejectBody,
+    TemplateConfig, ValueError, codes,
 };
 
 /// The top-level section.
@@ -19,7 +19,7 @@ pub(crate) fn read_on_reject(root: &FieldReader<'_>, upstreams: &UpstreamReader<
         status: on_reject::STATUS.parse_default(),
         body: RejectBody::Problem,
         headers: Vec::new(),
-        ratelimit_headers: RateLimitHeaders { standard: true, legacy: false },
+        ratelimit_headers: RateLimitHeaders { draft: Some(RateLimitDraft::Draft11), legacy: false },
         retry_jitter: on_reject::RETRY_JITTER.parse_default(),
         degrade: None,
     };
@@ -90,16 +90,29 @@ pub(crate) fn read_canned(value: &FieldValue<'_>) -> Option<CannedResponse> {
     })
 }
 
+/// The words for the forms of the fields; `None` is the three fields of draft-03.
+const FORMS: [(&str, Option<RateLimitDraft>); 5] = [
+    ("draft-11", Some(RateLimitDraft::Draft11)),
+    ("draft-10", Some(RateLimitDraft::Draft10)),
+    ("draft-03", None),
+    ("standard", Some(RateLimitDraft::Draft11)),
+    ("legacy", None),
+];
+
 fn read_ratelimit_headers(value: &FieldValue<'_>) -> RateLimitHeaders {
     let mut headers = RateLimitHeaders::default();
-    let kinds = ["standard", "legacy"].map(|word| (word, word));
     if value.is_word("none") {
         return headers;
     }
-    for kind in value.parse_list(parse_or_none(parse_word(&kinds))) {
-        match kind {
-            Some("standard") => headers.standard = true,
-            Some(_) => headers.legacy = true,
+    for form in value.parse_list(parse_or_none(parse_word(&FORMS))) {
+        match form {
+            Some(None) => headers.legacy = true,
+            Some(Some(_)) if headers.draft.is_some() => {
+                value.report_at_value(ValueError::new(codes::WORD, "`RateLimit` has one form").with_help(
+                    "write draft-11 or draft-10, or [draft-11, draft-03] for X-RateLimit-* as well",
+                ))
+            }
+            Some(draft) => headers.draft = draft,
             None => value.report_at_value(ValueError::new(codes::WORD, "`none` stands alone or not at all")),
         }
     }

@@ -47,7 +47,10 @@ fn the_smallest_file_has_every_default() {
     assert!(
         reject.status.is_none() && matches!(reject.body, RejectBody::Problem) && reject.headers.is_empty()
     );
-    assert_eq!(reject.ratelimit_headers, RateLimitHeaders { standard: true, legacy: false });
+    assert_eq!(
+        reject.ratelimit_headers,
+        RateLimitHeaders { draft: Some(RateLimitDraft::Draft11), legacy: false }
+    );
     assert_eq!((reject.retry_jitter, config.state.max_keys), (0, 1_000_000));
     assert!(config.state.snapshot.is_none() && config.state.heavy_hitters == Some(1024));
     let admin = config.admin.expect("admin");
@@ -263,7 +266,10 @@ fn other_fields() {
     assert_eq!(config.account.from, Some(ValueSource::Query("key".to_owned())));
     let reject = &config.on_reject;
     assert_eq!((reject.status.map(|status| status.as_u16()), reject.retry_jitter), (Some(503), 20));
-    assert_eq!(reject.ratelimit_headers, RateLimitHeaders { standard: true, legacy: true });
+    assert_eq!(
+        reject.ratelimit_headers,
+        RateLimitHeaders { draft: Some(RateLimitDraft::Draft11), legacy: true }
+    );
     assert!(matches!(&reject.body, RejectBody::Template { template, content_type }
         if template.0.len() == 5 && content_type == "application/json"));
     assert_eq!((reject.headers.len(), config.state.max_keys), (2, 5000));
@@ -380,4 +386,27 @@ fn cors_fields() {
     let subdomains = OriginRule::Subdomains { scheme: "https://".to_owned(), suffix: ".a.test".to_owned() };
     assert_eq!(with_credentials.origins, CorsOrigins::Listed(vec![subdomains, exact("http://b.test")]));
     assert_eq!((with_credentials.credentials, with_credentials.headers), (true, Some(vec![])));
+}
+
+#[test]
+fn forms_of_the_fields_about_limits() {
+    for (text, draft, legacy) in [
+        ("draft-11", Some(RateLimitDraft::Draft11), false),
+        ("standard", Some(RateLimitDraft::Draft11), false),
+        ("draft-10", Some(RateLimitDraft::Draft10), false),
+        ("draft-03", None, true),
+        ("legacy", None, true),
+        ("[draft-03, draft-10]", Some(RateLimitDraft::Draft10), true),
+        ("none", None, false),
+    ] {
+        let config = config::parse(
+            &format!(
+                "on_reject: {{ ratelimit_headers: {text} }}\nlocations: [{{ path: /, respond: {{}} }}]\n"
+            ),
+            "gateway.yaml",
+        )
+        .unwrap_or_else(|report| panic!("{report}"))
+        .config;
+        assert_eq!(config.on_reject.ratelimit_headers, RateLimitHeaders { draft, legacy }, "{text}");
+    }
 }

@@ -111,6 +111,7 @@ fn record_rejection(
     state.outcome.verdict = verdict;
     state.judgement.limit = Some(limit_rejection.limit);
     state.judgement.retry_after_ns = limit_rejection.exact_retry_ns();
+    limit_report::mark_refused(state, limit_rejection);
     let call_chain = state.call_chain.clone();
     worker.gateway.metrics.count_decision(worker.id, limit_rejection.limit, kind);
     let limits = chain_of(worker, call_chain.as_ref(), state.route).chain.limits();

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use crate::gateway::{Gateway, LimitChain};
 use crate::judge::request_state::{RequestState, chain_of};
+use crate::reject::{LimitCause, LimitRejection};
 use sluicegate_admission::chain::{self, ChainPermit, ChainRejection, QueueStay, RateDecision};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome};
@@ -47,21 +48,21 @@ fn count_decision(state: &RequestState, limit: LimitId, kind: DecisionKind) {
     }
 }
 
-/// Counts the decisions of concurrency limits with slots of the request. Where it waited for them, that is
-/// counted already.
+/// Counts the decisions of concurrency limits with slots of the request, and keeps them for its response. Where it
+/// waited for them, that is counted already.
 #[inline]
 pub fn count_slots(state: &mut RequestState) {
     let has_waited = |judged: &RateDecision| !judged.dry_run && judged.decision.outcome == LimitOutcome::Wait;
     let slots = state.permits.chain.iter().flat_map(ChainPermit::slot_decisions);
-    let slots = slots.filter(|judged| !has_waited(judged));
     let slots: SmallVec<[RateDecision; 4]> = slots.collect();
-    for judged in slots {
-        let limit = &state.chain().chain.limits()[usize::from(judged.limit_index)];
-        count_decision(state, limit.id, decision_kind(&judged, limit));
-        if judged.dry_run {
-            state.judgement.decisions.push(judged);
-        }
+    if slots.is_empty() {
+        return;
     }
+    for judged in slots.iter().filter(|judged| !has_waited(judged)) {
+        let limit = &state.chain().chain.limits()[usize::from(judged.limit_index)];
+        count_decision(state, limit.id, decision_kind(judged, limit));
+    }
+    state.judgement.decisions.extend(slots);
 }
 
 /// Records the waits of a request that has left its queues at `now`, each with the limit that made it wait. The limit
@@ -106,6 +107,37 @@ pub fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
             let outcome = LimitOutcome::Reject;
             judged.decision = Decision { outcome, remaining: 0, reset_ns, retry_after_ns, ..judged.decision };
         }
+    }
+}
+
+/// Makes the decisions those of a rejection that came after them, or that concerns slots: clients are told its wait
+/// as the window of the limit, so that none returns before.
+pub fn mark_refused(state: &mut RequestState, rejection: &LimitRejection) {
+    if matches!(rejection.cause, LimitCause::TooCostly | LimitCause::MissingKey) {
+        return;
+    }
+    let RequestState { worker, call_chain, route, judgement, .. } = state;
+    let limits = chain_of(worker, call_chain.as_ref(), *route).chain.limits();
+    let is_own = |judged: &RateDecision| {
+        limits[usize::from(judged.limit_index)].id == rejection.limit && !judged.dry_run
+    };
+    let is_refused =
+        |judged: &RateDecision| is_own(judged) && judged.decision.outcome == LimitOutcome::Reject;
+    if judgement.decisions.iter().any(is_refused) {
+        return;
+    }
+    let refused = Decision::without_numbers(LimitOutcome::Reject);
+    if rejection.cause == LimitCause::Concurrency {
+        let position = limits.iter().position(|limit| limit.id == rejection.limit);
+        judgement.decisions.extend(position.map(|index| {
+            let (limit_index, rate) = (index as u16, rejection.rate as u16);
+            RateDecision { limit_index, rate, dry_run: false, decision: refused }
+        }));
+        return;
+    }
+    let retry_after_ns = rejection.retry_after_ns.unwrap_or_default();
+    for judged in judgement.decisions.iter_mut().filter(|judged| is_own(judged)) {
+        judged.decision = Decision { remaining: judged.decision.remaining, retry_after_ns, ..refused };
     }
 }
 

@@ -1,7 +1,7 @@
-//! The fields `RateLimit-Policy` and `RateLimit`, and the legacy `X-RateLimit-*`.
+//! The fields `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers), and `X-RateLimit-*`.
 
 use std::cmp::Reverse;
-use std::time::Duration;
+use std::sync::OnceLock;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
@@ -9,15 +9,18 @@ use smallvec::SmallVec;
 use super::prepared_response::{intern_value, number_value, rate_text};
 use super::quote_name;
 use sluicegate_limit::{Decision, LimitOutcome};
-use sluicegate_model::{Config, LimitId, Rate};
+use sluicegate_model::{
+    Algorithm, ChargeConfig, ChargedUnits, Config, Cost, LimitConfig, LimitId, Rate, RateLimitDraft,
+    RateLimitHeaders,
+};
 
 /// The fields of one chain, prepared as far as they do not depend on a request.
 pub(crate) struct RateLimitFields {
-    /// The items in chain order.
+    /// The items in chain order, those of slots last, as decisions come.
     items: Box<[PolicyItem]>,
     /// The policies of all items that apply to every tier.
     full_policy: Option<HeaderValue>,
-    standard: bool,
+    drafts: bool,
     legacy: bool,
 }
 
@@ -30,18 +33,27 @@ struct PolicyItem {
     head: Box<[u8]>,
     /// `"per-ip";q=20;w=2`
     policy: HeaderValue,
-    /// Values by remaining units while one more fits; most responses use them.
-    remaining_values: Box<[HeaderValue]>,
-    /// Values with nothing remaining, by the seconds until one more fits, from 1.
-    exhausted_values: Box<[HeaderValue]>,
+    /// Values by remaining units and seconds, each rendered at its first use; most responses use them.
+    values: Box<[OnceLock<Box<ValueRow>>]>,
+    /// What clients are told, like the remaining units: bytes, where KiB are counted.
     quota: u64,
-    standard: bool,
+    told_per_unit: u64,
+    /// The time from one unit to as many as each request costs.
+    further_ns: u64,
+    is_slots: bool,
+    draft: Option<RateLimitDraft>,
     legacy: bool,
 }
 
-/// Values prepared per rate.
-const REMAINING_PREPARED: u64 = 32;
-const EXHAUSTED_PREPARED: u64 = 8;
+/// Values for one number of remaining units, by seconds; the first has none.
+type ValueRow = [OnceLock<HeaderValue>; SECONDS_PREPARED];
+
+/// Values kept per rate.
+const REMAINING_PREPARED: usize = 32;
+const SECONDS_PREPARED: usize = 9;
+
+/// The greatest integer of a structured field (RFC 9651, section 3.3.1).
+const INTEGER_MAX: u64 = 999_999_999_999_999;
 
 /// More items would only make every response longer.
 const ITEMS_MAX: usize = 4;
@@ -53,27 +65,22 @@ const LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remain
 const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 impl RateLimitFields {
-    /// `chain` lists the limits in the order they are judged; `style` returns for each whether it writes the (standard,
-    /// legacy) fields.
+    /// `chain` lists the limits in the order they are judged; `style` returns the fields that each writes.
     pub(super) fn new(
         config: &Config,
         chain: &[LimitId],
-        style: impl Fn(LimitId) -> (bool, bool),
+        style: impl Fn(LimitId) -> RateLimitHeaders,
     ) -> RateLimitFields {
-        let mut items = Vec::new();
-        for &limit in chain {
-            let (standard, legacy) = style(limit);
-            if standard || legacy {
-                items.extend(build_items(config, limit, standard, legacy));
-            }
-        }
+        let mut items: Vec<PolicyItem> =
+            chain.iter().flat_map(|&limit| build_items(config, limit, style(limit))).collect();
+        items.sort_by_key(|item| item.is_slots);
         let mut written = items.iter().filter(|item| item.applies_to_all_tiers()).take(ITEMS_MAX).peekable();
         RateLimitFields {
             full_policy: written
                 .peek()
                 .is_some()
                 .then(|| intern_value(&join_policies(written.map(|item| &item.policy)))),
-            standard: items.iter().any(|item| item.standard),
+            drafts: items.iter().any(|item| item.draft.is_some()),
             legacy: items.iter().any(|item| item.legacy),
             items: items.into_boxed_slice(),
         }
@@ -87,7 +94,7 @@ impl RateLimitFields {
         decisions: impl IntoIterator<Item = (LimitId, usize, Decision)>,
         headers: &mut HeaderMap,
     ) {
-        if !self.standard && !self.legacy {
+        if !self.drafts && !self.legacy {
             return;
         }
         let mut decisions = decisions.into_iter();
@@ -102,9 +109,9 @@ impl RateLimitFields {
     #[inline]
     fn write_single(&self, (limit, rate, decision): (LimitId, usize, Decision), headers: &mut HeaderMap) {
         let item = self.items.iter().find(|item| item.limit == limit && item.rate == rate);
-        if let Some(item) = item.filter(|item| item.standard) {
+        if let Some(item) = item.filter(|item| item.draft.is_some()) {
             headers.insert(POLICY_HEADER, item.policy.clone());
-            headers.insert(LIMIT_HEADER, item.limit_value(decision.remaining, reset_seconds(&decision)));
+            headers.insert(LIMIT_HEADER, item.limit_value(&decision));
         }
     }
 
@@ -115,7 +122,7 @@ impl RateLimitFields {
     ) {
         let mut line: FieldBuffer<FIELD_MAX> = FieldBuffer::default();
         let mut written: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
-        let mut tightest: Option<(bool, u64, u64, u64)> = None;
+        let mut tightest: Option<(bool, u64, Option<u64>, u64)> = None;
         let mut next = 0;
         for (limit, rate, decision) in decisions {
             let matches = |item: &PolicyItem| item.limit == limit && item.rate == rate;
@@ -124,16 +131,16 @@ impl RateLimitFields {
             let Some(index) = ahead.or_else(|| self.items.iter().position(matches)) else { continue };
             next = index + 1;
             let item = &self.items[index];
-            let reset = reset_seconds(&decision);
-            if item.standard && written.len() < ITEMS_MAX {
+            if item.draft.is_some() && written.len() < ITEMS_MAX {
                 line.append_bytes(if written.is_empty() { b"" } else { b", " });
-                append_counts(&mut line, &item.head, decision.remaining, reset);
+                item.append_counts(&mut line, decision.remaining, item.told_seconds(&decision));
                 written.push(index);
             }
             // A limit that rejects comes first, however many units it has left for cheaper requests.
             let rejects = decision.outcome == LimitOutcome::Reject;
-            let tightness = |(rejects, remaining, reset, _)| (rejects, Reverse(remaining), reset);
-            let candidate = (rejects, decision.remaining, reset, item.quota);
+            let tightness = |(rejects, remaining, seconds, _)| (rejects, Reverse(remaining), seconds);
+            let seconds = item.window_seconds(&decision);
+            let candidate = (rejects, item.told_units(decision.remaining), seconds, item.quota);
             if item.legacy && tightest.is_none_or(|known| tightness(candidate) > tightness(known)) {
                 tightest = Some(candidate);
             }
@@ -142,10 +149,12 @@ impl RateLimitFields {
             headers.insert(POLICY_HEADER, self.policy_value(&written));
             headers.insert(LIMIT_HEADER, line);
         }
-        if let Some((_, remaining, reset, quota)) = tightest {
+        if let Some((_, remaining, seconds, quota)) = tightest {
             headers.insert(LEGACY_LIMIT, number_value(quota));
             headers.insert(LEGACY_REMAINING, number_value(remaining));
-            headers.insert(LEGACY_RESET, number_value(reset));
+            if let Some(seconds) = seconds {
+                headers.insert(LEGACY_RESET, number_value(seconds));
+            }
         }
     }
 
@@ -167,42 +176,79 @@ impl RateLimitFields {
     }
 }
 
-/// Whole seconds until one more unit fits, or until the rejected request passes, rounded up.
+/// Whole seconds, rounded up; a window is never shorter than one.
 #[inline]
-pub(super) fn reset_seconds(decision: &Decision) -> u64 {
-    decision.shown_reset_ns().div_ceil(1_000_000_000)
+fn whole_seconds(ns: u64) -> u64 {
+    ns.div_ceil(1_000_000_000).max(1)
+}
+
+/// The effective window of a rejection, in seconds; `None` = no wait helps.
+#[inline]
+pub(super) fn rejected_seconds(decision: &Decision) -> Option<u64> {
+    decision.window_ns().map(whole_seconds)
 }
 
 impl PolicyItem {
     /// True if the item is written for callers of every tier.
     fn applies_to_all_tiers(&self) -> bool {
-        self.standard && !self.is_tier_only
+        self.draft.is_some() && !self.is_tier_only
+    }
+
+    /// The remaining units as clients are told them.
+    #[inline]
+    fn told_units(&self, units: u64) -> u64 {
+        units.saturating_mul(self.told_per_unit).min(INTEGER_MAX)
+    }
+
+    /// The effective window in seconds; slots have none.
+    #[inline]
+    fn window_seconds(&self, decision: &Decision) -> Option<u64> {
+        let ns = decision.window_ns().filter(|_| !self.is_slots)?;
+        let is_exhausted = decision.remaining == 0 && decision.outcome != LimitOutcome::Reject;
+        // A single unit is no use where each request costs more.
+        let further_ns = if is_exhausted { self.further_ns } else { 0 };
+        Some(whole_seconds(ns.saturating_add(further_ns).min(decision.full_ns.max(ns))))
+    }
+
+    /// The seconds in the form of the item.
+    #[inline]
+    fn told_seconds(&self, decision: &Decision) -> Option<u64> {
+        match self.draft {
+            Some(RateLimitDraft::Draft10) if decision.outcome != LimitOutcome::Reject => {
+                Some(decision.reset_ns.div_ceil(1_000_000_000))
+            }
+            _ => self.window_seconds(decision),
+        }
     }
 
     #[inline]
-    fn limit_value(&self, remaining: u64, reset: u64) -> HeaderValue {
-        let ready = match (remaining, reset) {
-            (0, 1..) => usize::try_from(reset - 1).ok().and_then(|index| self.exhausted_values.get(index)),
-            (_, 0) => usize::try_from(remaining).ok().and_then(|index| self.remaining_values.get(index)),
-            _ => None,
-        };
-        ready.cloned().unwrap_or_else(|| render_item(&self.head, remaining, reset))
+    fn limit_value(&self, decision: &Decision) -> HeaderValue {
+        let (remaining, seconds) = (decision.remaining, self.told_seconds(decision));
+        let index = seconds.map_or(Some(0), |seconds| usize::try_from(seconds.saturating_add(1)).ok());
+        let row = usize::try_from(remaining).ok().and_then(|index| self.values.get(index));
+        let kept = row.zip(index.filter(|index| *index < SECONDS_PREPARED));
+        match kept.and_then(|(row, index)| row.get_or_init(Default::default).get(index)) {
+            Some(kept) => kept.get_or_init(|| intern_value(&self.render_value(remaining, seconds))).clone(),
+            None => self.render_value(remaining, seconds),
+        }
     }
-}
 
-fn render_item(head: &[u8], remaining: u64, reset: u64) -> HeaderValue {
-    let mut line: FieldBuffer<ITEM_MAX> = FieldBuffer::default();
-    append_counts(&mut line, head, remaining, reset);
-    // A quoted name and digits are always a valid header value.
-    HeaderValue::from_bytes(line.as_bytes()).unwrap_or(HeaderValue::from_static(""))
-}
+    fn render_value(&self, remaining: u64, seconds: Option<u64>) -> HeaderValue {
+        let mut line: FieldBuffer<ITEM_MAX> = FieldBuffer::default();
+        self.append_counts(&mut line, remaining, seconds);
+        // A quoted name and digits are always a valid header value.
+        HeaderValue::from_bytes(line.as_bytes()).unwrap_or(HeaderValue::from_static(""))
+    }
 
-#[inline]
-fn append_counts<const N: usize>(line: &mut FieldBuffer<N>, head: &[u8], remaining: u64, reset: u64) {
-    line.append_bytes(head);
-    line.append_bytes(itoa::Buffer::new().format(remaining).as_bytes());
-    line.append_bytes(b";t=");
-    line.append_bytes(itoa::Buffer::new().format(reset).as_bytes());
+    #[inline]
+    fn append_counts<const N: usize>(&self, line: &mut FieldBuffer<N>, remaining: u64, seconds: Option<u64>) {
+        line.append_bytes(&self.head);
+        line.append_bytes(itoa::Buffer::new().format(self.told_units(remaining)).as_bytes());
+        if let Some(seconds) = seconds {
+            line.append_bytes(b";t=");
+            line.append_bytes(itoa::Buffer::new().format(seconds.min(INTEGER_MAX)).as_bytes());
+        }
+    }
 }
 
 /// A buffer on the stack for a field value; four of the longest items fit.
@@ -243,54 +289,93 @@ fn join_policies<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderV
     HeaderValue::from_bytes(&policies.join(&b", "[..])).expect("header values joined by commas are one")
 }
 
-/// The items of one limit, one per rate of every tier; none for limits that are not a quota in time.
-fn build_items(config: &Config, id: LimitId, standard: bool, legacy: bool) -> Vec<PolicyItem> {
+/// The items of one limit, one per rate of every tier; that of slots has no rate.
+fn build_items(config: &Config, id: LimitId, style: RateLimitHeaders) -> Vec<PolicyItem> {
     let limit = &config.limits[id];
-    if limit.dry_run {
+    if limit.dry_run || style == RateLimitHeaders::default() {
         return Vec::new();
     }
     let quotas = limit.algorithm_variants().enumerate().flat_map(|(variant, numbers)| {
-        let quotas = numbers.rate_quotas();
+        let quotas: Vec<(Option<Rate>, u64)> = match numbers {
+            Algorithm::Concurrency { max, .. } => vec![(None, (*max).into())],
+            _ => numbers.rate_quotas().into_iter().map(|(rate, quota)| (Some(rate), quota)).collect(),
+        };
         let several = quotas.len() > 1;
         quotas.into_iter().map(move |(rate, quota)| (variant, several, rate, quota))
     });
-    let item = |(rate_index, (variant, several, rate, quota)): (usize, (usize, bool, Rate, u64))| {
-        let mut name = limit.name.clone();
-        if several {
-            name = format!("{name};{}", rate_text(limit, &rate));
-        }
+    let item = |(rate_index, (variant, several, rate, quota)): (usize, (usize, bool, Option<Rate>, u64))| {
+        let name = match rate.filter(|_| several) {
+            Some(rate) => format!("{};{}", limit.name, rate_text(limit, &rate)),
+            None => limit.name.clone(),
+        };
         let mut head = quote_name(&name);
+        // An inline limit is named after its path, which may be too long for a field.
+        let draft = style.draft.filter(|_| head.len() <= HEAD_MAX - 3);
+        let draft = draft.filter(|draft| rate.is_some() || *draft == RateLimitDraft::Draft11);
+        let told_per_unit = if limit.counts_kib() { 1024 } else { 1 };
+        let told_quota = quota.saturating_mul(told_per_unit).min(INTEGER_MAX);
         let mut policy = head.clone();
-        policy.extend_from_slice(format!(";q={quota};w={}", quota_window(&rate, quota).as_secs()).as_bytes());
+        policy.extend_from_slice(format!(";q={told_quota}").as_bytes());
+        if draft == Some(RateLimitDraft::Draft11) {
+            policy.extend_from_slice(unit_parameter(limit).as_bytes());
+        }
+        if let Some(rate) = &rate {
+            policy.extend_from_slice(format!(";w={}", quota_window(rate, quota)).as_bytes());
+        }
         head.extend_from_slice(b";r=");
         // Cannot fail: `escape_structured_string` writes printable ASCII only, and the rest is digits.
         let policy = HeaderValue::from_bytes(&policy).expect("a structured field is visible ASCII");
         let granted = limit.variant_grant(variant).is_some();
-        // Interned texts stay for ever, and operators may grant any number of numbers.
-        let policy = if granted { policy } else { intern_value(&policy) };
-        let (remaining_max, exhausted_max) =
-            if granted { (0, 0) } else { (REMAINING_PREPARED, EXHAUSTED_PREPARED) };
-        // An inline limit is named after its path, which may be too long for a field.
-        let standard = standard && head.len() <= HEAD_MAX;
-        let prepared = |remaining, reset| intern_value(&render_item(&head, remaining, reset));
         PolicyItem {
             limit: id,
             rate: rate_index,
             is_tier_only: variant > 0,
-            policy,
-            remaining_values: (0..remaining_max).map(|remaining| prepared(remaining, 0)).collect(),
-            exhausted_values: (1..=exhausted_max).map(|reset| prepared(0, reset)).collect(),
+            // Interned texts stay for ever, and operators may grant any number of numbers.
+            policy: if granted { policy } else { intern_value(&policy) },
+            values: (0..if granted { 0 } else { REMAINING_PREPARED }).map(|_| OnceLock::new()).collect(),
             head: head.into(),
-            quota,
-            standard,
-            legacy,
+            quota: told_quota,
+            told_per_unit,
+            further_ns: rate.map_or(0, |rate| further_ns(limit, &rate)),
+            is_slots: rate.is_none(),
+            draft,
+            legacy: style.legacy && rate.is_some(),
         }
     };
     quotas.enumerate().map(item).collect()
 }
 
+/// The unit of a quota, unless it is requests. Only three units are registered; others have a parameter of our own.
+fn unit_parameter(limit: &LimitConfig) -> &'static str {
+    if matches!(limit.algorithm, Algorithm::Concurrency { .. }) {
+        return ";qu=\"concurrent-requests\"";
+    }
+    let (units, _) = ChargeConfig::counted_units(limit.charge.as_ref());
+    match units {
+        [ChargedUnits::Bytes] => ";qu=\"content-bytes\"",
+        [ChargedUnits::Llm(_)] => ";sluicegate-unit=\"tokens\"",
+        [ChargedUnits::Request] if limit.cost == Cost::Units(1) => "",
+        _ => ";sluicegate-unit=\"units\"",
+    }
+}
+
+/// The time from one unit to as many as each request costs, where one time holds for all units; else no bound.
+fn further_ns(limit: &LimitConfig, rate: &Rate) -> u64 {
+    let is_even = matches!(limit.algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
+    match limit.cost {
+        Cost::Units(cost @ 2..) if is_even && limit.warm_up.is_none() => span_ns(rate, cost - 1),
+        Cost::Units(2..) => u64::MAX,
+        _ => 0,
+    }
+}
+
+/// The time in which the rate lets `units` pass.
+fn span_ns(rate: &Rate, units: u64) -> u64 {
+    let ns = u128::from(units).saturating_mul(rate.period.as_nanos()).div_ceil(u128::from(rate.units.get()));
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
 /// Whole seconds, rounded up, in which the rate lets `quota` units pass.
-fn quota_window(rate: &Rate, quota: u64) -> Duration {
-    let ns = u128::from(quota).saturating_mul(rate.period.as_nanos()).div_ceil(u128::from(rate.units.get()));
-    Duration::from_secs(u64::try_from(ns.div_ceil(1_000_000_000)).unwrap_or(u64::MAX))
+fn quota_window(rate: &Rate, quota: u64) -> u64 {
+    whole_seconds(span_ns(rate, quota))
 }

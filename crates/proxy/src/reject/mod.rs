@@ -166,10 +166,6 @@ impl Rejecter {
         let layered =
             |limit: LimitId| config.on_reject.merge_patch(&config.limits[limit].on_reject).merge_patch(patch);
         let limits = chain.iter().flat_map(|&limit| prepare_limit(config, limit, &layered(limit))).collect();
-        let style = |limit: LimitId| {
-            let headers = layered(limit).ratelimit_headers;
-            (headers.standard, headers.legacy)
-        };
         let fault_responses = fault_responses.unwrap_or_else(|| {
             let on_reject = config.on_reject.merge_patch(patch);
             Arc::new(FaultResponses::new(&on_reject, config.bans.as_ref()))
@@ -178,7 +174,7 @@ impl Rejecter {
             limits,
             uses_target: fault_responses.faults.iter().any(PreparedResponse::uses_target),
             fault_responses,
-            rate_limit_fields: RateLimitFields::new(config, &chain, style),
+            rate_limit_fields: RateLimitFields::new(config, &chain, |limit| layered(limit).ratelimit_headers),
             dry_runs: DryRuns::new(config, &chain),
             pauses: PauseResponses::new(config, patch),
         }
@@ -259,7 +255,7 @@ impl Rejecter {
         }
         let retry = response.retry_times(request_id, limit_rejection.retry_after_ns);
         let seconds = retry.seconds?;
-        if decision.remaining > 0 || limit_fields::reset_seconds(decision) != seconds {
+        if decision.remaining > 0 || limit_fields::rejected_seconds(decision) != Some(seconds) {
             return None;
         }
         let kept = responses.usual_heads.get(usize::try_from(seconds).ok()?.checked_sub(1)?)?;

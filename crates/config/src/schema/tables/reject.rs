@@ -39,11 +39,14 @@ section! {
     ])), "body", "problem", "envelope";
     /// Additional response headers. Values may have variables.
     HEADERS: Special = Special(headers), "headers", "{}", "{ Cache-Control: no-store }";
-    /// The fields that tell a client its limits: RateLimit and RateLimit-Policy (standard), X-RateLimit-* (legacy).
+    /// The fields that tell a client its limits: RateLimit and RateLimit-Policy as in a version of the draft
+    /// (`standard` is draft-11), and the three X-RateLimit-* of draft-03 (`legacy`).
     RATELIMIT_HEADERS: Special = Special(|| Shape::Either(vec![
         Shape::Words(vec!["none"]),
-        Shape::OneOrMore(Box::new(Shape::Words(vec!["standard", "legacy"]))),
-    ])), "ratelimit_headers", "standard", "[standard, legacy]";
+        Shape::OneOrMore(Box::new(Shape::Words(vec![
+            "draft-11", "draft-10", "draft-03", "standard", "legacy",
+        ]))),
+    ])), "ratelimit_headers", "draft-11", "[draft-11, draft-03]";
     /// Spreads Retry-After, so that clients do not return all at once.
     RETRY_JITTER: Text<u8> = WHOLE_PERCENTAGE, "retry_jitter", "0%", "20%";
     /// An upstream, or a response, that answers instead of the rejection.

@@ -190,9 +190,8 @@ fn write_refusal(state: &RequestState, status: StatusCode, headers: &mut HeaderM
     }
     if let Some(decision) = check::find_rejecting(state) {
         headers.insert(LIMIT_REMAINING, HeaderValue::from(decision.remaining));
-        let reset_ns = decision.shown_reset_ns();
-        if reset_ns < u64::MAX {
-            headers.insert(LIMIT_RESET, HeaderValue::from(reset_ns.div_ceil(NS_PER_SECOND)));
+        if let Some(ns) = decision.window_ns() {
+            headers.insert(LIMIT_RESET, HeaderValue::from(ns.div_ceil(NS_PER_SECOND).max(1)));
         }
     }
 }

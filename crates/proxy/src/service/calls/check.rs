@@ -166,7 +166,8 @@ fn answer_admitted(
 /// The enforced rate with the fewest units left.
 fn find_tightest(state: &RequestState) -> Option<(Arc<str>, Decision)> {
     let limits = state.worker.gateway.chain_for(state.route).chain.limits();
-    let enforced = state.judgement.decisions.iter().filter(|judged| !judged.dry_run);
+    let is_rate = |judged: &&RateDecision| !limits[usize::from(judged.limit_index)].is_concurrency();
+    let enforced = state.judgement.decisions.iter().filter(|judged| !judged.dry_run).filter(is_rate);
     let tightest = enforced.min_by_key(|judged| judged.decision.remaining)?;
     Some((limits[usize::from(tightest.limit_index)].name.clone(), tightest.decision))
 }
@@ -209,7 +210,7 @@ fn answer_judged(
     decision: Option<Decision>,
     answer: CheckAnswer<'_>,
 ) -> Response<ResponseBody> {
-    let reset_ns = decision.map(|decision| decision.shown_reset_ns()).filter(|ns| *ns < u64::MAX);
+    let reset_ns = decision.and_then(|decision| decision.window_ns());
     let answer = CheckAnswer {
         verdict: state.outcome.verdict.as_str(),
         limit,

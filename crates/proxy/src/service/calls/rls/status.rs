@@ -56,7 +56,11 @@ impl RateLimitResponse {
             let own = |judged: &&RateDecision| {
                 descriptor.places.clone().any(|place| stands_for(place) == usize::from(judged.limit_index))
             };
-            let shown = find_shown(decisions.iter().filter(own));
+            // Free slots are told in the fields alone: the status is that of a rate.
+            let is_told = |judged: &&RateDecision| {
+                judged.dry_run || rejects(judged) || !limits[usize::from(judged.limit_index)].is_concurrency()
+            };
+            let shown = find_shown(decisions.iter().filter(own).filter(is_told));
             let is_own = |limit: LimitId| descriptor.places.clone().any(|place| limits[place].id == limit);
             let is_over = refused.is_some() && shown.is_some_and(rejects)
                 || is_numberless && refused_by.is_none_or(is_own);
