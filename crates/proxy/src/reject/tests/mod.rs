@@ -7,12 +7,14 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde_json::Value;
 
 use super::*;
+use sluicegate_base::clock::Now;
 use sluicegate_config as config;
 use sluicegate_model::{self as model, LimitId, LocationId};
 
 mod degrade;
 mod dry_run;
 mod fields;
+mod fields_oracle;
 mod missing_key;
 mod usual;
 
@@ -292,6 +294,7 @@ fn hostile<'a>() -> RejectContext<'a> {
         scheme: "https",
         location: "~ \"",
         upstream: "http://<app>",
+        key_columns: &[],
     }
 }
 
