@@ -41,6 +41,7 @@ fn a_shared_slot_is_freed_when_its_client_leaves() {
     assert_eq!(rejected.header("retry-after").as_deref(), Some("1"));
     assert_eq!(rejected.json()["limit"], "one");
     assert!(rejected.json().get("retry_after_ms").is_none(), "{}", rejected.text());
+    assert_eq!(rejected.header("ratelimit").as_deref(), Some("\"one\";r=0"));
     gateway.get("/b").expect(503);
     gateway.get("/c").expect(200);
     let noise = Noise::listen();
@@ -180,7 +181,9 @@ fn upstream_connections_are_capped() {
         for upstream in &upstreams {
             upstream.wait_for(cap);
         }
-        clients[served].ask(&get("/")).expect(503);
+        let rejected = clients[served].ask(&get("/")).expect(503);
+        let kind = rejected.json()["type"].as_str().expect("a type").to_owned();
+        assert!(kind.ends_with("#temporary-reduced-capacity"), "{kind}");
         gate.open();
         for client in &mut clients[..served] {
             client.response().expect(200);

@@ -273,6 +273,14 @@ impl Fault {
         )
     }
 
+    /// True if the gateway or an upstream has no room for the request now, whatever the client has used.
+    pub(super) fn is_reduced_capacity(self) -> bool {
+        matches!(
+            self,
+            Fault::NoServer | Fault::ServerQueueTimeout | Fault::TooManyWaiting | Fault::TooManyInFlight
+        )
+    }
+
     /// True if the client caused it; the others are failures of the gateway, its store or an upstream, overload, and
     /// bad calls of the rate-limit service, which are not the client's.
     pub fn is_by_client(self) -> bool {

@@ -12,7 +12,8 @@ use parking_lot::RwLock;
 
 use super::cause::{Fault, LimitCause, PauseRejection};
 use super::prepared_response::{
-    PreparedResponse, QUOTA_EXCEEDED, ResponseContent, RetryHint, SectionStyle, intern_value, rate_text,
+    ABNORMAL_USAGE, PreparedResponse, QUOTA_EXCEEDED, REDUCED_CAPACITY, ResponseContent, RetryHint,
+    SectionStyle, intern_value, rate_text,
 };
 use super::{DegradedTo, RejectContext, quote_name};
 use sluicegate_config::describe;
@@ -82,7 +83,8 @@ impl FaultResponses {
 
 fn prepare_banned(on_reject: &OnReject, style: &SectionStyle<'_>, detail: &str) -> PreparedResponse {
     let status = on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    PreparedResponse::new(style, &ResponseContent::new(status, detail.to_owned(), RetryHint::Exact, "8"))
+    let content = ResponseContent::new(status, detail.to_owned(), RetryHint::Exact, "8");
+    PreparedResponse::new(style, &ResponseContent { kind: ABNORMAL_USAGE, ..content })
 }
 
 fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[PreparedResponse]> {
@@ -101,7 +103,8 @@ fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[Prepar
             }
             _ => None,
         };
-        PreparedResponse::new(style, &ResponseContent { challenge, ..content })
+        let kind = if fault.is_reduced_capacity() { REDUCED_CAPACITY } else { content.kind };
+        PreparedResponse::new(style, &ResponseContent { kind, challenge, ..content })
     };
     Fault::ALL.iter().map(response).collect()
 }
@@ -109,8 +112,13 @@ fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[Prepar
 /// The responses of a limit, one set per rate.
 pub(super) fn prepare_limit(config: &Config, id: LimitId, on_reject: &OnReject) -> Vec<LimitResponses> {
     let limit = &config.limits[id];
-    let rates: Vec<String> =
-        limit.algorithm_variants().flat_map(|numbers| rate_texts(limit, numbers)).collect();
+    let with_kind = |numbers: &Algorithm| {
+        // A number that follows the latency of the upstream is no quota.
+        let is_adaptive = matches!(numbers, Algorithm::Concurrency { min: Some(_), .. });
+        let kind = if is_adaptive { REDUCED_CAPACITY } else { QUOTA_EXCEEDED };
+        rate_texts(limit, numbers).into_iter().map(move |rate| (rate, kind)).collect::<Vec<_>>()
+    };
+    let rates: Vec<(String, &str)> = limit.algorithm_variants().flat_map(with_kind).collect();
     let concurrency = matches!(limit.algorithm, Algorithm::Concurrency { .. });
     let (default_status, default_grpc_status) = match concurrency {
         true => (StatusCode::SERVICE_UNAVAILABLE, "14"),
@@ -126,16 +134,13 @@ pub(super) fn prepare_limit(config: &Config, id: LimitId, on_reject: &OnReject) 
     // Cannot fail: a structured string is visible ASCII.
     let degraded_value = HeaderValue::from_bytes(&quoted).expect("a structured string is visible ASCII");
     let degraded_value = intern_value(&degraded_value);
-    let responses = |(rate_index, rate): (usize, &String)| {
+    let responses = |(rate_index, (rate, kind)): (usize, &(String, &'static str))| {
         let detail = describe::describe_rejection(limit, rate_index);
         let prepare = |status, grpc_status, retry_hint, detail: String, message: &str| {
             let content = ResponseContent::new(status, detail, retry_hint, grpc_status);
             let limit = Some((limit.name.clone(), rate.clone()));
             let message = retry_hint.complete_message(message.to_owned());
-            PreparedResponse::new(
-                &style,
-                &ResponseContent { kind: QUOTA_EXCEEDED, message, limit, ..content },
-            )
+            PreparedResponse::new(&style, &ResponseContent { kind, message, limit, ..content })
         };
         let retry_hint = if concurrency { RetryHint::Soon } else { RetryHint::Exact };
         let message = if concurrency { "Too many requests in flight" } else { "Too many requests" };
@@ -257,6 +262,7 @@ impl PauseResponses {
         let status = self.on_reject.status.unwrap_or(pause.status);
         let grpc_status = if pause.status == StatusCode::TOO_MANY_REQUESTS { "8" } else { "14" };
         let content = ResponseContent::new(status, detail, RetryHint::Exact, grpc_status);
+        let content = ResponseContent { kind: REDUCED_CAPACITY, ..content };
         PreparedResponse::new(&SectionStyle::new(&self.on_reject), &content)
     }
 }

@@ -72,8 +72,12 @@ pub(super) struct PreparedResponse {
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// The problem types.
+/// The problem types of draft-ietf-httpapi-ratelimit-headers.
 pub(super) const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+pub(super) const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+pub(super) const ABNORMAL_USAGE: &str =
+    "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
 const NO_KIND: &str = "about:blank";
 
 // === impl SectionStyle ===
@@ -154,7 +158,7 @@ impl ResponseContent {
             out.push_slot(TemplateVar::RetryAfterMs);
             out.push_verbatim(",");
         }
-        if let Some((limit, _)) = self.limit.as_ref().filter(|_| kind == QUOTA_EXCEEDED) {
+        if let Some((limit, _)) = self.limit.as_ref().filter(|_| kind != NO_KIND) {
             out.push_verbatim("\"violated-policies\":[\"");
             out.push_escaped(limit);
             out.push_verbatim("\"],");

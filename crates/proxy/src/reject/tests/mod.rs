@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use http::HeaderValue;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, StatusCode};
 use serde_json::Value;
 
 use super::*;
@@ -82,7 +82,8 @@ fn a_ban_response_contains_its_remaining_time() {
     let response = render_http(&with_on_reject("{}"), &banned(false));
     assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (429, "60"));
     let expected = concat!(
-        r#"{"type":"about:blank","title":"Too Many Requests","status":429,"#,
+        r#"{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","#,
+        r#""title":"Too Many Requests","status":429,"#,
         r#""detail":"banned for repeated rejections","retry_after_ms":59001,"request_id":"01JD3Z0V7Q"}"#
     );
     assert_eq!(text(&response), expected);
@@ -110,6 +111,48 @@ fn a_rejection_is_a_problem_body_with_its_limit() {
         r#""retry_after_ms":100,"violated-policies":["per-ip"],"request_id":"01JD3Z0V7Q"}"#
     );
     assert_eq!(text(&response), expected);
+}
+
+#[test]
+fn each_cause_has_its_problem_type() {
+    let (_, rejecters) = rejecters(
+        "upstreams: { app: { servers: [127.0.0.1:1], obey: {} } }\n\
+         limits:\n  rate: { rate: 10/s }\n  slots: { algorithm: concurrency, max_concurrent: 3 }\n  \
+           adapts: { algorithm: concurrency, max_concurrent: auto }\n\
+         locations:\n  - { path: /, upstream: app, limits: [rate, slots, adapts] }\n",
+    );
+    let pause = PauseRejection {
+        upstream: UpstreamId(0),
+        status: StatusCode::TOO_MANY_REQUESTS,
+        until: Now(1),
+        retry_after_ns: 1,
+    };
+    let (quota, capacity) = ("quota-exceeded", "temporary-reduced-capacity");
+    for (rejection, kind, policy) in [
+        (limit_rejection(0, LimitCause::Rate, Some(1)), quota, "rate"),
+        (limit_rejection(0, LimitCause::TooCostly, None), quota, "rate"),
+        (limit_rejection(1, LimitCause::Concurrency, None), quota, "slots"),
+        (limit_rejection(2, LimitCause::Concurrency, None), capacity, "adapts"),
+        (Rejection::Paused(pause), capacity, ""),
+        (Fault::NoServer.into(), capacity, ""),
+        (Fault::ServerQueueTimeout.into(), capacity, ""),
+        (Fault::TooManyWaiting.into(), capacity, ""),
+        (Fault::TooManyInFlight.into(), capacity, ""),
+        (banned(false), "abnormal-usage-detected", ""),
+        (banned(true), "abnormal-usage-detected", ""),
+        (Fault::ServersDown.into(), "", ""),
+        (Fault::NoLocation.into(), "", ""),
+        (limit_rejection(0, LimitCause::MissingKey, None), "", ""),
+    ] {
+        let body: Value = serde_json::from_slice(render_http(&rejecters, &rejection).body()).unwrap();
+        let expected = match kind {
+            "" => "about:blank".to_owned(),
+            kind => format!("https://iana.org/assignments/http-problem-types#{kind}"),
+        };
+        assert_eq!(body["type"], expected, "{rejection:?}");
+        let violated = body.get("violated-policies").map(|names| names[0].as_str().unwrap().to_owned());
+        assert_eq!(violated.unwrap_or_default(), policy, "{rejection:?}");
+    }
 }
 
 #[test]
