@@ -134,6 +134,7 @@ impl Facts {
             host: &host,
             method: &Method::GET,
             headers: &headers,
+            trusted_peer: client.trusted_peer,
             token: None,
             body: None,
         };

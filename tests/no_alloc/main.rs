@@ -277,6 +277,7 @@ access_log: { output: none }
             host: "a.test",
             method: &Method::GET,
             headers: &headers,
+            trusted_peer: false,
             token: None,
             body: None,
         };

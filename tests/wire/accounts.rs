@@ -258,3 +258,25 @@ fn the_keys_are_read_again() {
     let rejected = gateway.ask(&rsa).expect(403);
     assert!(rejected.text().contains("the request has no account"), "{}", rejected.text());
 }
+
+/// A limit by urgency believes trusted proxies alone; the upstream gets the field as it is.
+#[test]
+fn only_trusted_proxies_tell_a_priority() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "server: {{ trusted_proxies: [127.0.0.2] }}\nlimits:\n  x: {{ key: priority, rate: 1/h }}\n\
+         locations:\n  - {{ path: /, upstream: \"{}\", limits: x }}\n",
+        upstream.url()
+    ));
+    let ask = |from: &str, priority: &str| {
+        let request = get("/").header("Priority", priority).header("Connection", "priority");
+        Client::connect_from(from, gateway.addr()).ask(&request).status
+    };
+    assert_eq!([ask("127.0.0.2", "u=1, i"), ask("127.0.0.2", "u=1")], [200, 429]);
+    assert_eq!(ask("127.0.0.2", "u=7"), 200);
+    // Urgency 3: strangers, garbage, and who says so.
+    assert_eq!([ask("127.0.0.1", "u=0"), ask("127.0.0.1", "u=2")], [200, 429]);
+    assert_eq!([ask("127.0.0.2", "u=nine"), ask("127.0.0.2", "u=3")], [429, 429]);
+    let seen: Vec<_> = upstream.requests().iter().map(|seen| seen.headers.get("priority")).collect();
+    assert_eq!(seen, ["u=1, i", "u=7", "u=0"].map(|text| Some(text.to_owned())));
+}

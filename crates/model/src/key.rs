@@ -21,6 +21,8 @@ pub enum KeyPart {
     Host,
     /// The request method.
     Method,
+    /// The urgency that a trusted proxy tells in `Priority`.
+    Priority,
     /// All requests together.
     Global,
     /// A value of the request.
@@ -38,6 +40,7 @@ impl KeyPart {
             KeyPart::Location => ("location", ""),
             KeyPart::Host => ("host", ""),
             KeyPart::Method => ("method", ""),
+            KeyPart::Priority => ("priority", ""),
             KeyPart::Global => ("global", ""),
             KeyPart::Source(ValueSource::Header(name)) => ("header:", name.as_str()),
             KeyPart::Source(ValueSource::Cookie(name)) => ("cookie:", name),

@@ -176,6 +176,7 @@ fn describe_value(
         KeyPart::Method => Some(input.method.to_string()),
         KeyPart::Global => Some(String::new()),
         KeyPart::Tier => Some(input.tier.to_owned()),
+        KeyPart::Priority => Some(input.urgency().to_string()),
         KeyPart::Source(source) => describe_source(source, input),
     }
 }

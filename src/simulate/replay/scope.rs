@@ -104,6 +104,7 @@ impl<'f> KnownFacts<'f> {
             KeyPart::Host => self.fields.host,
             KeyPart::Method => self.fields.method,
             KeyPart::Uri | KeyPart::Location | KeyPart::Global => true,
+            KeyPart::Priority => false,
             KeyPart::Source(source) => self.has_source(source),
         }
     }

@@ -205,6 +205,7 @@ impl Bans {
             host: "",
             method: &Method::GET,
             headers: &HeaderMap::new(),
+            trusted_peer: false,
             token: None,
             body: None,
         };

@@ -191,6 +191,7 @@ fn the_target_of_a_strike_does_not_depend_on_when_it_is_computed() {
                 host: "a.test",
                 method: &Method::POST,
                 headers: &headers,
+                trusted_peer: false,
                 token: None,
                 body: None,
             };

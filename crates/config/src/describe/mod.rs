@@ -160,6 +160,7 @@ fn describe_part(part: &KeyPart) -> Option<String> {
         KeyPart::Location => "location".to_owned(),
         KeyPart::Host => "host".to_owned(),
         KeyPart::Method => "method".to_owned(),
+        KeyPart::Priority => "priority".to_owned(),
         KeyPart::Global => return None,
         KeyPart::Source(ValueSource::Header(name)) => format!("header {name}"),
         KeyPart::Source(ValueSource::Cookie(name)) => format!("cookie {name}"),

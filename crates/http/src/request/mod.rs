@@ -15,5 +15,6 @@ pub mod descriptor;
 pub mod headers;
 pub mod key;
 pub mod location;
+pub mod priority;
 pub mod request_id;
 pub mod source;

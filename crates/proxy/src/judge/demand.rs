@@ -77,6 +77,7 @@ impl<'a> Caller<'a> {
             host: &facts.host,
             method: head.method,
             headers: head.headers,
+            trusted_peer: head.client.trusted_peer,
             token: facts.token,
             body: facts.body_values(),
         };

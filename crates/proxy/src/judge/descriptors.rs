@@ -176,6 +176,7 @@ fn find_caller<'a>(
         host: &facts.host,
         method: &facts.method,
         headers: &facts.headers,
+        trusted_peer: identity.client.trusted_peer,
         token: None,
         body: None,
     };

@@ -138,8 +138,8 @@ section! {
 
 /// A part of a key.
 pub const KEY_PART: Text<KeyPart> = Text::new(
-    "ip, account, tier, uri, location, host, method, global, header:NAME, cookie:NAME, query:NAME, jwt:CLAIM or \
-     json:/POINTER",
+    "ip, account, tier, uri, location, host, method, priority, global, header:NAME, cookie:NAME, query:NAME, \
+     jwt:CLAIM or json:/POINTER",
     parse_key_part,
 );
 
@@ -190,6 +190,7 @@ fn parse_key_part(text: &str) -> Parsed<KeyPart> {
         ("location", KeyPart::Location),
         ("host", KeyPart::Host),
         ("method", KeyPart::Method),
+        ("priority", KeyPart::Priority),
         ("global", KeyPart::Global),
     ];
     parse_word_or(&parts, text, || {

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, Method};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
+use crate::request::priority;
 use crate::request::source::{BodyValues, SourceInput, SourceValue, Token, read_source};
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{EnforcedShare, KeyPart, LimitConfig, MissingKey};
@@ -83,6 +84,8 @@ pub struct KeyInput<'a> {
     pub method: &'a Method,
     /// The fields of its head, which parts of keys name.
     pub headers: &'a HeaderMap,
+    /// The fields come from a trusted proxy.
+    pub trusted_peer: bool,
     /// The source of its claims, if tokens are verified.
     pub token: Option<&'a Token<'a>>,
     /// The values found in the body; `None` = there is none, or nothing reads it.
@@ -119,11 +122,17 @@ enum KeyPartTag {
     FallbackIp,
     FallbackShared,
     Tier,
+    Priority,
 }
 
 // === impl KeyInput ===
 
 impl<'a> KeyInput<'a> {
+    /// The urgency of the request; strangers have none of their own.
+    pub fn urgency(&self) -> u8 {
+        if self.trusted_peer { priority::urgency(self.headers) } else { priority::DEFAULT }
+    }
+
     /// The parts of the request that have values.
     #[inline]
     pub fn sources(&self) -> SourceInput<'a> {
@@ -315,6 +324,9 @@ impl<H: KeySink> KeyText<H> {
             },
             KeyPart::Host => return Ok(self.write_unless_empty(KeyPartTag::Host, subject.host.as_bytes())),
             KeyPart::Method => self.0.write_value(KeyPartTag::Method, subject.method.as_str().as_bytes()),
+            KeyPart::Priority => {
+                self.0.write_value(KeyPartTag::Priority, &[b'0'.saturating_add(subject.urgency())]);
+            }
             KeyPart::Global => self.write_tag(KeyPartTag::Global),
             KeyPart::Source(source) => match read_source(source, &subject.sources()) {
                 SourceValue::One(found) => self.0.write_value(KeyPartTag::Source, &found),

@@ -84,6 +84,7 @@ mod tests {
             host: "a.test",
             method: &Method::GET,
             headers: &headers,
+            trusted_peer: false,
             token: None,
             body: None,
         };

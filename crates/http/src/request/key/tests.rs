@@ -65,6 +65,7 @@ fn outcome_of(
         host: request.host,
         method: &request.method,
         headers: &headers,
+        trusted_peer: false,
         token: None,
         body: None,
     };
@@ -138,6 +139,7 @@ fn the_key_of_a_connection_is_the_key_of_its_requests() {
         host: "",
         method: &method,
         headers: &headers,
+        trusted_peer: false,
         token: None,
         body: None,
     };
@@ -362,4 +364,37 @@ proptest! {
 fn the_debug_text_of_a_key_is_stable() {
     let spec = KeySpec::new(&[KeyPart::Ip], MissingKey::Ip);
     assert_eq!(format!("{spec:?}"), "KeySpec { parts: [Ip], missing: Ip, shape: Ip }");
+}
+
+#[test]
+fn only_trusted_proxies_tell_a_priority() {
+    let mut headers = HeaderMap::new();
+    let urgency = |headers: &HeaderMap, trusted_peer| {
+        let subject = KeyInput {
+            ip: ip("192.0.2.1"),
+            ip_key: None,
+            account: None,
+            tier: "default",
+            path: b"/",
+            query: None,
+            location: None,
+            host: "",
+            method: &Method::GET,
+            headers,
+            trusted_peer,
+            token: None,
+            body: None,
+        };
+        let spec = KeySpec::new(&[KeyPart::Priority], MissingKey::Reject);
+        let KeyOutcome::Key(key) = KeyHasher::from_secret([7; 16]).hash_key(&spec, &subject) else {
+            panic!("a request has always a priority");
+        };
+        (subject.urgency(), key)
+    };
+    let default = urgency(&headers, false);
+    headers.insert("priority", HeaderValue::from_static("u=1, i"));
+    let trusted = urgency(&headers, true);
+    assert_eq!((default.0, trusted.0), (3, 1));
+    assert_ne!(default.1, trusted.1);
+    assert_eq!(urgency(&headers, false), default);
 }

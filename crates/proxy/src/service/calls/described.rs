@@ -215,7 +215,7 @@ impl Facts {
                 let is_name = |known: &str| known == name || is_header && known.eq_ignore_ascii_case(name);
                 let stated = key.iter().find(|(known, _)| known.strip_prefix(kind).is_some_and(is_name));
                 match (part, stated) {
-                    (KeyPart::Global | KeyPart::Tier, _) => {}
+                    (KeyPart::Global | KeyPart::Tier | KeyPart::Priority, _) => {}
                     (_, None) => {
                         let field = format!("key.{kind}{name}");
                         let message =

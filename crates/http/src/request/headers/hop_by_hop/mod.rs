@@ -7,6 +7,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Version};
 
 use super::summary::HeaderSummary;
+use crate::request::priority::PRIORITY;
 use sluicegate_model::{ClientIpConfig, Config, Cost, KeyPart, ValueSource};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -14,10 +15,11 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// Names that a Connection header cannot remove: framing, routing, and the identity of the client.
-const ALWAYS_PROTECTED: [HeaderName; 7] = [
+const ALWAYS_PROTECTED: [HeaderName; 8] = [
     CONTENT_LENGTH,
     HOST,
     FORWARDED,
+    PRIORITY,
     HeaderName::from_static("x-forwarded-for"),
     HeaderName::from_static("x-forwarded-host"),
     HeaderName::from_static("x-forwarded-proto"),

@@ -162,6 +162,7 @@ impl KeyNaming<'_> {
             }
             KeyPart::Global => key.write_tag(KeyPartTag::Global),
             KeyPart::Account => key.0.write_value(KeyPartTag::Account, &bytes),
+            KeyPart::Priority => key.0.write_value(KeyPartTag::Priority, &bytes),
             KeyPart::Tier => key.0.write_value(KeyPartTag::Tier, &bytes),
             KeyPart::Uri => key.0.write_value(KeyPartTag::Uri, &bytes),
             KeyPart::Source(_) => key.0.write_value(KeyPartTag::Source, &bytes),
@@ -260,6 +261,7 @@ fn part_template(part: &KeyPart) -> String {
         KeyPart::Ip => "ADDRESS",
         KeyPart::Account | KeyPart::Location => "NAME",
         KeyPart::Tier => "TIER",
+        KeyPart::Priority => "URGENCY",
         KeyPart::Uri => "PATH",
         KeyPart::Host => "HOST",
         KeyPart::Method => "METHOD",

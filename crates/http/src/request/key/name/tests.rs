@@ -118,6 +118,7 @@ impl NamedRequest {
             host: self.host,
             method: &self.method,
             headers: &headers,
+            trusted_peer: false,
             token: None,
             body: None,
         })
@@ -144,6 +145,7 @@ fn each_part_has_its_name() {
         (KeyPart::Ip, "ip=192.0.2.7"),
         (KeyPart::Account, "account=al%2Cice%0A%3Cb%3E%C3%BF"),
         (KeyPart::Tier, "tier=default"),
+        (KeyPart::Priority, "priority=3"),
         (KeyPart::Uri, "uri=/caf%C3%A9/100%25%2Ca%3Db"),
         (KeyPart::Location, "location=/a/"),
         (KeyPart::Host, "host=a.test"),
