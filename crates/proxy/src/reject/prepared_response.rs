@@ -353,7 +353,7 @@ pub(super) fn rate_text(limit: &LimitConfig, rate: &Rate) -> String {
     }
 }
 
-/// Every interned text. It grows only with distinct configurations, never with requests.
+/// Every interned text. It grows only with distinct configurations, which have a bounded number of texts each.
 static INTERNED: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
 
 /// `value`, interned; a value that is not plain ASCII is only cloned.

@@ -337,7 +337,6 @@ fn hostile<'a>() -> RejectContext<'a> {
         scheme: "https",
         location: "~ \"",
         upstream: "http://<app>",
-        key_columns: &[],
     }
 }
 
