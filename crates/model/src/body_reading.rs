@@ -16,6 +16,8 @@ pub const BODY_PEEK_AUTO: u64 = 64 << 10;
 pub enum BodyUse {
     /// The body is not read before the request is judged.
     Unused,
+    /// A response of the gateway may contain values of the body.
+    Response,
     /// The body is counted in dry runs alone.
     DryRun,
     /// Units are reserved by the body, and corrected by the response.
@@ -106,5 +108,6 @@ impl LocationConfig {
         config.account.body_pointers().next().is_some()
             || self.bandwidth.as_ref().is_some_and(|own| own.body_pointers().next().is_some())
             || chain.any(|&limit| config.limits[limit].body_use() > BodyUse::Unused)
+            || !config.told_values(Some(self)).is_empty()
     }
 }

@@ -48,6 +48,15 @@ pub enum RejectBody {
     Problem,
     /// An envelope in JSON with `resp_code` and `resp_msg`.
     Envelope,
+    /// The error object of the API of OpenAI.
+    OpenAi,
+    /// The error object of the API of Anthropic.
+    Anthropic,
+    /// The error response of JSON-RPC 2.0.
+    JsonRpc {
+        /// The code of rejections; faults have those of JSON-RPC.
+        code: i32,
+    },
     /// No body.
     None,
     /// A text of the file's own.

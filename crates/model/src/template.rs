@@ -4,6 +4,7 @@ use std::fmt;
 
 use http::{HeaderName, HeaderValue};
 
+use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_base::labelled::labelled_enum;
 
 /// Parsed text with `${name}` variables.
@@ -19,6 +20,8 @@ pub enum TemplatePiece {
     Var(TemplateVar),
     /// The value of this column in the line of the request's API key.
     KeyColumn(String),
+    /// The value at this place in the JSON of the request's body.
+    JsonValue(JsonPointer),
 }
 
 labelled_enum! {
@@ -71,6 +74,7 @@ impl fmt::Display for TemplateConfig {
             TemplatePiece::Text(text) => f.write_str(text),
             TemplatePiece::Var(var) => write!(f, "${{{}}}", var.as_str()),
             TemplatePiece::KeyColumn(column) => write!(f, "${{key:{column}}}"),
+            TemplatePiece::JsonValue(pointer) => write!(f, "${{json:{}}}", pointer.as_str()),
         })
     }
 }

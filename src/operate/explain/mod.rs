@@ -20,7 +20,7 @@ use sluicegate_base::wall_clock::WallClock;
 use sluicegate_config::describe::describe_location;
 use sluicegate_http::request::cors;
 use sluicegate_http::request::location::{Arrival, LocationCandidate};
-use sluicegate_http::request::source::{BodyValues, Token, TokenVerifier};
+use sluicegate_http::request::source::{Token, TokenVerifier};
 use sluicegate_model::{AccessLogOutput, Config, LocationConfig};
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::judge::{self, BodyView, JudgeProgress, RequestFacts};
@@ -172,7 +172,7 @@ pub async fn explain_request(
     if let (Ok(JudgeProgress::AwaitsBody(_)), Some(data)) = (&judged, &parsed.data)
         && let Some(plan) = gateway.body_plan_for(facts.route())
     {
-        values = BodyValues::read(plan, data.as_bytes(), true);
+        values = judge::find_values(&parsed.headers, plan, data.as_bytes(), true);
         facts = RequestFacts::new(head, parsed.body_size(), token.as_ref());
         facts.body_view = BodyView::Read(&values);
         judged = judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict);

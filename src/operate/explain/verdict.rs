@@ -73,6 +73,7 @@ fn redirect_context<'c>(facts: &'c RequestFacts<'_>, location: &'c str) -> Rejec
     let request_uri = facts.head.uri.path_and_query().map_or("", PathAndQuery::as_str);
     RejectContext {
         key_columns: &facts.key_columns,
+        body: None,
         request_id: b"REQUEST-ID",
         client_ip: Some(facts.head.client.ip),
         account: text(facts.account.as_deref()),

@@ -51,10 +51,10 @@ fn read_header_text(value: &FieldValue<'_>) -> Option<HeaderText> {
     if !has_variables {
         return value.parse_with(names::parse_header_value).map(HeaderText::Fixed);
     }
-    let template = read_template_of(value, |var| VARIABLES.contains(&var.as_str()))?;
+    let template = read_template_of(value, |var| VARIABLES.contains(&var.as_str()), false)?;
     let fixed_error = template.0.iter().find_map(|piece| match piece {
         TemplatePiece::Text(text) => names::parse_header_value(text).err(),
-        TemplatePiece::Var(_) | TemplatePiece::KeyColumn(_) => None,
+        TemplatePiece::Var(_) | TemplatePiece::KeyColumn(_) | TemplatePiece::JsonValue(_) => None,
     });
     if let Some(error) = fixed_error {
         value.report_at_value(error);
@@ -65,13 +65,19 @@ fn read_header_text(value: &FieldValue<'_>) -> Option<HeaderText> {
 
 /// A scalar with template variables.
 pub(crate) fn read_template(value: &FieldValue<'_>) -> Option<TemplateConfig> {
-    read_template_of(value, |_| true)
+    read_template_of(value, |_| true, false)
 }
 
-/// A scalar with those template variables that `is_allowed` accepts.
-pub(crate) fn read_template_of(
+/// The template of a body, which may contain values of the request's body.
+pub(crate) fn read_body_template(value: &FieldValue<'_>) -> Option<TemplateConfig> {
+    read_template_of(value, |_| true, true)
+}
+
+/// A scalar with those template variables that `is_allowed` accepts, and if it `is_body` with values of the body.
+fn read_template_of(
     value: &FieldValue<'_>,
     is_allowed: impl Fn(TemplateVar) -> bool,
+    is_body: bool,
 ) -> Option<TemplateConfig> {
     let NodeContent::Text(text) = &value.node.content else {
         value.report_shape("text");
@@ -85,6 +91,15 @@ pub(crate) fn read_template_of(
                 let column = name.trim_start_matches("key:").to_owned();
                 value.mention(Mention::KeyColumn(column.clone()));
                 pieces.push(TemplatePiece::KeyColumn(column));
+            }
+            TextPiece::Variable(name) if is_body && name.starts_with("json:") => {
+                match names::parse_pointer(name.trim_start_matches("json:")) {
+                    Ok(pointer) => pieces.push(TemplatePiece::JsonValue(pointer)),
+                    Err(error) => {
+                        value.report_at_value(error);
+                        return None;
+                    }
+                }
             }
             TextPiece::Variable(name) => match TemplateVar::WORDS.iter().find(|(known, _)| known == name) {
                 Some((_, var)) if is_allowed(*var) => pieces.push(TemplatePiece::Var(*var)),

@@ -1,8 +1,8 @@
 //! Reads `on_reject` and canned responses.
 
-use super::headers::{self, read_template};
+use super::headers::{self, read_body_template};
 use super::upstreams::UpstreamReader;
-use crate::schema::tables::reject::{on_reject, response, template};
+use crate::schema::tables::reject::{json_rpc, json_rpc_body, on_reject, response, template};
 use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
@@ -46,9 +46,18 @@ fn read_body(value: &FieldValue<'_>) -> Option<RejectBody> {
         let kinds = [
             ("problem", RejectBody::Problem),
             ("envelope", RejectBody::Envelope),
+            ("openai", RejectBody::OpenAi),
+            ("anthropic", RejectBody::Anthropic),
+            ("json-rpc", RejectBody::JsonRpc { code: json_rpc::CODE.parse_default() }),
             ("none", RejectBody::None),
         ];
         return value.parse_with(parse_word(&kinds));
+    }
+    if value.entries().iter().any(|(key, _)| key.name == json_rpc_body::JSON_RPC.name) {
+        let code = value.open_section(&json_rpc_body::SECTION).read_all(|fields| {
+            fields.read_section(&json_rpc_body::JSON_RPC, |error| error.read(&json_rpc::CODE))
+        });
+        return Some(RejectBody::JsonRpc { code });
     }
     value.open_section(&template::SECTION).read_all(|fields| {
         let (text, content_type) = (fields.find(&template::TEMPLATE), fields.read(&template::CONTENT_TYPE));
@@ -58,7 +67,7 @@ fn read_body(value: &FieldValue<'_>) -> Option<RejectBody> {
                 "write { template: \"try again in ${retry_after} s\", content_type: text/plain }",
             );
         }
-        Some(RejectBody::Template { template: read_template(&text?)?, content_type })
+        Some(RejectBody::Template { template: read_body_template(&text?)?, content_type })
     })
 }
 
@@ -82,7 +91,7 @@ fn read_degrade(value: &FieldValue<'_>, upstreams: &UpstreamReader<'_>) -> Optio
 pub(crate) fn read_canned(value: &FieldValue<'_>) -> Option<CannedResponse> {
     value.open_section(&response::SECTION).read_all(|fields| {
         let body = match fields.find(&response::BODY) {
-            Some(value) => read_template(&value),
+            Some(value) => read_body_template(&value),
             None => Some(TemplateConfig(Vec::new())),
         };
         let (status, content_type) = (fields.read(&response::STATUS), fields.read(&response::CONTENT_TYPE));

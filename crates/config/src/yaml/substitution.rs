@@ -94,7 +94,7 @@ fn substitute_text(text: &mut ScalarText, environment: &Environment<'_>) -> Pars
         };
         rest = behind;
         let is_variable = !inner.is_empty() && inner.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
-        if is_variable || inner.len() > 4 && inner.starts_with("key:") {
+        if is_variable || inner.len() > 4 && inner.starts_with("key:") || inner.starts_with("json:/") {
             pieces.push(TextPiece::Plain(std::mem::take(&mut plain)));
             pieces.push(TextPiece::Variable(inner.to_owned()));
         } else {

@@ -116,7 +116,8 @@ pub(super) fn build_body_plan(config: &Config, location: Option<&LocationConfig>
     let of_bandwidth = || bandwidth.into_iter().flat_map(BandwidthConfig::body_pointers);
     let claims = || limits().filter_map(LimitConfig::body_reserve);
     let must_fit = of_caller().chain(of_bandwidth()).next().is_some();
-    if !must_fit && limits().all(|limit| limit.body_use() == BodyUse::Unused) {
+    let told = config.told_values(location);
+    if !must_fit && told.is_empty() && limits().all(|limit| limit.body_use() == BodyUse::Unused) {
         return None;
     }
     let peek_bytes = location.map_or(BODY_PEEK_AUTO, LocationConfig::body_peek_bytes);
@@ -124,5 +125,7 @@ pub(super) fn build_body_plan(config: &Config, location: Option<&LocationConfig>
     let of_limits = limits().flat_map(LimitConfig::body_pointers);
     let pointers = of_caller().chain(of_limits).chain(of_bandwidth());
     pointers.chain(claims().flat_map(|claim| &claim.from)).for_each(|pointer| plan.add_pointer(pointer));
+    plan.least_use = if told.is_empty() { BodyUse::Unused } else { BodyUse::Response };
+    told.into_iter().for_each(|value| plan.add_told(value));
     Some(Arc::new(plan))
 }

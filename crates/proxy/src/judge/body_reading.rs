@@ -20,7 +20,7 @@ use crate::reject::Fault;
 use sluicegate_admission::chain::{Charge, WaitingRequest};
 use sluicegate_http::net::deadline::GatewayDeadline;
 use sluicegate_http::request::access::AccessDecision;
-use sluicegate_http::request::source::{BodyPlan, BodyValues, ENCODED, NOT_JSON, TOO_LONG};
+use sluicegate_http::request::source::{BodyForm, BodyPlan, BodyValues, ENCODED, NOT_JSON, TOO_LONG};
 use sluicegate_model::BodyUse;
 
 /// The charset of a body; the later, the less is known of its text.
@@ -44,20 +44,25 @@ pub(super) fn awaits_body(
 ) -> Result<Option<BodyUse>, Fault> {
     let is_bypassed = facts.access == Some(AccessDecision::Bypassed);
     let must_fit = if is_bypassed { plan.identifies_caller } else { plan.must_fit };
-    let body_use = if must_fit { BodyUse::Required } else { find_use(gateway, facts, is_bypassed) };
+    let of_limits = if must_fit { BodyUse::Required } else { find_use(gateway, facts, is_bypassed) };
+    let body_use = of_limits.max(plan.least_use);
     if body_use == BodyUse::Unused || facts.body.exact() == Some(0) {
         return Ok(None);
     }
-    let charset = || find_charset(facts.head.headers);
     let known = match facts.body_view {
         BodyView::Absent => return Ok(None),
-        BodyView::Read(values) if values.is_ascii || charset() == Charset::Utf8 => values,
-        BodyView::Read(_) => &NOT_JSON,
-        BodyView::Unread if is_compressed(facts.head.headers) || charset() == Charset::Other => &ENCODED,
+        BodyView::Read(values) => values,
+        BodyView::Unread if !plan.hashes_body && is_encoded(facts.head.headers) => &ENCODED,
         BodyView::Unread if gateway.config.server.max_body.is_some_and(|max| facts.body.lower() > max) => {
             return Err(Fault::BodyTooLarge);
         }
-        BodyView::Unread if facts.body.lower() > plan.peek_bytes => &TOO_LONG,
+        // An `id` may stand in its beginning nevertheless.
+        BodyView::Unread
+            if facts.body.lower() > plan.peek_bytes
+                && (body_use == BodyUse::Required || !plan.tells_id()) =>
+        {
+            &TOO_LONG
+        }
         // A call of gRPC may wait for an answer before it goes on.
         BodyView::Unread if facts.is_grpc() && body_use < BodyUse::Required => &NOT_JSON,
         BodyView::Unread => return Ok(Some(body_use)),
@@ -77,6 +82,11 @@ fn find_use(gateway: &Gateway, facts: &RequestFacts<'_>, is_bypassed: bool) -> B
 fn is_compressed(headers: &HeaderMap) -> bool {
     let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
     encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// True if the bytes of the body are not those of its text.
+fn is_encoded(headers: &HeaderMap) -> bool {
+    is_compressed(headers) || find_charset(headers) == Charset::Other
 }
 
 /// The strictest of the charsets that `Content-Type` names, wherever in it, because servers look there as well.
@@ -104,27 +114,44 @@ fn read_charset(rest: &str) -> Charset {
     }
 }
 
-/// Reads the beginning of the body, and finds the values of the plan in it. The request counts as a waiting one
-/// meanwhile. If the client hangs up, its connection ends this future.
+/// Finds the values of the plan in a body, of which `bytes` are the beginning if it is not `is_whole`.
+pub fn find_values(headers: &HeaderMap, plan: &Arc<BodyPlan>, bytes: &[u8], is_whole: bool) -> BodyValues {
+    let values = BodyValues::read(plan, bytes, is_whole);
+    match values.form {
+        BodyForm::Json | BodyForm::NotJson if plan.hashes_body && is_encoded(headers) => {
+            values.into_form(BodyForm::Encoded)
+        }
+        BodyForm::Json if !values.is_ascii && find_charset(headers) != Charset::Utf8 => {
+            values.into_form(BodyForm::NotJson)
+        }
+        _ => values,
+    }
+}
+
+/// Reads the beginning of the body, and finds the values of the plan in it; those that responses contain are kept in
+/// the state. The request counts as a waiting one meanwhile. If the client hangs up, its connection ends this future.
 ///
 /// # Errors
 /// The client sends no whole body in time, other bodies leave no room for it, or too many requests are waiting; for a
-/// dry run the body then counts as too long.
+/// dry run or a response the body then counts as too long.
 pub(super) async fn read_values(
-    state: &RequestState,
+    state: &mut RequestState,
     inbound: &mut InboundRequest,
     plan: &Arc<BodyPlan>,
     body_use: BodyUse,
 ) -> Result<BodyValues, Fault> {
     let max = state.worker.gateway.config.server.max_body.unwrap_or(u64::MAX);
-    let is_dry_run = body_use == BodyUse::DryRun;
-    match read_in_time(state, inbound, plan.peek_bytes, max, is_dry_run).await {
-        Err(Fault::TooManyWaiting) if is_dry_run => {}
+    let is_optional = body_use <= BodyUse::DryRun;
+    match read_in_time(state, inbound, plan.peek_bytes, max, is_optional).await {
+        Err(Fault::TooManyWaiting) if is_optional => {}
         read => read?,
     }
     let (bytes, is_whole) = inbound.request.body().peeked_bytes().unwrap_or((b"", false));
     // A body that did not come over a connection is at hand, however long it is.
-    Ok(BodyValues::read(plan, bytes, is_whole && bytes.len() as u64 <= plan.peek_bytes))
+    let is_whole = is_whole && bytes.len() as u64 <= plan.peek_bytes;
+    let values = find_values(inbound.request.headers(), plan, bytes, is_whole);
+    state.identity.body_texts = values.told_texts(plan, bytes);
+    Ok(values)
 }
 
 /// Reads the body of a call of the rate-limit service, of at most `max` bytes. The call counts as a waiting request
@@ -143,14 +170,14 @@ pub async fn read_call_body(
 }
 
 /// Reads until the body ends, is longer than `peek_bytes`, or the location's timeout passes, which the sweep of
-/// deadlines tells this task; a dry run also until there is no room. A wait for room takes at most as long as one
-/// for the client.
+/// deadlines tells this task; an optional read also until there is no room. A wait for room takes at most as long as
+/// one for the client.
 async fn read_in_time(
     state: &RequestState,
     inbound: &mut InboundRequest,
     peek_bytes: u64,
     max: u64,
-    is_dry_run: bool,
+    is_optional: bool,
 ) -> Result<(), Fault> {
     let gateway = &state.worker.gateway;
     let held_bytes = || inbound.waiting_bytes();
@@ -163,7 +190,7 @@ async fn read_in_time(
     let client = gateway.keys.hash_ip(gateway.clients.mask_address(state.identity.client.ip));
     let room = gateway.load.body_memory.begin_reading(client, place.weight(), bound);
     let mut room = room.ok_or(Fault::TooManyWaiting)?;
-    room.never_waits = is_dry_run;
+    room.never_waits = is_optional;
     let mut reading = pin!(body.peek_beginning(&state.watch, &room, peek_bytes, max));
     let mut patience: Option<Pin<Box<Sleep>>> = None;
     std::future::poll_fn(|cx| {

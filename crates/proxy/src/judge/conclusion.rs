@@ -164,6 +164,7 @@ pub fn response_context<'c>(state: &'c RequestState, texts: &'c RequestTexts<'_>
         account: state.identity.account.as_deref().unwrap_or_default(),
         tier: state.tier_name(),
         key_columns: &state.identity.key_columns,
+        body: state.identity.body_texts.as_deref(),
         host: &texts.host,
         uri: str::from_utf8(&texts.path).unwrap_or(texts.uri.path()),
         path: &texts.path,

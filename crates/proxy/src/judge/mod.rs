@@ -31,7 +31,7 @@ mod phases;
 mod pushback;
 pub mod request_state;
 
-pub use body_reading::read_call_body;
+pub use body_reading::{find_values, read_call_body};
 pub use call::{CallMode, CallTerms, StatedFacts, judge_named};
 pub use conclusion::translate_rejection;
 pub use demand::{Caller, ChargeFault, Exemption};

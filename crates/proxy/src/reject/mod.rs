@@ -4,6 +4,7 @@
 //! so rendering a response is a few copies.
 
 mod cause;
+mod dialect;
 mod dry_run;
 pub mod header_edits;
 mod limit_fields;
@@ -25,6 +26,8 @@ use limit_fields::RateLimitFields;
 use location_responses::{FaultResponses, LimitResponses, PauseResponses, prepare_limit};
 use prepared_response::PreparedResponse;
 use sluicegate_base::escape;
+use sluicegate_base::json_pointer::JsonPointer;
+use sluicegate_http::request::source::BodyTexts;
 use sluicegate_limit::Decision;
 use sluicegate_model::{Config, LimitId, LocationId, OnRejectPatch, UpstreamId};
 use template::RetryTimes;
@@ -61,6 +64,8 @@ pub struct RejectContext<'a> {
     pub upstream: &'a str,
     /// The further columns of its API key.
     pub key_columns: &'a [(Arc<str>, Box<str>)],
+    /// The values of its body; `None` = it was not read for that.
+    pub body: Option<&'a BodyTexts>,
 }
 
 /// The rejecters of one configuration.
@@ -107,6 +112,16 @@ impl<'a> RejectContext<'a> {
     fn key_column(&self, name: &str) -> &'a str {
         let column = self.key_columns.iter().find(|(known, _)| **known == *name);
         column.map_or("", |(_, value)| value)
+    }
+
+    /// The value at a place of its body; empty without one.
+    fn body_value(&self, pointer: &JsonPointer) -> &'a str {
+        self.body.map_or("", |body| body.value(pointer))
+    }
+
+    /// The `id` of the JSON-RPC message that is its body.
+    fn rpc_id(&self) -> &'a str {
+        self.body.map_or("null", BodyTexts::rpc_id)
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct ResponseContent {
     pub grpc_status: &'static str,
     /// The `WWW-Authenticate` of a 401.
     pub challenge: Option<HeaderValue>,
+    /// The code of a response that is one of JSON-RPC whatever `on_reject` says.
+    pub rpc_code: Option<i32>,
 }
 
 /// The knowledge of when a retry can succeed.
@@ -132,7 +134,8 @@ impl ResponseContent {
         sentence.get_mut(..1).into_iter().for_each(str::make_ascii_uppercase);
         let message = retry_hint.complete_message(sentence);
         let (kind, limit, challenge) = (NO_KIND, None, None);
-        ResponseContent { status, kind, detail, message, limit, retry_hint, grpc_status, challenge }
+        let rpc_code = None;
+        ResponseContent { status, kind, detail, message, limit, retry_hint, grpc_status, challenge, rpc_code }
     }
 
     /// The template values that do not depend on a request, for this status.
@@ -170,11 +173,16 @@ impl ResponseContent {
     }
 
     fn envelope_body(&self) -> CompiledTemplate {
+        self.enclose_message("{\"resp_code\":-1,\"resp_msg\":\"", "\",\"datas\":{}}").finish()
+    }
+
+    /// The message between two texts of JSON.
+    pub(super) fn enclose_message(&self, before: &str, behind: &str) -> TemplateBuilder {
         let mut out = TemplateBuilder::new(Escape::Json);
-        out.push_verbatim("{\"resp_code\":-1,\"resp_msg\":\"");
+        out.push_verbatim(before);
         out.push_parts(&self.message);
-        out.push_verbatim("\",\"datas\":{}}");
-        out.finish()
+        out.push_verbatim(behind);
+        out
     }
 }
 
@@ -197,12 +205,19 @@ impl PreparedResponse {
         };
         let canned = style.canned_response().filter(|_| content.limit.is_some());
         let status = canned.map_or(content.status, |canned| canned.status);
-        let (body, content_type) = match (canned, &style.on_reject.body) {
+        let body = match content.rpc_code {
+            Some(code) => &RejectBody::JsonRpc { code },
+            None => &style.on_reject.body,
+        };
+        let (body, content_type) = match (canned, body) {
             (Some(canned), _) => compile(&canned.body, &canned.content_type, status),
             (None, RejectBody::Problem) => {
                 (content.problem_body(), Some(HeaderValue::from_static("application/problem+json")))
             }
             (None, RejectBody::Envelope) => (content.envelope_body(), Some(json)),
+            (None, RejectBody::OpenAi) => (content.openai_body(), Some(json)),
+            (None, RejectBody::Anthropic) => (content.anthropic_body(), Some(json)),
+            (None, RejectBody::JsonRpc { code }) => (content.rpc_body(*code), Some(json)),
             (None, RejectBody::None) => (CompiledTemplate::default(), None),
             (None, RejectBody::Template { template, content_type }) => {
                 compile(template, content_type, status)

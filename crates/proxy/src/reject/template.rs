@@ -7,6 +7,7 @@ use http::HeaderValue;
 
 use super::RejectContext;
 use sluicegate_base::escape;
+use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_http::request::location;
 use sluicegate_model::{TemplateConfig, TemplatePiece, TemplateVar};
 
@@ -32,6 +33,10 @@ pub(super) enum TemplatePart {
     Slot(TemplateVar),
     /// The value of a further column of the request's API key.
     KeyColumn(Box<str>),
+    /// The value at this place of the request's body.
+    JsonValue(JsonPointer),
+    /// The `id` of the JSON-RPC message that is the request's body, as it was written.
+    RpcId,
 }
 
 /// The escaping of values for the content type they are written into.
@@ -79,7 +84,7 @@ impl CompiledTemplate {
         compiled.begins_with_path = match compiled.parts.first() {
             Some(TemplatePart::Slot(slot)) => *slot != TemplateVar::Scheme,
             Some(TemplatePart::Text(text)) => text == "/",
-            Some(TemplatePart::KeyColumn(_)) | None => false,
+            _ => false,
         };
         compiled
     }
@@ -101,6 +106,9 @@ impl CompiledTemplate {
                 TemplatePiece::Var(var) => builder.push_variable(*var, fixed),
                 TemplatePiece::KeyColumn(column) => {
                     builder.parts.push(TemplatePart::KeyColumn(column.as_str().into()));
+                }
+                TemplatePiece::JsonValue(pointer) => {
+                    builder.parts.push(TemplatePart::JsonValue(pointer.clone()));
                 }
             }
         }
@@ -137,7 +145,7 @@ impl CompiledTemplate {
         };
         self.parts.iter().any(|part| match part {
             TemplatePart::Slot(slot) => !is_of_response(slot),
-            TemplatePart::KeyColumn(_) => true,
+            TemplatePart::KeyColumn(_) | TemplatePart::JsonValue(_) | TemplatePart::RpcId => true,
             TemplatePart::Text(_) => false,
         })
     }
@@ -181,6 +189,8 @@ impl CompiledTemplate {
             TemplatePart::Text(_) => 0,
             TemplatePart::Slot(slot) => text(*slot).len(),
             TemplatePart::KeyColumn(column) => context.key_column(column).len(),
+            TemplatePart::JsonValue(pointer) => context.body_value(pointer).len(),
+            TemplatePart::RpcId => context.rpc_id().len(),
         });
         let mut out = Vec::with_capacity(self.text_bytes + values.sum::<usize>());
         for part in &self.parts {
@@ -207,6 +217,10 @@ impl CompiledTemplate {
                         escape => escape.write_escaped(&mut out, value),
                     }
                 }
+                TemplatePart::JsonValue(pointer) => {
+                    self.escape.write_escaped(&mut out, context.body_value(pointer).as_bytes());
+                }
+                TemplatePart::RpcId => out.extend_from_slice(context.rpc_id().as_bytes()),
             }
         }
         if self.begins_with_path {
@@ -294,6 +308,11 @@ impl TemplateBuilder {
         self.push_verbatim(&String::from_utf8_lossy(&out));
     }
 
+    /// Appends the `id` of the request's message.
+    pub(super) fn push_rpc_id(&mut self) {
+        self.parts.push(TemplatePart::RpcId);
+    }
+
     pub(super) fn push_slot(&mut self, slot: TemplateVar) {
         self.parts.push(TemplatePart::Slot(slot));
     }
@@ -303,7 +322,7 @@ impl TemplateBuilder {
             match part {
                 TemplatePart::Text(text) => self.push_escaped(text),
                 TemplatePart::Slot(slot) => self.push_slot(*slot),
-                TemplatePart::KeyColumn(_) => self.parts.push(part.clone()),
+                part => self.parts.push(part.clone()),
             }
         }
     }
@@ -323,7 +342,7 @@ impl TemplateBuilder {
     pub(super) fn finish(self) -> CompiledTemplate {
         let text_bytes = self.parts.iter().map(|part| match part {
             TemplatePart::Text(text) => text.len(),
-            TemplatePart::Slot(_) | TemplatePart::KeyColumn(_) => 0,
+            _ => 0,
         });
         CompiledTemplate {
             text_bytes: text_bytes.sum(),

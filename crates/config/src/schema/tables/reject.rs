@@ -3,7 +3,7 @@
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::schema::field::{OneOrMore, Shape, section};
-use crate::schema::kinds::{OrWord, Special, Text, WHOLE_PERCENTAGE, text};
+use crate::schema::kinds::{Nested, OrWord, Special, Text, WHOLE_PERCENTAGE, text};
 use sluicegate_model::value::names;
 use sluicegate_model::{Parsed, ValueError, codes};
 
@@ -32,9 +32,11 @@ section! {
     STATUS: OrWord<Text<StatusCode>> =
         OrWord("auto", Text::new("a status from 400", |text| names::parse_status(text, 400))),
         "status", "auto", "503";
-    /// The body: problem details (RFC 9457), an envelope with `resp_code`, none, or a template.
+    /// The body: problem details (RFC 9457), an envelope with `resp_code`, the errors of OpenAI, Anthropic or JSON-RPC,
+    /// none, or a template.
     BODY: Special = Special(|| Shape::Either(vec![
-        Shape::Words(vec!["problem", "envelope", "none"]),
+        Shape::Words(vec!["problem", "envelope", "openai", "anthropic", "json-rpc", "none"]),
+        Shape::Section(&json_rpc_body::SECTION),
         Shape::Section(&template::SECTION),
     ])), "body", "problem", "envelope";
     /// Additional response headers. Values may have variables.
@@ -54,6 +56,21 @@ section! {
         text("the name or the URL of an upstream, or none"),
         Shape::Section(&response::SECTION),
     ])), "degrade", "none", "{ status: 200, body: \"[]\" }";
+}
+
+section! {
+    /// The error of a JSON-RPC response, with the `id` of the request.
+    mod json_rpc_body = "on_reject.body";
+    /// Its numbers.
+    JSON_RPC: Nested = Nested(&json_rpc::SECTION), "json-rpc", "{}", "{ code: -32000 }";
+}
+
+section! {
+    /// The numbers of a JSON-RPC error.
+    mod json_rpc = "on_reject.body.json-rpc";
+    /// The code of rejections by limits, of bans and of overload; faults have those of JSON-RPC.
+    CODE: Text<i32> = Text::new("a number of 32 bits, not 0", parse_rpc_code),
+        "code", "-32023", "-32000";
 }
 
 section! {
@@ -89,4 +106,11 @@ fn parse_content_type(text: &str) -> Parsed<HeaderValue> {
             .with_help("write e.g. text/plain or application/json"));
     }
     Ok(value)
+}
+
+fn parse_rpc_code(text: &str) -> Parsed<i32> {
+    text.parse().ok().filter(|code| *code != 0).ok_or_else(|| {
+        ValueError::new(codes::NUMBER, format!("`{text}` is not the code of an error"))
+            .with_help("write e.g. -32000")
+    })
 }

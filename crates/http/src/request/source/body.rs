@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{SHA256, digest};
+
+use super::body_texts::BodyTexts;
 use sluicegate_base::json::{JsonNumber, JsonPaths, JsonScanner, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
 use sluicegate_base::json_pointer::JsonPointer;
+use sluicegate_model::{BodyUse, ToldValue};
 
 /// The values that are read from the bodies of a location's requests.
 #[derive(Debug)]
@@ -18,6 +22,12 @@ pub struct BodyPlan {
     pub must_fit: bool,
     /// The account or the tier is a value in the body.
     pub identifies_caller: bool,
+    /// A key is the hash of the body.
+    pub hashes_body: bool,
+    /// The purpose of a body of which no limit asks for anything.
+    pub least_use: BodyUse,
+    /// The values that responses contain; each of the JSON is a pointer as well.
+    told: Vec<ToldValue>,
 }
 
 /// The values found in the body of one request.
@@ -30,6 +40,7 @@ pub struct BodyValues {
     /// Elements of the array that the document is; `None`: it is another value.
     elements: Option<u64>,
     bytes: u64,
+    hash: Option<[u8; 32]>,
     /// No byte of the JSON is beyond ASCII.
     pub is_ascii: bool,
     /// The form that the body was found to have.
@@ -99,7 +110,31 @@ impl BodyPlan {
     /// A plan that reads `peek_bytes` of a body; it looks for no value until pointers are added.
     pub fn new(peek_bytes: u64, must_fit: bool, identifies_caller: bool) -> BodyPlan {
         let path_sets = vec![JsonPaths::default()];
-        BodyPlan { peek_bytes, pointers: Vec::new(), path_sets, must_fit, identifies_caller }
+        BodyPlan {
+            peek_bytes,
+            pointers: Vec::new(),
+            path_sets,
+            must_fit,
+            identifies_caller,
+            hashes_body: false,
+            least_use: BodyUse::Unused,
+            told: Vec::new(),
+        }
+    }
+
+    /// Adds a value that responses contain.
+    pub fn add_told(&mut self, value: ToldValue) {
+        if let ToldValue::At(pointer) = &value {
+            self.add_pointer(pointer);
+        }
+        if !self.told.contains(&value) {
+            self.told.push(value);
+        }
+    }
+
+    /// True if responses contain the `id` of a message.
+    pub fn tells_id(&self) -> bool {
+        self.told.contains(&ToldValue::RpcId)
     }
 
     /// Adds a value to find.
@@ -122,7 +157,7 @@ impl BodyPlan {
 impl BodyValues {
     /// A body without values.
     const fn without_values(form: BodyForm, bytes: u64) -> BodyValues {
-        BodyValues { plan: None, values: Vec::new(), elements: None, bytes, is_ascii: true, form }
+        BodyValues { plan: None, values: Vec::new(), elements: None, bytes, hash: None, is_ascii: true, form }
     }
 
     /// Finds the values of `plan` in a body, of which `bytes` are the beginning if it is not `is_whole`.
@@ -134,19 +169,45 @@ impl BodyValues {
         if bytes.is_empty() {
             return BodyValues::without_values(BodyForm::Empty, length);
         }
+        let hash = plan.hashes_body.then(|| hash_body(bytes));
         let mut values = Vec::with_capacity(plan.pointers.len());
         let mut elements = None;
         for (paths, pointers) in plan.path_sets.iter().zip(plan.pointers.chunks(PATHS_MAX).chain([&[][..]])) {
             let (mut scanner, mut found) = (JsonScanner::default(), PointedValues::new(pointers));
             scanner.scan(paths, bytes, &mut found);
             if !scanner.is_whole() {
-                return BodyValues::without_values(BodyForm::NotJson, length);
+                return BodyValues { hash, ..BodyValues::without_values(BodyForm::NotJson, length) };
             }
             elements = scanner.count_elements();
             values.append(&mut found.values);
         }
         let (plan, is_ascii) = (Some(plan.clone()), bytes.is_ascii());
-        BodyValues { plan, values, elements, bytes: length, is_ascii, form: BodyForm::Json }
+        BodyValues { plan, values, elements, bytes: length, hash, is_ascii, form: BodyForm::Json }
+    }
+
+    /// The same body without the values that were found in it, because its text is another one.
+    pub fn into_form(self, form: BodyForm) -> BodyValues {
+        BodyValues { hash: self.hash, ..BodyValues::without_values(form, self.bytes) }
+    }
+
+    /// The SHA-256 of the whole body; `None` of an empty one, of one that is too long, and if no key is made of it.
+    pub fn hash(&self) -> Option<&[u8; 32]> {
+        self.hash.as_ref()
+    }
+
+    /// The values of the plan that responses contain, of a body that begins with `bytes`; `None` = they contain none.
+    pub fn told_texts(&self, plan: &BodyPlan, bytes: &[u8]) -> Option<Box<BodyTexts>> {
+        if plan.told.is_empty() {
+            return None;
+        }
+        let mut texts = BodyTexts::default();
+        for value in &plan.told {
+            match value {
+                ToldValue::RpcId => texts.read_rpc_id(bytes),
+                ToldValue::At(pointer) => texts.add_value(pointer, self.find(pointer).key_text()),
+            }
+        }
+        Some(Box::new(texts))
     }
 
     /// The values of a body that a trusted caller states.
@@ -199,6 +260,12 @@ impl BodyValues {
     pub fn json_bytes(&self) -> Option<u64> {
         (self.form == BodyForm::Json).then_some(self.bytes)
     }
+}
+
+fn hash_body(bytes: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    hash
 }
 
 impl BodyValue {

@@ -9,9 +9,11 @@ use percent_encoding::percent_decode;
 use sluicegate_model::ValueSource;
 
 mod body;
+mod body_texts;
 mod token;
 
 pub use body::{BodyForm, BodyPlan, BodyValue, BodyValues, CostFault, ENCODED, NOT_JSON, TOO_LONG};
+pub use body_texts::BodyTexts;
 pub use token::{Token, TokenFault, TokenVerifier};
 
 /// The value of a [`ValueSource`] in one request.

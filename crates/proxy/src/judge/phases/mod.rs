@@ -370,7 +370,8 @@ impl ReadingBody {
     /// Reads the beginning of the body, and judges the request again.
     pub async fn read_body(self) -> NextPhase {
         let ReadingBody { mut received, plan, body_use } = self;
-        let read = body_reading::read_values(&received.state, &mut received.inbound, &plan, body_use).await;
+        let read =
+            body_reading::read_values(&mut received.state, &mut received.inbound, &plan, body_use).await;
         received.state.judged_at = Now::read_clock();
         match read {
             Ok(values) => received.judge_body(&values),

@@ -32,6 +32,7 @@ use sluicegate_http::request::client::{Client, UNIX_CLIENT};
 use sluicegate_http::request::cors::CorsAnswer;
 use sluicegate_http::request::location;
 use sluicegate_http::request::request_id::RequestId;
+use sluicegate_http::request::source::BodyTexts;
 use sluicegate_http::upstream::Upstream;
 use sluicegate_limit::bandwidth::BandwidthShare;
 use sluicegate_limit::pushback::PauseCheck;
@@ -97,6 +98,8 @@ pub struct RequestIdentity {
     pub has_key: bool,
     /// The further columns of the key that the configuration uses.
     pub key_columns: KeyColumnValues,
+    /// The values of its body that responses contain; `None` = they contain none, or it was not read.
+    pub body_texts: Option<Box<BodyTexts>>,
 }
 
 /// The findings of its limits.
@@ -281,6 +284,7 @@ impl RequestState {
                 tier: None,
                 has_key: false,
                 key_columns: KeyColumnValues::default(),
+                body_texts: None,
             },
             // Written in place: a default value would be copied.
             judgement: RequestJudgement {

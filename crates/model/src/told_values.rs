@@ -1,0 +1,54 @@
+//! The values of a request's body that responses of the gateway contain.
+
+use super::reject::{Degrade, OnReject, RejectBody};
+use super::template::{TemplateConfig, TemplatePiece};
+use super::{ActionConfig, Config, LocationConfig};
+use sluicegate_base::json_pointer::JsonPointer;
+
+/// A value of a request's body that a response of the gateway contains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToldValue {
+    /// The `id` of a JSON-RPC message.
+    RpcId,
+    /// The value at this place.
+    At(JsonPointer),
+}
+
+impl Config {
+    /// The values of bodies in the responses of a location, or in those to requests without one.
+    pub fn told_values(&self, location: Option<&LocationConfig>) -> Vec<ToldValue> {
+        let own = location.map_or(&[][..], |location| &location.limits);
+        let patch = location.map(|location| location.on_reject.clone()).unwrap_or_default();
+        let mut told = Vec::new();
+        self.on_reject.merge_patch(&patch).add_told(&mut told);
+        for &limit in self.server.limits.iter().chain(own) {
+            self.on_reject.merge_patch(&self.limits[limit].on_reject).merge_patch(&patch).add_told(&mut told);
+        }
+        if let Some(ActionConfig::Respond { body, .. }) = location.map(|location| &location.action) {
+            body.add_told(&mut told);
+        }
+        told
+    }
+}
+
+impl OnReject {
+    fn add_told(&self, told: &mut Vec<ToldValue>) {
+        match &self.body {
+            RejectBody::JsonRpc { .. } => told.push(ToldValue::RpcId),
+            RejectBody::Template { template, .. } => template.add_told(told),
+            _ => {}
+        }
+        if let Some(Degrade::Canned(canned)) = &self.degrade {
+            canned.body.add_told(told);
+        }
+    }
+}
+
+impl TemplateConfig {
+    fn add_told(&self, told: &mut Vec<ToldValue>) {
+        told.extend(self.0.iter().filter_map(|piece| match piece {
+            TemplatePiece::JsonValue(pointer) => Some(ToldValue::At(pointer.clone())),
+            _ => None,
+        }));
+    }
+}
