@@ -2,7 +2,7 @@
 
 use super::account::AccountConfig;
 use super::charge::{BodyReserve, Reserve};
-use super::key::{KeyPart, ValueSource};
+use super::key::{KeyPart, ValueSource, mcp_pointers};
 use super::limit::{Cost, LimitConfig};
 use super::location::BandwidthConfig;
 use super::{Config, LocationConfig};
@@ -39,11 +39,12 @@ impl ValueSource {
 }
 
 impl KeyPart {
-    /// The place of the value in the body.
-    pub fn body_pointer(&self) -> Option<&JsonPointer> {
+    /// The places of the values in the body that it is made of.
+    pub fn body_pointers(&self) -> &[JsonPointer] {
         match self {
-            KeyPart::Source(source) => source.body_pointer(),
-            _ => None,
+            KeyPart::Source(source) => source.body_pointer().map_or(&[], std::slice::from_ref),
+            KeyPart::Mcp(_) => mcp_pointers(),
+            _ => &[],
         }
     }
 }
@@ -55,12 +56,31 @@ impl LimitConfig {
             Cost::Json { pointer, .. } => Some(pointer),
             Cost::Units(_) | Cost::Header { .. } | Cost::JsonRpc { .. } => None,
         };
-        self.key.iter().chain(&self.fair_by).filter_map(KeyPart::body_pointer).chain(of_cost)
+        self.key_parts().flat_map(KeyPart::body_pointers).chain(of_cost)
+    }
+
+    fn key_parts(&self) -> impl Iterator<Item = &KeyPart> {
+        self.key.iter().chain(&self.fair_by)
     }
 
     /// True if a key or the cost is read from the body.
     pub fn reads_body(&self) -> bool {
+        self.reads_values() || self.hashes_body()
+    }
+
+    /// True if a key or the cost is a value in the JSON of the body.
+    pub fn reads_values(&self) -> bool {
         matches!(self.cost, Cost::JsonRpc { .. }) || self.body_pointers().next().is_some()
+    }
+
+    /// True if a key is the hash of the body.
+    pub fn hashes_body(&self) -> bool {
+        self.key_parts().any(|part| *part == KeyPart::BodyHash)
+    }
+
+    /// True if a key is a value of an MCP message.
+    pub fn reads_mcp(&self) -> bool {
+        self.key_parts().any(|part| matches!(part, KeyPart::Mcp(_)))
     }
 
     /// The purpose of a request's body for this limit.
@@ -85,7 +105,7 @@ impl LimitConfig {
 impl BandwidthConfig {
     /// The values in the body that its key is made of.
     pub fn body_pointers(&self) -> impl Iterator<Item = &JsonPointer> {
-        self.key.iter().filter_map(KeyPart::body_pointer)
+        self.key.iter().flat_map(KeyPart::body_pointers)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The typed model of keys: the facts of a request that are counted apart.
 
+use std::sync::LazyLock;
+
 use http::HeaderName;
 
 use sluicegate_base::json_pointer::JsonPointer;
@@ -27,6 +29,19 @@ pub enum KeyPart {
     Global,
     /// A value of the request.
     Source(ValueSource),
+    /// A value of the MCP message that the body is.
+    Mcp(McpPart),
+    /// The SHA-256 of the body.
+    BodyHash,
+}
+
+/// A value of an MCP message, which a header may repeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum McpPart {
+    /// The method.
+    Method,
+    /// The name of a tool or a prompt, or the URI of a resource.
+    Name,
 }
 
 impl KeyPart {
@@ -47,6 +62,9 @@ impl KeyPart {
             KeyPart::Source(ValueSource::Query(name)) => ("query:", name),
             KeyPart::Source(ValueSource::Jwt(claim)) => ("jwt:", claim),
             KeyPart::Source(ValueSource::Json(pointer)) => ("json:", pointer.as_str()),
+            KeyPart::Mcp(McpPart::Method) => ("mcp:", "method"),
+            KeyPart::Mcp(McpPart::Name) => ("mcp:", "name"),
+            KeyPart::BodyHash => ("body:", "hash"),
         }
     }
 }
@@ -64,4 +82,15 @@ pub enum ValueSource {
     Jwt(String),
     /// A value in the JSON of its body.
     Json(JsonPointer),
+}
+
+/// The places of the values in an MCP message: of the method, of the name of a tool or a prompt, and of the URI of a
+/// resource.
+pub fn mcp_pointers() -> &'static [JsonPointer; 3] {
+    static POINTERS: LazyLock<[JsonPointer; 3]> = LazyLock::new(|| {
+        // Cannot fail: each text begins with a slash.
+        let pointer = |text| JsonPointer::parse(text).expect("the text is a pointer");
+        ["/method", "/params/name", "/params/uri"].map(pointer)
+    });
+    &POINTERS
 }

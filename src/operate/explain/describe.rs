@@ -177,12 +177,17 @@ fn describe_value(
         KeyPart::Global => Some(String::new()),
         KeyPart::Tier => Some(input.tier.to_owned()),
         KeyPart::Priority => Some(input.urgency().to_string()),
-        KeyPart::Source(source) => describe_source(source, input),
+        KeyPart::Source(source) => describe_value_of(source::read_source(source, &input.sources())),
+        KeyPart::Mcp(part) => describe_value_of(source::read_mcp(*part, input.body)),
+        KeyPart::BodyHash => {
+            let first = input.body?.hash()?.first_chunk().copied().map_or(0, u64::from_be_bytes);
+            Some(format!("#{first:016x}"))
+        }
     }
 }
 
-fn describe_source(source: &model::ValueSource, input: &KeyInput<'_>) -> Option<String> {
-    match source::read_source(source, &input.sources()) {
+fn describe_value_of(value: SourceValue<'_>) -> Option<String> {
+    match value {
         SourceValue::One(value) => Some(escape_bytes(&value)),
         SourceValue::Absent => None,
         SourceValue::Repeated => Some("(given more than once)".to_owned()),

@@ -106,6 +106,7 @@ impl<'f> KnownFacts<'f> {
             KeyPart::Uri | KeyPart::Location | KeyPart::Global => true,
             KeyPart::Priority => false,
             KeyPart::Source(source) => self.has_source(source),
+            KeyPart::Mcp(_) | KeyPart::BodyHash => false,
         }
     }
 

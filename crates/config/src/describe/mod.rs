@@ -13,7 +13,7 @@ use std::time::Duration;
 use charge::{format_amount, format_units};
 
 use sluicegate_model::value::scalars::{split_duration, split_size};
-use sluicegate_model::{Algorithm, KeyPart, LimitConfig, Rate, StatusRanges, ValueSource};
+use sluicegate_model::{Algorithm, KeyPart, LimitConfig, McpPart, Rate, StatusRanges, ValueSource};
 
 pub use access::{describe_access, describe_bans};
 pub(crate) use location::spell_host;
@@ -167,5 +167,8 @@ fn describe_part(part: &KeyPart) -> Option<String> {
         KeyPart::Source(ValueSource::Query(name)) => format!("query parameter {name}"),
         KeyPart::Source(ValueSource::Jwt(name)) => format!("token claim {name}"),
         KeyPart::Source(ValueSource::Json(pointer)) => format!("JSON value {}", pointer.as_str()),
+        KeyPart::Mcp(McpPart::Method) => "MCP method".to_owned(),
+        KeyPart::Mcp(McpPart::Name) => "MCP name".to_owned(),
+        KeyPart::BodyHash => "hash of the body".to_owned(),
     })
 }

@@ -4,7 +4,7 @@ use http::StatusCode;
 
 use crate::schema::field::{Field, OneOrMore, ParseScalar};
 use crate::schema::kinds::Text;
-use crate::schema::tables::limits::{KEY_PART, limit, missing_key};
+use crate::schema::tables::limits::{limit, missing_key};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
@@ -14,20 +14,20 @@ use sluicegate_model::{KeyPart, MissingKey, Parsed, ValueError, codes};
 /// The parts of a key, or those of its default.
 pub(crate) fn read_key(fields: &FieldReader<'_>, field: &Field<OneOrMore<Text<KeyPart>>>) -> Vec<KeyPart> {
     match fields.find(field) {
-        Some(value) => read_key_parts(&value, "key"),
+        Some(value) => read_key_parts(&value, &field.value.0, "key"),
         None => field.parse_default_list(),
     }
 }
 
 /// One or more parts, each once.
-pub(crate) fn read_key_parts(value: &FieldValue<'_>, name: &str) -> Vec<KeyPart> {
+pub(crate) fn read_key_parts(value: &FieldValue<'_>, kind: &Text<KeyPart>, name: &str) -> Vec<KeyPart> {
     value.check_filled(match name {
         "key" => "write key: ip, or key: global for one counter",
         _ => "write fair_by: account, or fair_by: none for arrival order",
     });
     let mut parts = Vec::new();
     for item in value.one_or_more() {
-        let Some(part) = item.parse_with(|text| KEY_PART.parse_text(text)) else { continue };
+        let Some(part) = item.parse_with(|text| kind.parse_text(text)) else { continue };
         if parts.contains(&part) {
             item.report_at_value(ValueError::new(
                 codes::NAME,

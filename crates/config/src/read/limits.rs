@@ -10,7 +10,7 @@ use super::upstreams::UpstreamReader;
 use super::{charge, keys, reject, tiers, views};
 use crate::schema::field::Field;
 use crate::schema::kinds::{OneOrMoreOrWord, Text};
-use crate::schema::tables::limits::{chain_view, limit};
+use crate::schema::tables::limits::{LIMIT_KEY_PART, chain_view, limit};
 use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
@@ -218,7 +218,9 @@ impl<'a> LimitReader<'a> {
             tiers: Vec::new(),
             views: Vec::new(),
             grants: Vec::new(),
-            fair_by: fair_by.map(|value| keys::read_key_parts(&value, "fair_by")).unwrap_or_default(),
+            fair_by: fair_by
+                .map(|value| keys::read_key_parts(&value, &LIMIT_KEY_PART, "fair_by"))
+                .unwrap_or_default(),
             warm_up: None,
             cost: read_invalid_cost(fields),
             charge: None,

@@ -9,7 +9,7 @@ use sluicegate_http::request::source::BodyPlan;
 use sluicegate_limit::Limit;
 use sluicegate_model::{
     BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, DescriptorRuleConfig, LimitConfig, LimitId,
-    LocationConfig, ViewId,
+    LocationConfig, ToldValue, ViewId,
 };
 use sluicegate_store::SharedLimit;
 
@@ -125,7 +125,10 @@ pub(super) fn build_body_plan(config: &Config, location: Option<&LocationConfig>
     let of_limits = limits().flat_map(LimitConfig::body_pointers);
     let pointers = of_caller().chain(of_limits).chain(of_bandwidth());
     pointers.chain(claims().flat_map(|claim| &claim.from)).for_each(|pointer| plan.add_pointer(pointer));
+    plan.hashes_body = limits().any(LimitConfig::hashes_body);
     plan.least_use = if told.is_empty() { BodyUse::Unused } else { BodyUse::Response };
-    told.into_iter().for_each(|value| plan.add_told(value));
+    // A header that says otherwise than a message is answered by JSON-RPC in any case.
+    let of_messages = limits().any(LimitConfig::reads_mcp).then_some(ToldValue::RpcId);
+    told.into_iter().chain(of_messages).for_each(|value| plan.add_told(value));
     Some(Arc::new(plan))
 }

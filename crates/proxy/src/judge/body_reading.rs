@@ -68,7 +68,7 @@ pub(super) fn awaits_body(
         BodyView::Unread => return Ok(Some(body_use)),
     };
     facts.body_view = BodyView::Read(known);
-    if must_fit { demand::check_form(known).map(|()| None) } else { Ok(None) }
+    if must_fit { demand::check_form(known, true).map(|()| None) } else { Ok(None) }
 }
 
 /// The use of the body for the limits of the request.

@@ -12,7 +12,7 @@ use sluicegate_admission::chain::LimitDemand;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::key::{self, KeyHasher, KeyInput, KeyOutcome, KeySpec};
-use sluicegate_http::request::source::{BodyForm, BodyValue, BodyValues, CostFault};
+use sluicegate_http::request::source::{self, BodyForm, BodyValue, BodyValues, CostFault, HeaderMismatch};
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{BodyReserve, Cost, EnforcedShare, InvalidCost, LlmWeights, Reserve};
@@ -105,7 +105,11 @@ impl<'a> Caller<'a> {
         };
         let is_dry_run = limit.is_dry_run(unenforced);
         if let Some(body) = self.subject.body.filter(|_| !is_dry_run && limit.config.reads_body()) {
-            check_form(body).map_err(ChargeFault::Body)?;
+            if limit.config.reads_mcp() {
+                let is_same = source::check_mcp_headers(self.subject.headers, body);
+                is_same.map_err(|HeaderMismatch| ChargeFault::Body(Fault::HeaderMismatch))?;
+            }
+            check_form(body, limit.config.reads_values()).map_err(ChargeFault::Body)?;
         }
         match keys.hash_key(&limit_keys.count_key, &self.subject) {
             KeyOutcome::Key(key) => {
@@ -259,11 +263,11 @@ pub(super) fn check_exemption(limit: &Limit, method: &Method, client: &Client) -
 }
 
 /// Many upstreams read a long or encoded body all the same, so it must not lead to another key or a lower cost.
-pub(super) fn check_form(body: &BodyValues) -> Result<(), Fault> {
+pub(super) fn check_form(body: &BodyValues, reads_values: bool) -> Result<(), Fault> {
     match body.form {
         BodyForm::TooLong => Err(Fault::BodyBeyondPeek),
-        BodyForm::Encoded => Err(Fault::BodyUnreadable),
-        BodyForm::Empty | BodyForm::Json | BodyForm::NotJson => Ok(()),
+        BodyForm::Encoded if reads_values => Err(Fault::BodyUnreadable),
+        BodyForm::Empty | BodyForm::Json | BodyForm::NotJson | BodyForm::Encoded => Ok(()),
     }
 }
 

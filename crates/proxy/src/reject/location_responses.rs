@@ -22,6 +22,9 @@ use sluicegate_model::{
     UpstreamId, ValueSource,
 };
 
+/// The code of MCP for a header that says otherwise than the message.
+const HEADER_MISMATCH: i32 = -32020;
+
 /// Seconds until a retry for which a head is kept.
 const USUAL_SECONDS: usize = 8;
 
@@ -104,7 +107,8 @@ fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[Prepar
             _ => None,
         };
         let kind = if fault.is_reduced_capacity() { REDUCED_CAPACITY } else { content.kind };
-        PreparedResponse::new(style, &ResponseContent { kind, challenge, ..content })
+        let rpc_code = (*fault == Fault::HeaderMismatch).then_some(HEADER_MISMATCH);
+        PreparedResponse::new(style, &ResponseContent { kind, challenge, rpc_code, ..content })
     };
     Fault::ALL.iter().map(response).collect()
 }

@@ -17,7 +17,7 @@ use sluicegate_model::value::statuses::{parse_grpc_code, parse_status_range};
 use sluicegate_model::value::words::parse_word_or;
 use sluicegate_model::value::{methods, names, scalars};
 use sluicegate_model::{
-    AlgorithmKind, BUCKETS_MAX, ChargedUnits, Cost, InvalidCost, KeyPart, LlmWeights, MissingKey,
+    AlgorithmKind, BUCKETS_MAX, ChargedUnits, Cost, InvalidCost, KeyPart, LlmWeights, McpPart, MissingKey,
     MissingUnits, OnFailure, OverrunAction, Parsed, Rate, StoreConfig, ValueError, WindowAlign, codes,
 };
 
@@ -28,7 +28,7 @@ section! {
     /// The label of an inline limit in metrics, logs and headers; `auto` is the location and the place in its chain.
     NAME: OrWord<Text<String>> = OrWord("auto", Text::new("a name", parse_name)), "name", "auto", "burst";
     /// What is counted apart; several parts are one compound key.
-    KEY: OneOrMore<Text<KeyPart>> = OneOrMore(KEY_PART), "key", "ip", "[account, uri]";
+    KEY: OneOrMore<Text<KeyPart>> = OneOrMore(LIMIT_KEY_PART), "key", "ip", "[account, uri]";
     /// What happens to a request that lacks a part of the key: it counts by its address, shares one counter, is
     /// rejected with 403 (or `{ reject: 401 }`), or is not counted.
     MISSING_KEY: Special = Special(missing_key_shape), "missing_key", "ip", "reject";
@@ -46,7 +46,7 @@ section! {
     /// leaky_bucket, concurrency: the longest wait.
     MAX_WAIT: OrWord<Text<Duration>> = OrWord("none", NONZERO_TIME), "max_wait", "30s", "5s";
     /// leaky_bucket, concurrency: the waiting requests take turns by this key.
-    FAIR_BY: OneOrMoreOrWord<Text<KeyPart>> = OneOrMoreOrWord("none", KEY_PART), "fair_by", "none", "account";
+    FAIR_BY: OneOrMoreOrWord<Text<KeyPart>> = OneOrMoreOrWord("none", LIMIT_KEY_PART), "fair_by", "none", "account";
     /// concurrency: the requests in flight. `auto`, or a mapping, follows the latency of the upstream.
     MAX_CONCURRENT: Special = Special(max_concurrent), "max_concurrent", "none", "100";
     /// token_bucket, leaky_bucket: from cold, the rate climbs from a third to its full value in this time.
@@ -136,7 +136,14 @@ section! {
     MAX_CONCURRENT: OrWord<Number<u32>> = OrWord("auto", COUNT), "max_concurrent", "auto", "5";
 }
 
-/// A part of a key.
+/// A part of the key of a limit.
+pub const LIMIT_KEY_PART: Text<KeyPart> = Text::new(
+    "ip, account, tier, uri, location, host, method, global, header:NAME, cookie:NAME, query:NAME, jwt:CLAIM, \
+     json:/POINTER, mcp:method, mcp:name or body:hash",
+    parse_limit_key_part,
+);
+
+/// A part of a key that needs no body of a known form.
 pub const KEY_PART: Text<KeyPart> = Text::new(
     "ip, account, tier, uri, location, host, method, priority, global, header:NAME, cookie:NAME, query:NAME, \
      jwt:CLAIM or json:/POINTER",
@@ -178,11 +185,24 @@ pub fn parse_name(text: &str) -> Parsed<String> {
     names::check_name(text).map(|()| text.to_owned())
 }
 
+fn parse_limit_key_part(text: &str) -> Parsed<KeyPart> {
+    let words = [
+        ("mcp:method", KeyPart::Mcp(McpPart::Method)),
+        ("mcp:name", KeyPart::Mcp(McpPart::Name)),
+        ("body:hash", KeyPart::BodyHash),
+    ];
+    parse_key_part_or(&words, text, LIMIT_KEY_PART.says)
+}
+
 fn parse_key_part(text: &str) -> Parsed<KeyPart> {
+    parse_key_part_or(&[], text, KEY_PART.says)
+}
+
+fn parse_key_part_or(words: &[(&str, KeyPart)], text: &str, says: &str) -> Parsed<KeyPart> {
     if let Some(source) = names::parse_source(text) {
         return source.map(KeyPart::Source);
     }
-    let parts = [
+    let mut parts = vec![
         ("ip", KeyPart::Ip),
         ("account", KeyPart::Account),
         ("tier", KeyPart::Tier),
@@ -193,9 +213,8 @@ fn parse_key_part(text: &str) -> Parsed<KeyPart> {
         ("priority", KeyPart::Priority),
         ("global", KeyPart::Global),
     ];
-    parse_word_or(&parts, text, || {
-        names::suggest_source(text).unwrap_or_else(|| format!("write {}", KEY_PART.says))
-    })
+    parts.extend_from_slice(words);
+    parse_word_or(&parts, text, || names::suggest_source(text).unwrap_or_else(|| format!("write {says}")))
 }
 
 fn parse_cost(text: &str) -> Parsed<Cost> {

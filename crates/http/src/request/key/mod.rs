@@ -7,7 +7,7 @@ use http::{HeaderMap, Method};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::request::priority;
-use crate::request::source::{BodyValues, SourceInput, SourceValue, Token, read_source};
+use crate::request::source::{BodyValues, SourceInput, SourceValue, Token, read_mcp, read_source};
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{EnforcedShare, KeyPart, LimitConfig, MissingKey};
 
@@ -123,6 +123,7 @@ enum KeyPartTag {
     FallbackShared,
     Tier,
     Priority,
+    BodyHash,
 }
 
 // === impl KeyInput ===
@@ -328,11 +329,22 @@ impl<H: KeySink> KeyText<H> {
                 self.0.write_value(KeyPartTag::Priority, &[b'0'.saturating_add(subject.urgency())]);
             }
             KeyPart::Global => self.write_tag(KeyPartTag::Global),
-            KeyPart::Source(source) => match read_source(source, &subject.sources()) {
-                SourceValue::One(found) => self.0.write_value(KeyPartTag::Source, &found),
-                SourceValue::Absent => return Ok(false),
-                SourceValue::Repeated => return Err(KeyOutcome::Duplicate),
+            KeyPart::Source(source) => return self.write_source(read_source(source, &subject.sources())),
+            KeyPart::Mcp(part) => return self.write_source(read_mcp(*part, subject.body)),
+            KeyPart::BodyHash => match subject.body.and_then(BodyValues::hash) {
+                Some(hash) => self.0.write_value(KeyPartTag::BodyHash, hash),
+                None => return Ok(false),
             },
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn write_source(&mut self, value: SourceValue<'_>) -> Result<bool, KeyOutcome> {
+        match value {
+            SourceValue::One(found) => self.0.write_value(KeyPartTag::Source, &found),
+            SourceValue::Absent => return Ok(false),
+            SourceValue::Repeated => return Err(KeyOutcome::Duplicate),
         }
         Ok(true)
     }

@@ -78,3 +78,6 @@ fn is_usable(id: &str) -> bool {
     let is_number = id.starts_with(|first: char| first == '-' || first.is_ascii_digit());
     (text.is_some() || is_number) && text.unwrap_or(id).len() <= RPC_ID_MAX
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,10 +10,12 @@ use sluicegate_model::ValueSource;
 
 mod body;
 mod body_texts;
+mod mcp;
 mod token;
 
 pub use body::{BodyForm, BodyPlan, BodyValue, BodyValues, CostFault, ENCODED, NOT_JSON, TOO_LONG};
 pub use body_texts::BodyTexts;
+pub use mcp::{HeaderMismatch, check_mcp_headers, read_mcp};
 pub use token::{Token, TokenFault, TokenVerifier};
 
 /// The value of a [`ValueSource`] in one request.

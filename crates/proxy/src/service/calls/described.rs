@@ -19,7 +19,9 @@ use sluicegate_http::request::body::RequestBody;
 use sluicegate_http::request::client::UNIX_CLIENT;
 use sluicegate_http::request::location;
 use sluicegate_http::request::source::BodyValues;
-use sluicegate_model::{self as model, KeyPart, LimitConfig, LimitId, Scheme, ValueSource};
+use sluicegate_model::{
+    self as model, KeyPart, LimitConfig, LimitId, McpPart, Scheme, ValueSource, mcp_pointers,
+};
 
 /// A request, from the facts of a call.
 pub struct Described {
@@ -170,7 +172,7 @@ impl Facts {
             }
             Some(("jwt", claim)) => self.stated.claims.push((claim.to_owned(), text.to_owned())),
             // Read with the pointers of the limits, once all parts are known.
-            Some(("json", _)) => {}
+            Some(("json", _) | ("mcp", "method" | "name")) => {}
             Some(_) => return Err(part.fault("is no part of a key")),
         }
         Ok(())
@@ -226,6 +228,11 @@ impl Facts {
                         if !body.iter().any(|(known, _)| known == pointer) {
                             body.push((pointer.clone(), text.to_string()));
                         }
+                    }
+                    (KeyPart::Mcp(stated), Some((_, text))) => {
+                        let [method, name, uri] = mcp_pointers();
+                        let places = if *stated == McpPart::Method { &[method][..] } else { &[name, uri] };
+                        body.extend(places.iter().map(|place| ((*place).clone(), text.to_string())));
                     }
                     (_, Some(_)) => {}
                 }

@@ -162,6 +162,12 @@ impl KeySink for NameSink<'_> {
                 self.write_bytes(&[tag as u8 | HASHED]);
                 self.write_bytes(&hasher.hash_value(bytes).to_le_bytes());
             }
+            // The first digits, as tools show them.
+            (KeyPartTag::BodyHash, _) => {
+                let digits = bytes.first_chunk().copied().map_or(0, u64::from_be_bytes);
+                self.write_bytes(&[tag as u8 | HASHED]);
+                self.write_bytes(&digits.to_le_bytes());
+            }
             _ => {
                 self.write_bytes(&[tag as u8, bytes.len().min(255) as u8]);
                 self.write_bytes(bytes);

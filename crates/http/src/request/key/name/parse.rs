@@ -165,7 +165,9 @@ impl KeyNaming<'_> {
             KeyPart::Priority => key.0.write_value(KeyPartTag::Priority, &bytes),
             KeyPart::Tier => key.0.write_value(KeyPartTag::Tier, &bytes),
             KeyPart::Uri => key.0.write_value(KeyPartTag::Uri, &bytes),
-            KeyPart::Source(_) => key.0.write_value(KeyPartTag::Source, &bytes),
+            KeyPart::Source(_) | KeyPart::Mcp(_) => key.0.write_value(KeyPartTag::Source, &bytes),
+            // Always hidden.
+            KeyPart::BodyHash => {}
             KeyPart::Host => {
                 let host = str::from_utf8(&bytes).ok().and_then(|host| location::canonical_host(host).ok());
                 let Some(host) = host else { return Err(KeyNameError(format!("`{value}` is not a host"))) };
@@ -189,8 +191,9 @@ impl KeyNaming<'_> {
     /// True if the value is shown as a hash or cut.
     fn is_hidden(&self, part: &KeyPart, value: &str) -> bool {
         let bytes = decode(value);
-        let may_be_hashed = matches!(part, KeyPart::Account | KeyPart::Source(_)) && self.hashes_values;
-        may_be_hashed && parse_hash(&bytes).is_some() || bytes.ends_with(CUT.as_bytes())
+        let is_value = matches!(part, KeyPart::Account | KeyPart::Source(_) | KeyPart::Mcp(_));
+        let may_be_hashed = is_value && self.hashes_values && parse_hash(&bytes).is_some();
+        may_be_hashed || *part == KeyPart::BodyHash || bytes.ends_with(CUT.as_bytes())
     }
 
     /// An address, masked as a client's; the network as it is shown is accepted too.
@@ -265,7 +268,8 @@ fn part_template(part: &KeyPart) -> String {
         KeyPart::Uri => "PATH",
         KeyPart::Host => "HOST",
         KeyPart::Method => "METHOD",
-        KeyPart::Source(_) => "VALUE",
+        KeyPart::Source(_) | KeyPart::Mcp(_) => "VALUE",
+        KeyPart::BodyHash => "#HASH",
         KeyPart::Global => return part_name(part),
     };
     format!("{}={value}", part_name(part))
