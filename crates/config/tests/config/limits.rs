@@ -99,3 +99,29 @@ fn a_missing_key_is_rejected_with_the_status_written() {
     }
     assert_eq!(limit(&read("all_limit_fields"), "plain").missing_key_status, 403);
 }
+
+#[test]
+fn dialects_of_bodies_and_the_values_that_they_contain() {
+    let config = read("dialects");
+    assert_eq!(config.on_reject.body, RejectBody::JsonRpc { code: -32023 });
+    let body = |location: usize| config.locations[location].on_reject.body.clone();
+    assert_eq!(body(1), Some(RejectBody::JsonRpc { code: -32000 }));
+    assert_eq!(body(2), Some(RejectBody::JsonRpc { code: -32023 }));
+    assert_eq!(limit(&config, "tool").on_reject.body, Some(RejectBody::OpenAi));
+    assert_eq!(limit(&config, "tool").key, [KeyPart::Ip, KeyPart::Mcp(McpPart::Name)]);
+    let method = limit(&config, "method");
+    assert_eq!(
+        (&method.key[..], &method.fair_by[..]),
+        (&[KeyPart::Mcp(McpPart::Method)][..], &[KeyPart::BodyHash][..])
+    );
+    assert_eq!(method.on_reject.body, Some(RejectBody::Anthropic));
+    assert!(method.reads_mcp() && method.hashes_body() && method.reads_body());
+    let told = |location: usize| config.told_values(Some(&config.locations[location]));
+    let at = |text| vec![ToldValue::At(value::names::parse_pointer(text).expect("a pointer"))];
+    // Nothing is read for a body that a location replaces.
+    assert_eq!(told(3), at("/model"));
+    assert_eq!(told(4), at("/a~1b"));
+    assert!([0, 1, 2].map(told).iter().all(|told| told[0] == ToldValue::RpcId));
+    assert_eq!(config.told_values(None), [ToldValue::RpcId]);
+    assert!(read("smallest").told_values(None).is_empty());
+}

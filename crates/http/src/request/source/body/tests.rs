@@ -298,3 +298,24 @@ proptest! {
         prop_assert_eq!(key(&body, &format!("/{at}")), Some(text));
     }
 }
+
+#[test]
+fn the_hash_is_that_of_the_whole_body_as_it_came() {
+    let hashing = |peek_bytes| {
+        let mut plan = BodyPlan::new(peek_bytes, false, false);
+        plan.hashes_body = true;
+        Arc::new(plan)
+    };
+    let first = |body: &[u8], is_whole| {
+        let values = BodyValues::read(&hashing(3), body, is_whole);
+        values.hash().map(|hash| format!("{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3]))
+    };
+    assert_eq!(first(b"abc", true).as_deref(), Some("ba7816bf"), "no JSON");
+    assert_ne!(first(b"{}", true), first(b"{ }", true));
+    assert_eq!(first(b"", true), None);
+    assert_eq!(first(b"abc", false), None);
+    assert_eq!(first(b"abcd", true), None);
+    let encoded = BodyValues::read(&hashing(3), b"abc", true).into_form(BodyForm::Encoded);
+    assert_eq!((encoded.form, encoded.hash().is_some()), (BodyForm::Encoded, true));
+    assert!(read("{}", &["/a"]).hash().is_none(), "nobody asked for it");
+}
