@@ -23,6 +23,7 @@ mod fleet_reader;
 mod gateway_tasks;
 mod heavy_keys;
 mod hot_upgrade;
+mod http_client;
 mod listeners;
 mod operator_changes;
 mod reload;

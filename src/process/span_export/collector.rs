@@ -1,19 +1,17 @@
 //! The connection to the collector, which is kept between exports.
 
-use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::http1::SendRequest;
 use rustls::RootCertStore;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use sluicegate_http::upstream::{ServerSocket, ServerTls};
+use crate::process::http_client::{AGENT, open_connection};
+use sluicegate_http::upstream::ServerTls;
 use sluicegate_model::{CollectorConfig, UpstreamProtocol, UpstreamTlsConfig};
 use sluicegate_observe::traces::otlp;
 
@@ -21,7 +19,6 @@ use sluicegate_observe::traces::otlp;
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes that are read of a response body; after a longer one the connection is closed.
 const BODY_MAX: usize = 64 * 1024;
-const AGENT: HeaderValue = HeaderValue::from_static(concat!("sluicegate/", env!("CARGO_PKG_VERSION")));
 
 pub(super) struct Collector {
     settings: CollectorConfig,
@@ -71,7 +68,8 @@ impl Collector {
             {
                 return Ok(status);
             }
-            let opened = self.open_connection().await?;
+            let CollectorConfig { host, port, .. } = &self.settings;
+            let opened = open_connection(host, *port, self.tls.as_ref()).await?;
             self.exchange(opened, body.clone())
                 .await
                 .map_err(|error| format!("the connection broke: {error}"))
@@ -82,25 +80,6 @@ impl Collector {
             Ok(Err(reason)) => Err(reason),
             Err(_elapsed) => Err("no answer in time".to_owned()),
         }
-    }
-
-    async fn open_connection(&self) -> Result<SendRequest<Full<Bytes>>, Reason> {
-        let unreachable = |error: io::Error| format!("cannot connect: {error}");
-        let stream =
-            TcpStream::connect((&*self.settings.host, self.settings.port)).await.map_err(unreachable)?;
-        stream.set_nodelay(true).map_err(unreachable)?;
-        let socket = match &self.tls {
-            None => ServerSocket::Plain(stream),
-            Some(tls) => {
-                let (stream, _is_http2) = tls.connect_stream(stream, true).await.map_err(unreachable)?;
-                ServerSocket::Tls(Box::new(stream))
-            }
-        };
-        let handshake = http1::handshake(TokioIo::new(socket)).await;
-        let (sender, connection) = handshake.map_err(|error| format!("cannot connect: {error}"))?;
-        // Ends with its sender; the exchange tells its fault.
-        tokio::spawn(async { drop(connection.await) });
-        Ok(sender)
     }
 
     /// Posts `body` and keeps the connection, if it is still usable.
