@@ -5,11 +5,13 @@ use std::sync::Arc;
 use http::HeaderName;
 use http::header::{AUTHORIZATION, COOKIE};
 use jsonwebtoken::Algorithm;
+use rustls::RootCertStore;
 
 use super::key::ValueSource;
 use crate::api_keys::ApiKeyTable;
 use crate::members::TierMembers;
 use crate::token_keys::TokenKeys;
+use crate::value::https_url::HttpsUrl;
 use crate::value::scalars::Secret;
 use sluicegate_base::file::NamedFile;
 
@@ -128,4 +130,27 @@ pub struct JwtConfig {
     pub algorithms: Vec<Algorithm>,
     /// The header that carries the token.
     pub header: HeaderName,
+}
+
+/// The place and the use of keys that are fetched from their issuer.
+#[derive(Debug, Clone)]
+pub struct KeyFetchConfig {
+    /// The name of the issuer in logs and metrics, and the value of `iss`.
+    pub issuer: String,
+    /// The key set, or else the document of the issuer that names it.
+    pub url: HttpsUrl,
+    /// True if `url` is the discovery document.
+    pub is_discovery: bool,
+    /// The algorithms that keys are used for.
+    pub algorithms: Vec<Algorithm>,
+    /// The trusted authorities.
+    pub roots: Arc<RootCertStore>,
+}
+
+impl PartialEq for KeyFetchConfig {
+    fn eq(&self, other: &KeyFetchConfig) -> bool {
+        (&self.issuer, &self.url, self.is_discovery) == (&other.issuer, &other.url, other.is_discovery)
+            && self.algorithms == other.algorithms
+            && self.roots.roots == other.roots.roots
+    }
 }

@@ -1,7 +1,9 @@
 //! Parses the public keys that verify tokens: a PEM file with one key, or a JSON Web Key Set (RFC 7517).
 
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, JwkSet, PublicKeyUse};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
+use serde::Deserialize;
+use serde_json::Value;
 
 use sluicegate_base::file::FileContent;
 
@@ -26,7 +28,10 @@ const RSA: [Algorithm; 6] = [
     Algorithm::PS512,
 ];
 const KEYS_MAX: usize = 256;
+/// The digits of the shortest modulus of 2048 bits in base64url, as a key set writes it.
+const MODULUS_DIGITS: usize = 342;
 
+const NOT_TEXT: &str = "is not UTF-8 text";
 const PRIVATE: &str = "holds a private key; write the public one";
 const CERTIFICATE: &str = "holds a certificate; write the public key in it";
 
@@ -42,6 +47,29 @@ impl TokenKeys {
             _ => true,
         };
         self.0.iter().filter(named).filter(move |key| key.algorithms.contains(&algorithm)).map(|key| &key.key)
+    }
+
+    /// The keys of a set that an issuer answered, for these algorithms alone. A key that cannot be read is skipped.
+    ///
+    /// # Errors
+    /// A phrase that follows the name of the set: "holds no key that can verify a token".
+    pub fn parse_fetched(bytes: &[u8], algorithms: &[Algorithm]) -> Result<TokenKeys, String> {
+        let (mut keys, _) = parse_key_set(str::from_utf8(bytes).map_err(|_| NOT_TEXT.to_owned())?)?;
+        for key in &mut keys {
+            key.algorithms.retain(|algorithm| algorithms.contains(algorithm));
+        }
+        keys.retain(|key| !key.algorithms.is_empty());
+        check_key_count(keys)
+    }
+
+    /// The number of keys.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Each key by its id, with its algorithms.
+    pub fn describe_keys(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(|key| format!("{} {:?}", key.id.as_deref().unwrap_or("-"), key.algorithms))
     }
 
     /// True if a key can verify tokens of `algorithm`.
@@ -74,9 +102,14 @@ impl FileContent for TokenKeys {
     }
 
     fn parse(bytes: &[u8]) -> Result<TokenKeys, String> {
-        let text = str::from_utf8(bytes).map_err(|_| "is not UTF-8 text".to_owned())?.trim_start();
-        let keys = if text.starts_with("-----BEGIN") { parse_pem_key(text)? } else { parse_key_set(text)? };
-        Ok(TokenKeys(keys))
+        let text = str::from_utf8(bytes).map_err(|_| NOT_TEXT.to_owned())?.trim_start();
+        if text.starts_with("-----BEGIN") {
+            return parse_pem_key(text).map(TokenKeys);
+        }
+        match parse_key_set(text)? {
+            (_, true) => Err("holds a key that cannot be read".to_owned()),
+            (keys, false) => check_key_count(keys),
+        }
     }
 }
 
@@ -109,39 +142,57 @@ fn parse_pem_key(text: &str) -> Result<Vec<TokenKey>, String> {
     Ok(vec![TokenKey { id: None, algorithms, key }])
 }
 
-/// Skips encryption keys, symmetric keys and unsupported kinds.
-fn parse_key_set(text: &str) -> Result<Vec<TokenKey>, String> {
+#[derive(Deserialize)]
+struct WrittenSet {
+    keys: Vec<Value>,
+}
+
+/// The usable keys of a set, and whether another cannot be read. Encryption keys, symmetric and short ones, and
+/// unsupported kinds are skipped.
+fn parse_key_set(text: &str) -> Result<(Vec<TokenKey>, bool), String> {
     // The parser's error could quote the file.
-    let set: JwkSet = serde_json::from_str(text)
+    let set: WrittenSet = serde_json::from_str(text)
         .map_err(|error| format!("is neither a PEM key nor a JSON Web Key Set: line {}", error.line()))?;
-    let mut keys = Vec::new();
-    for jwk in &set.keys {
-        if jwk.common.public_key_use.as_ref().is_some_and(|use_| *use_ != PublicKeyUse::Signature) {
-            continue;
-        }
-        let mut algorithms = match &jwk.algorithm {
-            AlgorithmParameters::RSA(_) => RSA.to_vec(),
-            AlgorithmParameters::EllipticCurve(key) => match key.curve {
-                EllipticCurve::P256 => vec![Algorithm::ES256],
-                EllipticCurve::P384 => vec![Algorithm::ES384],
-                _ => continue,
-            },
-            AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
-                vec![Algorithm::EdDSA]
-            }
-            _ => continue,
-        };
-        if let Some(only) = jwk.common.key_algorithm {
-            algorithms.retain(|algorithm| Algorithm::try_from(only).is_ok_and(|only| only == *algorithm));
-        }
-        if !algorithms.is_empty() {
-            let key = DecodingKey::from_jwk(jwk).map_err(|_| "holds a key that cannot be read".to_owned())?;
-            keys.push(TokenKey { id: jwk.common.key_id.clone(), algorithms, key });
-        }
+    let (mut keys, mut has_unreadable) = (Vec::new(), false);
+    for written in set.keys {
+        let read = serde_json::from_value(written).map_err(drop).and_then(|jwk| read_jwk(&jwk));
+        has_unreadable |= read.is_err();
+        keys.extend(read.ok().flatten());
     }
+    Ok((keys, has_unreadable))
+}
+
+/// The key, if it can verify tokens; an error if it cannot be read.
+fn read_jwk(jwk: &Jwk) -> Result<Option<TokenKey>, ()> {
+    if jwk.common.public_key_use.as_ref().is_some_and(|use_| *use_ != PublicKeyUse::Signature) {
+        return Ok(None);
+    }
+    let mut algorithms = match &jwk.algorithm {
+        AlgorithmParameters::RSA(key) if key.n.len() >= MODULUS_DIGITS => RSA.to_vec(),
+        AlgorithmParameters::EllipticCurve(key) => match key.curve {
+            EllipticCurve::P256 => vec![Algorithm::ES256],
+            EllipticCurve::P384 => vec![Algorithm::ES384],
+            _ => return Ok(None),
+        },
+        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
+            vec![Algorithm::EdDSA]
+        }
+        _ => return Ok(None),
+    };
+    if let Some(only) = jwk.common.key_algorithm {
+        algorithms.retain(|algorithm| Algorithm::try_from(only).is_ok_and(|only| only == *algorithm));
+    }
+    if algorithms.is_empty() {
+        return Ok(None);
+    }
+    let key = DecodingKey::from_jwk(jwk).map_err(drop)?;
+    Ok(Some(TokenKey { id: jwk.common.key_id.clone(), algorithms, key }))
+}
+
+fn check_key_count(keys: Vec<TokenKey>) -> Result<TokenKeys, String> {
     match keys.len() {
         0 => Err("holds no key that can verify a token".to_owned()),
-        1..=KEYS_MAX => Ok(keys),
+        1..=KEYS_MAX => Ok(TokenKeys(keys)),
         _ => Err(format!("holds more than {KEYS_MAX} keys")),
     }
 }
@@ -150,7 +201,11 @@ fn parse_key_set(text: &str) -> Result<Vec<TokenKey>, String> {
 mod tests {
     use super::*;
 
-    /// The modulus of an arbitrary key.
+    /// The modulus of an arbitrary key of 2048 bits, and a coordinate.
+    fn modulus() -> String {
+        "u1W3mF9Y0s8x".repeat(29)[..MODULUS_DIGITS - 1].to_owned() + "A"
+    }
+
     const N: &str = "u1W3mF9Y0s8x";
 
     fn served(set: &str) -> Result<Vec<Algorithm>, String> {
@@ -160,16 +215,18 @@ mod tests {
 
     #[test]
     fn only_signature_keys_of_a_set_are_used() {
+        let long = modulus();
         let set = format!(
             r#"{{"keys":[
-                {{"kty":"RSA","use":"enc","alg":"RSA-OAEP","n":"{N}","e":"AQAB","kid":"a"}},
-                {{"kty":"RSA","alg":"RSA-OAEP","n":"{N}","e":"AQAB"}},
-                {{"kty":"RSA","alg":"XY512","n":"{N}","e":"AQAB"}},
+                {{"kty":"RSA","use":"enc","alg":"RSA-OAEP","n":"{long}","e":"AQAB","kid":"a"}},
+                {{"kty":"RSA","alg":"RSA-OAEP","n":"{long}","e":"AQAB"}},
+                {{"kty":"RSA","n":"{N}","e":"AQAB","kid":"short"}},
+                {{"kty":"RSA","alg":"XY512","n":"{long}","e":"AQAB"}},
                 {{"kty":"oct","alg":"HS256","k":"{N}"}},
                 {{"kty":"EC","crv":"P-521","x":"{N}","y":"{N}"}},
                 {{"kty":"EC","crv":"secp256k1","x":"{N}","y":"{N}"}},
                 {{"kty":"XY","z":1}},
-                {{"kty":"RSA","use":"sig","alg":"PS256","n":"{N}","e":"AQAB","kid":"b"}},
+                {{"kty":"RSA","use":"sig","alg":"PS256","n":"{long}","e":"AQAB","kid":"b"}},
                 {{"kty":"EC","crv":"P-384","x":"{N}","y":"{N}","kid":"c"}},
                 {{"kty":"OKP","crv":"Ed25519","x":"{N}"}}
             ]}}"#
@@ -183,11 +240,33 @@ mod tests {
     }
 
     #[test]
+    fn a_fetched_set_serves_only_the_algorithms_of_its_entry() {
+        let (long, bad) = (modulus(), "?".repeat(MODULUS_DIGITS));
+        let set = format!(
+            r#"{{"keys":[{{"kty":"RSA","n":"{bad}","e":"AQAB"}},
+                {{"kty":"RSA","n":"{long}","e":"AQAB","kid":"a","x5c":["x"]}},
+                {{"kty":"EC","crv":"P-384","x":"{N}","y":"{N}","kid":"c"}},7]}}"#
+        );
+        let fetched = |algorithms: &[Algorithm]| TokenKeys::parse_fetched(set.as_bytes(), algorithms);
+        let keys = fetched(&[Algorithm::RS256, Algorithm::ES256]).unwrap();
+        assert_eq!(keys.describe_keys().collect::<Vec<_>>(), ["a [RS256]"]);
+        assert_eq!(fetched(&[Algorithm::EdDSA]).unwrap_err(), "holds no key that can verify a token");
+        assert!(served(&set).unwrap_err().contains("a key that cannot be read"), "a file is whole");
+        for (text, reason) in [("<html>", "neither a PEM"), ("[]", "neither a PEM"), ("{}", "neither a PEM")]
+        {
+            let message = TokenKeys::parse_fetched(text.as_bytes(), &RSA).unwrap_err();
+            assert!(message.contains(reason), "{text}: {message}");
+        }
+    }
+
+    #[test]
     fn files_without_a_usable_key_get_a_reason() {
+        let bad = "?".repeat(MODULUS_DIGITS);
+        let bad = format!("{{\"keys\":[{{\"kty\":\"RSA\",\"n\":\"{bad}\",\"e\":\"AQAB\"}}]}}");
         for (text, reason) in [
             ("", "neither a PEM key nor"),
             ("{\"keys\":[]}", "no key that can verify"),
-            ("{\"keys\":[{\"kty\":\"RSA\",\"n\":\"?\",\"e\":\"AQAB\"}]}", "a key that cannot be read"),
+            (&bad, "a key that cannot be read"),
             (
                 "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
                 "no public key that can be read",

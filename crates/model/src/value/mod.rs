@@ -4,6 +4,7 @@ pub mod byte_rate;
 pub mod divide;
 pub mod foreign_variables;
 pub mod fraction;
+pub mod https_url;
 pub mod methods;
 pub mod names;
 pub mod network_hint;
