@@ -21,6 +21,10 @@ use sluicegate_base::file::NamedFile;
 use sluicegate_base::labelled::labelled_enum;
 use sluicegate_model::{JwtConfig, TokenKeys};
 
+mod key_set;
+
+pub use key_set::{FetchedKeys, KeySet, KeySetStatus};
+
 /// Verifies tokens for one worker.
 pub struct TokenVerifier {
     header: HeaderName,
