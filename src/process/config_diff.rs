@@ -59,7 +59,8 @@ fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 
     let token =
         config.admin.as_ref().map(|admin| admin.tokens.iter().map(|token| Some(&token.token)).collect());
     let calls = config.service.as_ref().map(|service| service.tokens.iter().map(Some).collect());
-    let jwt = config.account.jwt.as_ref().map(|jwt| vec![jwt.secret.as_ref()]);
+    let jwt =
+        config.account.jwt.as_ref().map(|jwt| jwt.entries.iter().map(|one| one.secret.as_ref()).collect());
     let hashes = Some(vec![config.access_log.hash_secret.as_ref()]);
     let exports =
         config.tracing.otlp.as_ref().map(|otlp| otlp.headers.iter().map(|(_, value)| Some(value)).collect());

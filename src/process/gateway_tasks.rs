@@ -11,12 +11,13 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::entry_sharing::{EntrySharing, PauseSharing};
+use super::key_fetch::KeyFetchTasks;
 use super::span_export::SpanExport;
 use sluicegate_admission::ban;
 use sluicegate_base::file::{FileContent, NamedFile};
 use sluicegate_http::upstream::BackgroundTasks;
 use sluicegate_limit::snapshot::{LastFault, SnapshotThread};
-use sluicegate_model::AccountConfig;
+use sluicegate_model::{AccountConfig, JwtConfig, TokenKeySource, TokenKeys};
 use sluicegate_observe::metrics::values;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_store::Store;
@@ -39,6 +40,7 @@ pub(super) struct GatewayTasks {
     /// Health checks and DNS refresh of the upstreams, until dropped.
     upstream_tasks: BackgroundTasks,
     span_export: Option<SpanExport>,
+    key_fetches: KeyFetchTasks,
 }
 
 impl GatewayTasks {
@@ -65,6 +67,7 @@ impl GatewayTasks {
             snapshot_fault,
             upstream_tasks: BackgroundTasks::spawn_all(&gateway.upstreams),
             span_export: gateway.tracer.as_deref().and_then(SpanExport::start),
+            key_fetches: KeyFetchTasks::default().continue_for(&gateway),
             current,
         })
     }
@@ -74,6 +77,7 @@ impl GatewayTasks {
         self.file_watch.abort();
         self.file_watch = tokio::spawn(watch_files(gateway.config.account.clone()));
         self.upstream_tasks.restart_all(&gateway.upstreams);
+        self.key_fetches = std::mem::take(&mut self.key_fetches).continue_for(gateway);
         let same_bans = format!("{:?}", before.config.bans) == format!("{:?}", gateway.config.bans);
         if !same_bans || !same_arc(before.store.as_ref(), gateway.store.as_ref()) {
             // The task before ends first.
@@ -188,7 +192,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Watches the files of `account` until the task is dropped.
 async fn watch_files(account: AccountConfig) {
     let AccountConfig { tier, jwt, keys, .. } = &account;
-    if tier.file.is_none() && keys.is_none() && jwt.as_ref().is_none_or(|jwt| jwt.keys.is_none()) {
+    if tier.file.is_none() && keys.is_none() && key_files(jwt.as_ref()).next().is_none() {
         return;
     }
     loop {
@@ -196,12 +200,19 @@ async fn watch_files(account: AccountConfig) {
         let account = account.clone();
         let refresh = move || {
             account.tier.file.iter().for_each(|file| refresh_file(file));
-            account.jwt.iter().flat_map(|jwt| &jwt.keys).for_each(|file| refresh_file(file));
+            key_files(account.jwt.as_ref()).for_each(refresh_file);
             account.keys.iter().for_each(|keys| refresh_file(&keys.file));
         };
         // Reading blocks, and this thread also serves the admin listener.
         let _ = tokio::task::spawn_blocking(refresh).await;
     }
+}
+
+fn key_files(jwt: Option<&JwtConfig>) -> impl Iterator<Item = &NamedFile<TokenKeys>> {
+    jwt.into_iter().flat_map(|jwt| &jwt.entries).filter_map(|rules| match &rules.keys {
+        Some(TokenKeySource::File(file)) => Some(&**file),
+        _ => None,
+    })
 }
 
 fn refresh_file<T: FileContent>(file: &NamedFile<T>) {

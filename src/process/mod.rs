@@ -11,7 +11,7 @@
 //! [`gateway_tasks`] are the tasks beside the workers. [`hot_upgrade`] is the change of the program.
 //! [`reload_history`] and [`config_diff`] report on reloads, [`status`] on the gateway as a whole, [`heavy_keys`] on
 //! the keys of its limits. Gateways tell each other through the store about themselves ([`fleet`]), and about entries
-//! of operators and pauses of upstreams ([`entry_sharing`]).
+//! of operators and pauses of upstreams ([`entry_sharing`]). [`key_fetch`] asks issuers for the keys of their tokens.
 
 mod admin_actions;
 mod banner;
@@ -24,6 +24,7 @@ mod gateway_tasks;
 mod heavy_keys;
 mod hot_upgrade;
 mod http_client;
+mod key_fetch;
 mod listeners;
 mod operator_changes;
 mod reload;

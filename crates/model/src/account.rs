@@ -115,21 +115,42 @@ impl Default for TierRules {
     }
 }
 
-/// The rules for tokens: they are verified with a secret, a file of public keys, or both.
+/// The rules for tokens. A token is verified by the entry of its issuer.
 #[derive(Debug, Clone)]
 pub struct JwtConfig {
-    /// The file with public keys, read again when it changes; `None` = tokens are verified by `secret` alone.
-    pub keys: Option<Arc<NamedFile<TokenKeys>>>,
+    /// The header that carries the token.
+    pub header: HeaderName,
+    /// One or more; of several, each names its issuers.
+    pub entries: Vec<TokenRules>,
+}
+
+impl JwtConfig {
+    /// Most entries.
+    pub const ENTRIES_MAX: usize = 32;
+}
+
+/// The rules for the tokens of an issuer: they are verified with a secret, with public keys, or with both.
+#[derive(Debug, Clone)]
+pub struct TokenRules {
+    /// The public keys; `None` = tokens are verified by `secret` alone.
+    pub keys: Option<TokenKeySource>,
     /// The secret of the HS algorithms; `None` = tokens are verified by `keys` alone.
     pub secret: Option<Secret>,
     /// Empty = any.
     pub issuers: Vec<String>,
     /// Empty = any.
     pub audiences: Vec<String>,
-    /// One or more; each has keys that can verify it.
+    /// One or more; each has keys that can verify it, unless these are fetched.
     pub algorithms: Vec<Algorithm>,
-    /// The header that carries the token.
-    pub header: HeaderName,
+}
+
+/// The origin of public keys.
+#[derive(Debug, Clone)]
+pub enum TokenKeySource {
+    /// A file, read again when it changes.
+    File(Arc<NamedFile<TokenKeys>>),
+    /// The issuer, asked again and again.
+    Issuer(Arc<KeyFetchConfig>),
 }
 
 /// The place and the use of keys that are fetched from their issuer.

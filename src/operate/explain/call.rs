@@ -27,7 +27,7 @@ pub(super) async fn explain_call(
 ) -> Result<Explanation, String> {
     let Described { request, ip, terms } = Described::read_named(call.to_string().as_bytes(), gateway)?;
     let inbound = InboundRequest::new(request);
-    let verifier = gateway.callers.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
+    let verifier = gateway.callers.tokens.as_ref().map(TokenVerifier::new);
     let headers = inbound.request.headers();
     let claims = &terms.stated.claims;
     let token = verifier.as_ref().map(|verifier| Token::with_claims(verifier, headers, claims));

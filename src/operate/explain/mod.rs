@@ -153,7 +153,7 @@ pub async fn explain_request(
     }
     let parsed = ParsedQuery::parse_query(query, &gateway.config.listen)?;
     let client = gateway.clients.find_client(Some(parsed.peer.to_canonical()), &parsed.headers);
-    let verifier = gateway.callers.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
+    let verifier = gateway.callers.tokens.as_ref().map(TokenVerifier::new);
     let today = WallClock::new(now).unix_ms(now) / 1_000;
     let token = verifier.as_ref().map(|verifier| Token::new(verifier, &parsed.headers, today));
     let head = parsed.to_head(client, now);

@@ -5,10 +5,13 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
 use crate::operate::explain::Query;
-use sluicegate_model::{AccountConfig, JwtConfig, ValueSource};
+use sluicegate_model::{AccountConfig, JwtConfig, Secret, TokenRules, ValueSource};
 
 /// Seconds since 1970 at which the tokens of scenarios expire: after every scenario.
 const TOKEN_EXPIRES: u64 = 32_503_680_000;
+
+/// The secret of tokens whose issuer signs with a key; it serves in scenarios alone.
+const SCENARIO_SECRET: &str = "a secret that serves in scenarios alone";
 
 /// The reason why the account cannot be written, and the remedy.
 pub(super) type AccountFault = (String, &'static str);
@@ -37,8 +40,10 @@ pub(super) fn write_account(
             query.url.push_str(&format!("{mark}{name}={escaped}"));
         }
         Some(ValueSource::Jwt(claim)) => {
-            let jwt = config.jwt.as_ref().ok_or_else(|| unsigned("no token is verified"))?;
-            let token = sign_token(claim, account, jwt)?;
+            let mut jwt = config.jwt.clone().ok_or_else(|| unsigned("no token is verified"))?;
+            accept_own_tokens(&mut jwt);
+            let rules = jwt.entries.first().ok_or_else(|| unsigned("no token is verified"))?;
+            let token = sign_token(claim, account, rules)?;
             let scheme = if jwt.header == http::header::AUTHORIZATION { "Bearer " } else { "" };
             query.headers.push(format!("{}: {scheme}{token}", jwt.header));
         }
@@ -59,9 +64,17 @@ fn unsigned(why: &str) -> AccountFault {
     )
 }
 
+/// Adds a secret where only the issuer could sign tokens, so that scenarios can.
+pub(super) fn accept_own_tokens(jwt: &mut JwtConfig) {
+    for rules in jwt.entries.iter_mut().filter(|rules| rules.secret.is_none()) {
+        rules.secret = Some(Secret(SCENARIO_SECRET.to_owned()));
+        rules.algorithms.push(Algorithm::HS256);
+    }
+}
+
 /// A token that the configuration accepts at any time, signed with its secret.
-fn sign_token(claim: &str, account: &str, jwt: &JwtConfig) -> Result<String, AccountFault> {
-    let secret = jwt.secret.as_ref().ok_or_else(|| unsigned("only its issuer has the key"))?;
+fn sign_token(claim: &str, account: &str, jwt: &TokenRules) -> Result<String, AccountFault> {
+    let secret = jwt.secret.as_ref().ok_or_else(|| unsigned("it has no secret"))?;
     let is_symmetric =
         |algorithm: &&Algorithm| matches!(algorithm, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512);
     let algorithm = jwt.algorithms.iter().find(is_symmetric);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::account::accept_own_tokens;
 use super::compare::{compare, first_difference};
 use super::model::{Scenario, ScenarioFile};
 use super::report::{DifferingRequest, ScenarioReport, StepFailure};
@@ -136,6 +137,7 @@ fn count_locally(config: &Config) -> Config {
     config.state.redis = None;
     config.state.snapshot = None;
     config.tracing.otlp = None;
+    config.account.jwt.iter_mut().for_each(accept_own_tokens);
     for limit in &mut config.limits {
         limit.shared = None;
     }

@@ -6,18 +6,20 @@ use std::sync::Arc;
 use http::header::AUTHORIZATION;
 use jsonwebtoken::{Algorithm, AlgorithmFamily};
 
+use super::tls_files::UpstreamTlsReader;
 use crate::schema::field::{Field, ParseScalar};
 use crate::schema::kinds::Special;
-use crate::schema::tables::account::{account, jwt, keys, parse_tier, tier};
+use crate::schema::tables::account::{account, jwt, keys, parse_tier, tier, tls as jwt_tls};
 use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_base::file::{self, FileContent, NamedFile};
 use sluicegate_model::api_keys::ApiKeyTable;
+use sluicegate_model::value::https_url::parse_https_url;
 use sluicegate_model::value::words::parse_or_none;
 use sluicegate_model::{
-    AccountConfig, ApiKeysConfig, JwtConfig, KeySource, Mention, Secret, TierMembers, TierRules, TokenKeys,
-    ValueError, ValueSource, codes, did_you_mean,
+    AccountConfig, ApiKeysConfig, JwtConfig, KeyFetchConfig, KeySource, Mention, Secret, TierMembers,
+    TierRules, TokenKeySource, TokenKeys, TokenRules, ValueError, ValueSource, codes, did_you_mean,
 };
 
 /// Reads the section, and checks the claims and tiers that the rest of the file uses. Paths start at `folder`.
@@ -27,7 +29,7 @@ pub(crate) fn read_account(root: &FieldReader<'_>, folder: &Path) -> AccountConf
             read_source(fields, &account::FROM),
             fields.read_section(&account::TIER, |fields| read_tier_rules(fields, folder)),
         );
-        let (jwt, reported) = fields.read_section(&account::JWT, |fields| read_jwt(fields, folder));
+        let (jwt, reported) = read_jwt(fields, folder);
         let has_tokens = jwt.as_ref().is_some_and(|jwt| jwt.header == AUTHORIZATION);
         let read_keys = |fields: &FieldReader<'_>| read_keys(fields, folder, has_tokens);
         let keys = fields.read_section_or_none(&account::KEYS, read_keys).flatten();
@@ -115,35 +117,95 @@ fn read_keys(fields: &FieldReader<'_>, folder: &Path, has_tokens: bool) -> Optio
 }
 
 const SECRET_BYTES: usize = 32;
+/// The discovery document of an issuer (OpenID Connect Discovery 1.0, section 4).
+const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 
 /// The verification of tokens, if any, and whether the section had an error.
-fn read_jwt(fields: &FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, bool) {
-    let keys = read_named_file::<TokenKeys>(fields, &jwt::JWKS, folder);
+fn read_jwt(account: &FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, bool) {
+    let items = account.find(&account::JWT).map(|value| value.one_or_more()).unwrap_or_default();
+    let tls = UpstreamTlsReader::new(folder.to_path_buf());
+    let (mut header, mut entries, mut reported) = (None, Vec::<TokenRules>::new(), false);
+    for item in &items {
+        let fields = item.open_section(&jwt::SECTION);
+        let (entry, own_header) = fields.read_all(|fields| {
+            let entry = read_token_rules(fields, folder, &tls);
+            (entry, fields.find(&jwt::HEADER).map(|value| (fields.read(&jwt::HEADER), value)))
+        });
+        match (&header, own_header) {
+            (None, own) => header = Some(own.map_or_else(|| fields.read(&jwt::HEADER), |(own, _)| own)),
+            (Some(header), Some((own, value))) if own != *header => {
+                let help = format!("write header: {header} in the first entry alone");
+                value.refuse_name(codes::TOKEN, "`header` is the same for all entries", help);
+            }
+            _ => {}
+        }
+        match entry {
+            Err(()) => reported = true,
+            Ok(None) if items.len() > 1 => {
+                let help = "write jwks: FILE, an https:// URL or discover";
+                item.refuse_name(codes::TOKEN, "this entry has no way to verify tokens", help);
+            }
+            Ok(None) => {}
+            Ok(Some(entry)) => {
+                check_issuers(item, &entry, &entries, items.len());
+                entries.push(entry);
+            }
+        }
+    }
+    (header.filter(|_| !entries.is_empty()).map(|header| JwtConfig { header, entries }), reported)
+}
+
+/// Checks that a token can belong to no other entry.
+fn check_issuers(item: &FieldValue<'_>, entry: &TokenRules, others: &[TokenRules], count: usize) {
+    if count > 1 && entry.issuers.is_empty() {
+        let help = "write issuer: https://id.example.com/, as `iss` in its tokens";
+        item.refuse_name(codes::TOKEN, "each entry of a list names its `issuer`", help);
+    }
+    if others.len() == JwtConfig::ENTRIES_MAX {
+        let message = format!("a list has at most {} entries", JwtConfig::ENTRIES_MAX);
+        item.refuse_name(codes::TOKEN, message, "remove some");
+    }
+    let is_known = |issuer: &&String| others.iter().any(|other| other.issuers.contains(issuer));
+    if let Some(issuer) = entry.issuers.iter().find(is_known) {
+        let message = format!("the issuer `{issuer}` has an entry already");
+        item.refuse_name(codes::TOKEN, message, "write one entry for each issuer");
+    }
+}
+
+/// The rules of one entry; `None` = it verifies nothing.
+///
+/// # Errors
+/// A field was wrong, and that was reported.
+fn read_token_rules(
+    fields: &FieldReader<'_>,
+    folder: &Path,
+    tls: &UpstreamTlsReader,
+) -> Result<Option<TokenRules>, ()> {
     let secret = fields.read_valid(&jwt::SECRET);
     let named = fields.find(&jwt::ALGORITHMS);
     let mut algorithms = fields.read(&jwt::ALGORITHMS);
     let issuers = fields.read_list_or_word(&jwt::ISSUER);
     let audiences = fields.read_list_or_word(&jwt::AUDIENCE);
-    let header = fields.read(&jwt::HEADER);
+    let keys = read_token_keys(fields, folder, tls, (&issuers, &algorithms));
     warn_of_short_secret(fields.find(&jwt::SECRET), secret.as_ref());
     let whole = fields.whole.clone();
-    let (Some(keys), Some(secret)) = (keys, secret) else { return (None, true) };
+    let (keys, secret) = (keys.ok_or(())?, secret.ok_or(())?);
     if let (None, None) = (&keys, &secret) {
-        return (None, false);
+        return Ok(None);
     }
     if named.is_none() && keys.is_none() {
         algorithms = vec![Algorithm::HS256];
     }
     if named.as_ref().is_some_and(|value| value.one_or_more().len() != algorithms.len()) {
         // While one algorithm is misspelt, errors about the others would mislead.
-        return (None, true);
+        return Err(());
     }
     let given = named.unwrap_or(whole);
     if algorithms.is_empty() {
         given.report_empty("write e.g. algorithms: [RS256, ES256]");
     }
     check_jwt_algorithms(&given, &algorithms, keys.is_some(), secret.is_some());
-    if let Some(keys) = &keys
+    if let Some(TokenKeySource::File(keys)) = &keys
         && !algorithms.iter().any(|algorithm| keys.content().can_verify(*algorithm))
         && algorithms.iter().any(|algorithm| algorithm.family() != AlgorithmFamily::Hmac)
     {
@@ -153,7 +215,44 @@ fn read_jwt(fields: &FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, bool
             "name the algorithm that your tokens are signed by, e.g. algorithms: [EdDSA]",
         );
     }
-    (Some(JwtConfig { keys, secret, issuers, audiences, algorithms, header }), false)
+    Ok(Some(TokenRules { keys, secret, issuers, audiences, algorithms }))
+}
+
+/// The public keys of an entry; `None` after an error, `Some(None)` for `none`.
+fn read_token_keys(
+    fields: &FieldReader<'_>,
+    folder: &Path,
+    tls: &UpstreamTlsReader,
+    (issuers, algorithms): (&[String], &[Algorithm]),
+) -> Option<Option<TokenKeySource>> {
+    let written = fields.find(&jwt::JWKS);
+    let text = written.as_ref().and_then(FieldValue::as_text).unwrap_or_default();
+    let is_discovery = text == "discover";
+    let Some(written) = written.filter(|_| is_discovery || text.contains("://")) else {
+        if let Some(tls) = fields.find(&jwt::TLS) {
+            tls.refuse_name(codes::TLS, "`tls` is for keys that are fetched", "remove tls");
+        }
+        let file = read_named_file::<TokenKeys>(fields, &jwt::JWKS, folder)?;
+        return Some(file.map(TokenKeySource::File));
+    };
+    let roots = fields.read_section(&jwt::TLS, |fields| tls.read_roots(fields, &jwt_tls::CA));
+    let [issuer] = issuers else {
+        let help = "write issuer: https://id.example.com/, as `iss` in its tokens";
+        written.refuse_name(codes::TOKEN, "keys that are fetched need one `issuer`", help);
+        return None;
+    };
+    let discovery = format!("{}{DISCOVERY_PATH}", issuer.trim_end_matches('/'));
+    let url = written.parse_with(|text| match is_discovery {
+        true => parse_https_url(&discovery).map_err(|error| {
+            let help = "write an issuer that is an https:// URL, or jwks: URL";
+            ValueError::new(codes::ADDRESS, format!("the issuer is no place: {}", error.message))
+                .with_help(help)
+        }),
+        false => parse_https_url(text),
+    })?;
+    let (issuer, algorithms) = (issuer.clone(), algorithms.to_vec());
+    let fetch = KeyFetchConfig { issuer, url, is_discovery, algorithms, roots: roots? };
+    Some(Some(TokenKeySource::Issuer(Arc::new(fetch))))
 }
 
 fn check_jwt_algorithms(given: &FieldValue<'_>, algorithms: &[Algorithm], keys: bool, secret: bool) {
@@ -170,7 +269,7 @@ fn check_jwt_algorithms(given: &FieldValue<'_>, algorithms: &[Algorithm], keys: 
             let help = if shared {
                 "write secret: \"${JWT_SECRET}\", or leave the algorithm out"
             } else {
-                "write jwks: FILE with the public keys, or leave the algorithm out"
+                "write jwks: FILE with the public keys, or discover; or leave the algorithm out"
             };
             given.refuse_name(codes::TOKEN, message, help);
         }
@@ -233,7 +332,8 @@ fn check_mentions(root: &FieldReader<'_>, account: &mut AccountConfig, reported:
             }
             Mention::Source(ValueSource::Jwt(_)) if account.jwt.is_none() && !reported => {
                 let error = ValueError::new(codes::TOKEN, "a `jwt:` source needs a way to verify tokens");
-                let help = "write account: { jwt: { jwks: FILE } } or account: { jwt: { secret: … } }";
+                let help =
+                    "write account: { jwt: { issuer: URL, jwks: discover } }, or jwks: FILE, or secret: …";
                 sink.add_problem(position, &field, error.with_help(help));
             }
             Mention::Tier(tier) if !is_reachable_tier(rules, account.keys.is_some(), &tier) => {

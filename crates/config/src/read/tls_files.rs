@@ -138,11 +138,8 @@ impl UpstreamTlsReader {
 
     fn read_fields(&self, fields: &FieldReader<'_>) -> Option<UpstreamTlsConfig> {
         let verifies = fields.read(&tls::VERIFY);
-        let roots = match fields.find(&tls::CA).filter(|ca| !ca.is_word("system")) {
-            Some(_) => self.read_authorities(fields, &tls::CA),
-            None if verifies => self.system_roots(&fields.whole),
-            None => None,
-        };
+        let has_file = fields.find(&tls::CA).is_some_and(|ca| !ca.is_word("system"));
+        let roots = (has_file || verifies).then(|| self.read_roots(fields, &tls::CA)).flatten();
         if let (false, Some(verify)) = (verifies, fields.find(&tls::VERIFY)) {
             let help = "write ca: FILE with the server's authority, and remove verify: false";
             verify.warn(codes::WEAK, "any server that answers is trusted", help);
@@ -152,6 +149,14 @@ impl UpstreamTlsReader {
             server_name: fields.read(&tls::SERVER_NAME),
             identity: self.read_identity(fields, &tls::CERT, &tls::KEY),
         })
+    }
+
+    /// The authorities of the file that `ca` names, or else those of the system.
+    pub(crate) fn read_roots(&self, fields: &FieldReader<'_>, ca: &FileField) -> Option<Arc<RootCertStore>> {
+        match fields.find(ca).filter(|ca| !ca.is_word("system")) {
+            Some(_) => self.read_authorities(fields, ca),
+            None => self.system_roots(&fields.whole),
+        }
     }
 
     /// The authorities of the file that `ca` names; `None` for the word instead of a name.

@@ -101,7 +101,7 @@ const ADVICE: &[(&str, &str, &str)] = &[
     ("access_log", "enabled", "remove it: write access_log: none for no log"),
     ("account", "tiers", "write tier: { members: <node> }"),
     ("account.jwt", "jwks_uri jwks_url jwksuri",
-        "save the keys to a file, and write jwks: FILE; a file that changes is read again"),
+        "write jwks: <written>, or discover for the set that the issuer's document names"),
     ("admin", "enabled enable", "remove it: write admin: none for no admin listener"),
     ("admin", "host address addr server hostname bind", "write listen: <address>"),
     ("headers", "*=none *=off", "write remove: [<written>]"),

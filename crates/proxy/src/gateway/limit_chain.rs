@@ -8,8 +8,8 @@ use sluicegate_http::request::key::LimitKeys;
 use sluicegate_http::request::source::BodyPlan;
 use sluicegate_limit::Limit;
 use sluicegate_model::{
-    BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, DescriptorRuleConfig, LimitConfig, LimitId,
-    LocationConfig, ToldValue, ViewId,
+    BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, DescriptorRuleConfig, KeyPart, LimitConfig, LimitId,
+    LocationConfig, ToldValue, ValueSource, ViewId,
 };
 use sluicegate_store::SharedLimit;
 
@@ -23,6 +23,8 @@ pub struct LimitChain {
     pub reading_plan: Option<Arc<ReadingPlan>>,
     /// The longest time for which its queues can hold a request that has to pause, ns.
     pub max_pause_ns: u64,
+    /// A limit counts by a claim of tokens.
+    pub reads_token: bool,
 }
 
 /// A limit at its place in a chain.
@@ -103,7 +105,10 @@ impl LimitChain {
         let placed = chain.limits().iter().zip(&places);
         let waits = placed.map(|(limit, place)| longest_wait_ns(&limit.config, place.own_variant));
         let max_pause_ns = waits.max().unwrap_or(0).min(max_wait);
-        LimitChain { chain, places, reading_plan, max_pause_ns }
+        let mut parts =
+            chain.limits().iter().flat_map(|limit| limit.config.key.iter().chain(&limit.config.fair_by));
+        let reads_token = parts.any(|part| matches!(part, KeyPart::Source(ValueSource::Jwt(_))));
+        LimitChain { chain, places, reading_plan, max_pause_ns, reads_token }
     }
 }
 

@@ -55,7 +55,7 @@ use sluicegate_http::request::headers::hop_by_hop;
 use sluicegate_http::request::headers::underscores::UnderscoreFilter;
 use sluicegate_http::request::key::{KeyHasher, KeyNaming, KeySpec};
 use sluicegate_http::request::location::Locations;
-use sluicegate_http::request::source::{BodyPlan, TokenVerifier};
+use sluicegate_http::request::source::{BodyPlan, KeySet, TokenVerification, TokenVerifier};
 use sluicegate_http::upstream::{Server, Upstream};
 use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::Bandwidth;
@@ -130,8 +130,10 @@ pub struct Gateway {
 pub struct CallerRules {
     /// `None` = no tiers are configured.
     pub tiers: Option<Tiers>,
-    /// The verification of tokens, and the claims that are read.
-    pub jwt: Option<(model::JwtConfig, Vec<String>)>,
+    /// The verification of tokens; `None` = none are read.
+    pub tokens: Option<TokenVerification>,
+    /// The account or the tier is a claim of tokens.
+    identified_by_token: bool,
 }
 
 /// The fields of requests and responses that are written, edited and removed for every location.
@@ -265,10 +267,7 @@ impl Gateway {
             generation: GENERATION.fetch_add(1, Ordering::Relaxed),
             config: config.clone(),
             clients: ClientIp::from(&config.server),
-            callers: CallerRules {
-                tiers: Tiers::new(config),
-                jwt: config.account.jwt.clone().map(|jwt| (jwt, named_claims(config))),
-            },
+            callers: CallerRules::new(config, previous),
             headers: HeaderRules::new(config),
             locations: Locations::new(&config.locations),
             answers_preflights: routes.iter().any(|route| route.cors.is_some()),
@@ -320,6 +319,16 @@ impl Gateway {
             identities: &self.locations,
             hashes_values: self.access_log.hasher().is_some(),
         }
+    }
+
+    /// The keys of issuers that are fetched.
+    pub fn key_sets(&self) -> impl Iterator<Item = &Arc<KeySet>> {
+        self.callers.tokens.iter().flat_map(TokenVerification::key_sets)
+    }
+
+    /// True if a claim identifies the caller at a location, or without one.
+    pub fn reads_token(&self, route: Option<LocationId>) -> bool {
+        self.callers.identified_by_token || self.chain_for(route).reads_token
     }
 
     /// The access rules of a location, or of none.
@@ -428,6 +437,20 @@ impl<'a> AccessCache<'a> {
 }
 
 /// Every claim that a source of the configuration names.
+impl CallerRules {
+    fn new(config: &Config, previous: Option<&Gateway>) -> CallerRules {
+        let account = &config.account;
+        let previous = previous.and_then(|previous| previous.callers.tokens.as_ref());
+        let verification = |jwt| TokenVerification::new(jwt, named_claims(config), previous);
+        let is_claim = |source: &model::ValueSource| matches!(source, model::ValueSource::Jwt(_));
+        CallerRules {
+            tiers: Tiers::new(config),
+            tokens: account.jwt.as_ref().map(verification),
+            identified_by_token: account.from.iter().chain(&account.tier.from).any(is_claim),
+        }
+    }
+}
+
 fn named_claims(config: &Config) -> Vec<String> {
     let of_limits = config.limits.iter().flat_map(|limit| limit.key.iter().chain(&limit.fair_by));
     let paced = config.locations.iter().filter_map(|location| location.bandwidth.as_ref());

@@ -145,7 +145,7 @@ impl Worker {
         let log = gateway.access_log.line_writer(id);
         let tracer = gateway.tracer.as_ref().map(WorkerTracer::new);
         let wall_clock = WallClock::new(Now::read_clock());
-        let verifier = gateway.callers.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
+        let verifier = gateway.callers.tokens.as_ref().map(TokenVerifier::new);
         Worker {
             id,
             gateway,

@@ -1,10 +1,12 @@
 //! The fields of `account`.
 
+use std::path::PathBuf;
+
 use http::HeaderName;
 use jsonwebtoken::Algorithm;
 
 use crate::schema::field::{OneOrMore, Shape, section};
-use crate::schema::kinds::{Nested, NestedOrNone, OneOrMoreOrWord, OrWord, Special, Text, Words, text};
+use crate::schema::kinds::{FILE, Nested, NestedOrNone, OneOrMoreOrWord, OrWord, Special, Text, Words, text};
 use sluicegate_model::value::names;
 use sluicegate_model::value::words::parse_word;
 use sluicegate_model::{KeySource, Parsed, Secret, ValueError, ValueSource, codes};
@@ -27,7 +29,8 @@ section! {
     /// The tier of a caller, which may have numbers of its own in a limit.
     TIER: Nested = Nested(&tier::SECTION), "tier", "{}", "{ members: { alice: gold }, default: free }";
     /// The verification of tokens, which every `jwt:` source needs.
-    JWT: Nested = Nested(&jwt::SECTION), "jwt", "{}", "{ jwks: keys.json, issuer: https://id.example.com }";
+    JWT: Special = Special(|| Shape::OneOrMore(Box::new(Shape::Section(&jwt::SECTION)))),
+        "jwt", "{}", "{ issuer: https://id.example.com/, jwks: discover }";
     /// API keys: a request with a key of the file has the account of its line.
     KEYS: NestedOrNone = NestedOrNone(&keys::SECTION), "keys", "none", "{ file: keys.csv }";
 }
@@ -68,10 +71,17 @@ section! {
 }
 
 section! {
-    /// The verification of tokens (RFC 7519). At least one of `jwks` and `secret` is needed.
+    /// The verification of tokens (RFC 7519). At least one of `jwks` and `secret` is needed. A list has an entry for
+    /// each identity provider; each of them names its `issuer`, and verifies the tokens of this issuer alone.
     mod jwt = "account.jwt";
-    /// A file with public keys: PEM, or a JSON Web Key Set. It is read again when it changes.
-    JWKS: Special = Special(|| text("the path of a file, or none")), "jwks", "none", "keys.json";
+    /// The public keys. A file holds one in PEM, or a JSON Web Key Set, and is read again when it changes. A set at an
+    /// `https://` URL is fetched; `discover` fetches the one that ISSUER/.well-known/openid-configuration names. Both
+    /// need one `issuer`. A set is fetched at the start, when its `Cache-Control` ends (after 1 minute to 23 hours, by
+    /// default 10 minutes), and when a token names an unknown key, at most once in 10 seconds.
+    JWKS: Special = Special(|| text("the path of a file, an https:// URL, discover or none")),
+        "jwks", "none", "discover";
+    /// TLS towards the issuer; it is always verified.
+    TLS: Nested = Nested(&tls::SECTION), "tls", "{}", "{ ca: authority.pem }";
     /// The secret of the HS algorithms; one of fewer than 32 bytes is a warning (W008).
     SECRET: OrWord<Text<Secret>> = OrWord("none", Text::new("a text", parse_secret)),
         "secret", "none", "\"${JWT_SECRET}\"";
@@ -88,9 +98,16 @@ section! {
         "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA, HS256, HS384 or HS512",
         parse_algorithm,
     )), "algorithms", "[RS256, ES256]", "[EdDSA]";
-    /// The request header with the token, after an optional `Bearer`.
+    /// The request header with the token, after an optional `Bearer`. It is the same for all entries.
     HEADER: Text<HeaderName> = Text::new("a header name", names::parse_header_name),
         "header", "authorization", "x-token";
+}
+
+section! {
+    /// TLS towards an issuer whose keys are fetched.
+    mod tls = "account.jwt.tls";
+    /// A PEM file with the trusted authorities; `system` stands for those of the system.
+    CA: OrWord<Text<PathBuf>> = OrWord("system", FILE), "ca", "system", "authority.pem";
 }
 
 fn parse_key_source(text: &str) -> Parsed<KeySource> {

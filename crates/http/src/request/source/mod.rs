@@ -16,7 +16,7 @@ mod token;
 pub use body::{BodyForm, BodyPlan, BodyValue, BodyValues, CostFault, ENCODED, NOT_JSON, TOO_LONG};
 pub use body_texts::BodyTexts;
 pub use mcp::{HeaderMismatch, check_mcp_headers, read_mcp};
-pub use token::{FetchedKeys, KeySet, KeySetStatus, Token, TokenFault, TokenVerifier};
+pub use token::{FetchedKeys, KeySet, KeySetStatus, Token, TokenFault, TokenVerification, TokenVerifier};
 
 /// The value of a [`ValueSource`] in one request.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,27 +14,64 @@ use std::{fmt, io};
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName};
 use jsonwebtoken::errors::{Error, ErrorKind};
-use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation};
+use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation, dangerous};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use sluicegate_base::file::NamedFile;
 use sluicegate_base::labelled::labelled_enum;
-use sluicegate_model::{JwtConfig, TokenKeys};
+use sluicegate_model::{JwtConfig, TokenKeySource, TokenKeys, TokenRules};
 
 mod key_set;
 
 pub use key_set::{FetchedKeys, KeySet, KeySetStatus};
 
+/// The verification of tokens, for all workers.
+pub struct TokenVerification {
+    config: JwtConfig,
+    /// The claims that the configuration reads.
+    claim_names: Vec<String>,
+    /// One for each entry whose keys are fetched, by the index of the entry.
+    key_sets: Vec<Option<Arc<KeySet>>>,
+}
+
 /// Verifies tokens for one worker.
 pub struct TokenVerifier {
     header: HeaderName,
-    keys: Option<Arc<NamedFile<TokenKeys>>>,
-    secret: Option<DecodingKey>,
-    rules: Vec<(Algorithm, Validation)>,
+    entries: Vec<EntryVerifier>,
+    /// The issuer that a token names chooses its entry.
+    reads_issuer: bool,
     /// The claims that the configuration reads.
     claim_names: Vec<String>,
     hashers: [RandomState; 2],
     cache: RefCell<TokenCache>,
+}
+
+/// Verifies the tokens of one entry.
+struct EntryVerifier {
+    issuers: Vec<String>,
+    keys: Option<LiveKeys>,
+    secret: Option<DecodingKey>,
+    rules: Vec<(Algorithm, Validation)>,
+}
+
+/// Public keys that may change at any time.
+enum LiveKeys {
+    File(Arc<NamedFile<TokenKeys>>),
+    Fetched(Arc<KeySet>),
+}
+
+/// The issuer that a token names, before its signature is verified.
+#[derive(Deserialize)]
+struct NamedIssuer {
+    iss: String,
+}
+
+/// The reason why a token is invalid, and the index of the entry whose set may get a key for it.
+#[derive(Clone, Copy)]
+struct Refusal {
+    fault: TokenFault,
+    lacking: Option<usize>,
 }
 
 /// The token of one request.
@@ -43,7 +80,7 @@ pub struct Token<'r> {
     headers: &'r HeaderMap,
     /// Seconds since 1970.
     now: u64,
-    verified: OnceCell<Result<Rc<VerifiedToken>, TokenFault>>,
+    verified: OnceCell<Result<Rc<VerifiedToken>, Refusal>>,
 }
 
 /// A token with a valid signature, issuer and audience.
@@ -60,8 +97,8 @@ struct VerifiedToken {
 struct TokenCache {
     recent: HashMap<u128, Rc<VerifiedToken>>,
     older: HashMap<u128, Rc<VerifiedToken>>,
-    /// The keys that verified them.
-    keys: Option<Arc<TokenKeys>>,
+    /// The keys that verified them, of each entry.
+    keys: Vec<Option<Arc<TokenKeys>>>,
 }
 
 /// Longer tokens are rejected unread.
@@ -72,18 +109,46 @@ const CACHED_MAX: usize = 1024;
 /// The maximum lead of an issuer's clock, in seconds. It never extends the lifetime of a token.
 const CLOCK_SKEW_MAX: u64 = 5;
 
+// === impl TokenVerification ===
+
+impl TokenVerification {
+    /// `claims` are those that will be read. The sets of issuers that `previous` fetched in the same way continue.
+    pub fn new(
+        config: &JwtConfig,
+        claims: Vec<String>,
+        previous: Option<&TokenVerification>,
+    ) -> TokenVerification {
+        let set_of = |rules: &TokenRules| match &rules.keys {
+            Some(TokenKeySource::Issuer(source)) => {
+                let before = previous.iter().flat_map(|previous| previous.key_sets());
+                let adopted = before.into_iter().find(|set| set.config == *source).cloned();
+                Some(adopted.unwrap_or_else(|| Arc::new(KeySet::new(source.clone()))))
+            }
+            _ => None,
+        };
+        let key_sets = config.entries.iter().map(set_of).collect();
+        TokenVerification { config: config.clone(), claim_names: claims, key_sets }
+    }
+
+    /// The sets that are fetched.
+    pub fn key_sets(&self) -> impl Iterator<Item = &Arc<KeySet>> {
+        self.key_sets.iter().flatten()
+    }
+}
+
 // === impl TokenVerifier ===
 
 impl TokenVerifier {
-    /// `names` are the claims that will be read.
-    pub fn new(jwt: &JwtConfig, names: &[String]) -> TokenVerifier {
-        let rule = |&algorithm: &Algorithm| (algorithm, build_validation(jwt, algorithm));
+    /// A verifier with an empty cache.
+    pub fn new(verification: &TokenVerification) -> TokenVerifier {
+        let TokenVerification { config, claim_names, key_sets } = verification;
+        let entry =
+            |(rules, set): (&TokenRules, &Option<Arc<KeySet>>)| EntryVerifier::new(rules, set.as_ref());
         TokenVerifier {
-            header: jwt.header.clone(),
-            keys: jwt.keys.clone(),
-            secret: jwt.secret.as_ref().map(|secret| DecodingKey::from_secret(secret.0.as_bytes())),
-            rules: jwt.algorithms.iter().map(rule).collect(),
-            claim_names: names.to_vec(),
+            header: config.header.clone(),
+            entries: config.entries.iter().zip(key_sets).map(entry).collect(),
+            reads_issuer: config.entries.len() > 1 || key_sets.iter().any(Option::is_some),
+            claim_names: claim_names.clone(),
             hashers: [RandomState::new(), RandomState::new()],
             cache: RefCell::default(),
         }
@@ -108,50 +173,72 @@ impl TokenVerifier {
     }
 
     /// The token in `headers`, if it is valid at `now`.
-    fn verify_cached(&self, headers: &HeaderMap, now: u64) -> Result<Rc<VerifiedToken>, TokenFault> {
+    fn verify_cached(&self, headers: &HeaderMap, now: u64) -> Result<Rc<VerifiedToken>, Refusal> {
         let text = token_text(&self.header, headers)?;
-        let keys = self.keys.as_ref().map(|file| file.content());
         let mut cache = self.cache.borrow_mut();
-        cache.use_keys(keys.as_deref());
+        cache.use_keys(&self.entries);
         let id = self.cache_id(text);
         let token = match cache.find_token(id) {
             Some(token) => token,
             None => {
-                let token = Rc::new(self.verify_text(text, keys.as_deref().map(|keys| &**keys))?);
+                let token = Rc::new(self.verify_text(text)?);
                 if token.check_time(now).is_ok() {
                     cache.keep_token(id, token.clone());
                 }
                 token
             }
         };
-        token.check_time(now).map(|()| token)
+        token.check_time(now)?;
+        Ok(token)
     }
 
-    fn verify_text(&self, text: &[u8], keys: Option<&TokenKeys>) -> Result<VerifiedToken, TokenFault> {
+    fn verify_text(&self, text: &[u8]) -> Result<VerifiedToken, Refusal> {
         let header = jsonwebtoken::decode_header(text).map_err(|_| TokenFault::Malformed)?;
         // RFC 7515: an unknown critical extension makes a token invalid, and none is known here.
         if header.crit.is_some() {
-            return Err(TokenFault::Critical);
+            return Err(TokenFault::Critical.into());
         }
-        let rules = self.rules.iter().find(|(algorithm, _)| *algorithm == header.alg);
+        let (index, entry) = self.find_entry(text)?;
+        let rules = entry.rules.iter().find(|(algorithm, _)| *algorithm == header.alg);
         let (algorithm, rules) = rules.ok_or(TokenFault::Algorithm)?;
-        let mut fault = TokenFault::UnknownKey;
-        let read = |key: &DecodingKey| {
-            let read = jsonwebtoken::decode::<Map<String, Value>>(text, key, rules);
-            read.inspect_err(|error| fault = TokenFault::from_library(error)).ok()
+        let fitting = |keys: &TokenKeys| {
+            try_keys(text, rules, keys.keys_for(*algorithm, header.kid.as_deref()).take(TRIES_MAX))
         };
-        let read = match algorithm.family() {
-            AlgorithmFamily::Hmac => self.secret.as_ref().and_then(read),
-            _ => keys.and_then(|keys| {
-                keys.keys_for(*algorithm, header.kid.as_deref()).take(TRIES_MAX).find_map(read)
-            }),
+        let claims = match (algorithm.family(), &entry.keys) {
+            (AlgorithmFamily::Hmac, _) => try_keys(text, rules, entry.secret.iter())?,
+            (_, None) => return Err(TokenFault::UnknownKey.into()),
+            (_, Some(LiveKeys::File(file))) => fitting(&file.content())?,
+            (_, Some(LiveKeys::Fetched(set))) => {
+                let lacks_key = |fault| {
+                    let names_unknown = fault == TokenFault::UnknownKey && header.kid.is_some();
+                    let lacking = (names_unknown || fault == TokenFault::NoKeys).then_some(index);
+                    Refusal { fault, lacking }
+                };
+                set.keys()
+                    .as_ref()
+                    .map_or(Err(TokenFault::NoKeys), |keys| fitting(keys))
+                    .map_err(lacks_key)?
+            }
         };
-        let claims = read.ok_or(fault)?.claims;
         Ok(VerifiedToken {
             expires: claims.get("exp").and_then(numeric_date).ok_or(TokenFault::NoExpiry)?,
             not_before: claims.get("nbf").map_or(Some(0), numeric_date).ok_or(TokenFault::NoStart)?,
             claims: self.claim_names.iter().map(|name| claims.get(name).and_then(claim_text)).collect(),
         })
+    }
+
+    /// The entry of the issuer that the token names. No other one verifies it, whatever the ids of keys are.
+    fn find_entry(&self, text: &[u8]) -> Result<(usize, &EntryVerifier), TokenFault> {
+        let named = if self.reads_issuer {
+            Some(dangerous::insecure_decode_claims::<NamedIssuer>(text).map_err(|_| TokenFault::Issuer)?)
+        } else {
+            None
+        };
+        let is_named = |(_, entry): &(usize, &EntryVerifier)| match &named {
+            Some(NamedIssuer { iss }) => entry.issuers.contains(iss),
+            None => true,
+        };
+        self.entries.iter().enumerate().find(is_named).ok_or(TokenFault::Issuer)
     }
 
     fn cache_id(&self, text: &[u8]) -> u128 {
@@ -160,7 +247,55 @@ impl TokenVerifier {
     }
 }
 
-fn build_validation(jwt: &JwtConfig, algorithm: Algorithm) -> Validation {
+/// The claims of a token that one of these keys signed.
+fn try_keys<'k>(
+    text: &[u8],
+    rules: &Validation,
+    mut keys: impl Iterator<Item = &'k DecodingKey>,
+) -> Result<Map<String, Value>, TokenFault> {
+    let mut fault = TokenFault::UnknownKey;
+    let read = keys.find_map(|key| {
+        let read = jsonwebtoken::decode::<Map<String, Value>>(text, key, rules);
+        read.inspect_err(|error| fault = TokenFault::from_library(error)).ok()
+    });
+    read.map(|token| token.claims).ok_or(fault)
+}
+
+// === impl EntryVerifier ===
+
+impl EntryVerifier {
+    fn new(rules: &TokenRules, set: Option<&Arc<KeySet>>) -> EntryVerifier {
+        let rule = |&algorithm: &Algorithm| (algorithm, build_validation(rules, algorithm));
+        let keys = match &rules.keys {
+            Some(TokenKeySource::File(file)) => Some(LiveKeys::File(file.clone())),
+            _ => set.cloned().map(LiveKeys::Fetched),
+        };
+        EntryVerifier {
+            issuers: rules.issuers.clone(),
+            keys,
+            secret: rules.secret.as_ref().map(|secret| DecodingKey::from_secret(secret.0.as_bytes())),
+            rules: rules.algorithms.iter().map(rule).collect(),
+        }
+    }
+
+    /// Replaces `known` by the keys in force; true if they are others.
+    fn update_keys(&self, known: &mut Option<Arc<TokenKeys>>) -> bool {
+        let replace = |known: &mut Option<Arc<TokenKeys>>, keys: Option<&Arc<TokenKeys>>| {
+            let is_other = known.as_ref().map(Arc::as_ptr) != keys.map(Arc::as_ptr);
+            if is_other {
+                *known = keys.cloned();
+            }
+            is_other
+        };
+        match &self.keys {
+            Some(LiveKeys::File(file)) => replace(known, Some(&file.content())),
+            Some(LiveKeys::Fetched(set)) => replace(known, set.keys().as_ref()),
+            None => false,
+        }
+    }
+}
+
+fn build_validation(jwt: &TokenRules, algorithm: Algorithm) -> Validation {
     let mut rules = Validation::new(algorithm);
     // Times are checked on every request, also those of cached tokens.
     rules.validate_exp = false;
@@ -257,10 +392,20 @@ impl<'r> Token<'r> {
 
     /// The reason why the token is invalid; `None` for a valid token.
     pub fn fault(&self) -> Option<TokenFault> {
-        self.verify_once().as_ref().err().copied()
+        self.verify_once().as_ref().err().map(|refusal| refusal.fault)
     }
 
-    fn verify_once(&self) -> &Result<Rc<VerifiedToken>, TokenFault> {
+    /// The set that may get the key of the token by a fetch, which is asked for; `None` = the token is judged as it is,
+    /// or the last fetch was too short ago.
+    pub fn awaited_keys(&self) -> Option<&'r Arc<KeySet>> {
+        let lacking = self.verify_once().as_ref().err()?.lacking?;
+        match &self.verifier.entries[lacking].keys {
+            Some(LiveKeys::Fetched(set)) => set.ask_for_fetch().then_some(set),
+            _ => None,
+        }
+    }
+
+    fn verify_once(&self) -> &Result<Rc<VerifiedToken>, Refusal> {
         self.verified.get_or_init(|| self.verifier.verify_cached(self.headers, self.now))
     }
 }
@@ -286,14 +431,16 @@ impl VerifiedToken {
 // === impl TokenCache ===
 
 impl TokenCache {
-    /// Empties the cache if the keys have changed: one of them may have been withdrawn.
-    fn use_keys(&mut self, keys: Option<&Arc<TokenKeys>>) {
-        let same = match (&self.keys, keys) {
-            (Some(known), Some(keys)) => Arc::ptr_eq(known, keys),
-            (known, keys) => known.is_none() && keys.is_none(),
-        };
-        if !same {
-            *self = TokenCache { keys: keys.cloned(), ..TokenCache::default() };
+    /// Empties the cache if keys have changed: one of them may have been withdrawn.
+    fn use_keys(&mut self, entries: &[EntryVerifier]) {
+        self.keys.resize_with(entries.len(), || None);
+        let mut is_other = false;
+        for (entry, known) in entries.iter().zip(&mut self.keys) {
+            is_other |= entry.update_keys(known);
+        }
+        if is_other {
+            self.recent.clear();
+            self.older.clear();
         }
     }
 
@@ -334,6 +481,8 @@ labelled_enum! {
         Algorithm = "its algorithm is not among account.jwt.algorithms",
         /// No key of `account.jwt` fits the token.
         UnknownKey = "no key of account.jwt fits it",
+        /// The keys of the issuer were not fetched yet.
+        NoKeys = "the keys of its issuer cannot be fetched",
         /// The signature is invalid.
         Signature = "its signature is invalid",
         /// The issuer (`iss`) is missing, or not in `account.jwt.issuer`.
@@ -366,6 +515,12 @@ impl TokenFault {
             ErrorKind::InvalidAlgorithm => TokenFault::UnknownKey,
             _ => TokenFault::Malformed,
         }
+    }
+}
+
+impl From<TokenFault> for Refusal {
+    fn from(fault: TokenFault) -> Self {
+        Refusal { fault, lacking: None }
     }
 }
 

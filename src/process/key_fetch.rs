@@ -1,0 +1,132 @@
+//! Fetches the keys of issuers, on the control thread: over HTTPS alone, with bounds on time and bytes, and without
+//! following redirects.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CACHE_CONTROL, HOST, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use serde::Deserialize;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::http_client::{AGENT, open_connection};
+use sluicegate_http::request::source::{FetchedKeys, KeySet};
+use sluicegate_http::upstream::ServerTls;
+use sluicegate_model::value::https_url::parse_https_url;
+use sluicegate_model::{HttpsUrl, KeyFetchConfig, UpstreamProtocol, UpstreamTlsConfig};
+use sluicegate_proxy::gateway::Gateway;
+
+/// The time of one fetch, with the discovery document.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+const DOCUMENT_MAX: usize = 1 << 20;
+const LIFETIME_MIN: Duration = Duration::from_secs(60);
+/// An hour before a set ends to serve, so that one failure does no harm.
+const LIFETIME_MAX: Duration = Duration::from_secs(23 * 3600);
+const LIFETIME_DEFAULT: Duration = Duration::from_secs(600);
+/// Characters that are shown of a text of the issuer.
+const SHOWN_MAX: usize = 100;
+
+/// The tasks that fetch, one for each issuer of the gateway in force.
+#[derive(Default)]
+pub(super) struct KeyFetchTasks(Vec<(Arc<KeySet>, JoinSet<()>)>);
+
+impl KeyFetchTasks {
+    /// Continues the tasks of sets that the gateway has as well, and starts those of the others.
+    pub(super) fn continue_for(self, gateway: &Gateway) -> KeyFetchTasks {
+        let KeyFetchTasks(mut before) = self;
+        let task = |set: &Arc<KeySet>| match before.iter().position(|(known, _)| Arc::ptr_eq(known, set)) {
+            Some(index) => before.swap_remove(index),
+            None => {
+                let (fetched, mut task) = (set.clone(), JoinSet::new());
+                task.spawn_local(async move { fetched.keep_fetched(fetch_keys).await });
+                (set.clone(), task)
+            }
+        };
+        KeyFetchTasks(gateway.key_sets().map(task).collect())
+    }
+}
+
+/// The document of an issuer (OpenID Connect Discovery 1.0, section 3), as far as it is used.
+#[derive(Deserialize)]
+struct DiscoveryDocument {
+    issuer: String,
+    jwks_uri: String,
+}
+
+/// Fetches the keys of an issuer.
+///
+/// # Errors
+/// The reason, in which texts of the issuer are escaped and cut.
+pub(crate) async fn fetch_keys(config: &KeyFetchConfig) -> Result<FetchedKeys, String> {
+    let fetching = async {
+        let found = match config.is_discovery {
+            true => Some(discover_url(config).await?),
+            false => None,
+        };
+        let url = found.as_ref().unwrap_or(&config.url);
+        let (text, lifetime) = get_document(url, config).await?;
+        FetchedKeys::read(&text, config, lifetime).map_err(|reason| format!("{url} {reason}"))
+    };
+    let late = |_elapsed| Err(format!("{} did not answer within {} s", config.url, FETCH_TIMEOUT.as_secs()));
+    timeout(FETCH_TIMEOUT, fetching).await.unwrap_or_else(late)
+}
+
+/// The URL of the keys, by the discovery document of the issuer itself.
+async fn discover_url(config: &KeyFetchConfig) -> Result<HttpsUrl, String> {
+    let (text, _) = get_document(&config.url, config).await?;
+    let at = &config.url;
+    let document: DiscoveryDocument =
+        serde_json::from_slice(&text).map_err(|_| format!("{at} is no discovery document"))?;
+    if document.issuer != config.issuer {
+        let other: String = document.issuer.chars().take(SHOWN_MAX).collect();
+        return Err(format!("{at} is the document of another issuer, {other:?}"));
+    }
+    parse_https_url(&document.jwks_uri)
+        .map_err(|error| format!("{at} has no usable jwks_uri: {}", error.message))
+}
+
+/// The body of a response with 200, and the time for which it may be kept.
+async fn get_document(url: &HttpsUrl, config: &KeyFetchConfig) -> Result<(Bytes, Duration), String> {
+    let roots = Some(config.roots.clone());
+    let tls = UpstreamTlsConfig { roots, server_name: None, identity: None };
+    let tls = ServerTls::new(&url.host, &tls, UpstreamProtocol::Http1);
+    let fault = |reason: String| format!("{url} {reason}");
+    let mut sender = open_connection(&url.host, url.port, Some(&tls)).await.map_err(fault)?;
+    let request = Request::get(&url.target)
+        .header(HOST, &url.authority)
+        .header(USER_AGENT, AGENT)
+        .header(ACCEPT, HeaderValue::from_static("application/json"))
+        .body(Full::default())
+        .map_err(|error| fault(error.to_string()))?;
+    let broke = |error: hyper::Error| fault(format!("broke the connection: {error}"));
+    let (head, body) = sender.send_request(request).await.map_err(broke)?.into_parts();
+    match head.status {
+        StatusCode::OK => {}
+        status if status.is_redirection() => {
+            return Err(fault(format!("redirects ({}), which is not followed", status.as_u16())));
+        }
+        status => return Err(fault(format!("answers {}", status.as_u16()))),
+    }
+    let read = Limited::new(body, DOCUMENT_MAX).collect().await;
+    let text = read.map_err(|error| fault(format!("cannot be read: {error}, at most 1 MiB")))?.to_bytes();
+    if text.trim_ascii_start().starts_with(b"<") {
+        return Err(fault("answers HTML, not JSON".to_owned()));
+    }
+    Ok((text, lifetime_of(&head.headers)))
+}
+
+fn lifetime_of(headers: &HeaderMap) -> Duration {
+    let lines = headers.get_all(CACHE_CONTROL).iter().filter_map(|line| line.to_str().ok());
+    let seconds = lines.flat_map(|line| line.split(',')).filter_map(|directive| {
+        let directive = directive.trim().to_ascii_lowercase();
+        match directive.as_str() {
+            "no-store" | "no-cache" => Some(0),
+            other => other.strip_prefix("max-age=")?.trim_matches('"').parse::<u64>().ok(),
+        }
+    });
+    let lifetime = seconds.min().map_or(LIFETIME_DEFAULT, Duration::from_secs);
+    lifetime.clamp(LIFETIME_MIN, LIFETIME_MAX)
+}
