@@ -130,3 +130,28 @@ fn lifetime_of(headers: &HeaderMap) -> Duration {
     let lifetime = seconds.min().map_or(LIFETIME_DEFAULT, Duration::from_secs);
     lifetime.clamp(LIFETIME_MIN, LIFETIME_MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_kept_as_long_as_its_issuer_says() {
+        for (lines, seconds) in [
+            (&[][..], 600),
+            (&["public, max-age=900"], 900),
+            (&["Max-Age=\"300\""], 300),
+            (&["max-age=5"], 60),
+            (&["max-age=99999999"], 23 * 3600),
+            (&["max-age=900, no-store"], 60),
+            (&["max-age=900", "max-age=700"], 700),
+            (&["max-age=soon"], 600),
+        ] {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(CACHE_CONTROL, HeaderValue::from_static(line));
+            }
+            assert_eq!(lifetime_of(&headers), Duration::from_secs(seconds), "{lines:?}");
+        }
+    }
+}

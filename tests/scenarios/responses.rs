@@ -70,16 +70,25 @@ fn accounts_are_written_where_they_are_read() {
 }
 
 #[test]
-fn a_token_that_cannot_be_signed_is_an_error() {
-    let keys = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/keys/rsa.pub.pem");
-    let config = format!(
-        "account: {{ from: jwt:sub, jwt: {{ jwks: {keys} }} }}\n\
-         limits: {{ per-account: {{ key: account, rate: 5/1m }} }}\n\
-         locations: [{{ path: /, upstream: demo, limits: per-account }}]\n"
-    );
-    let run = run_steps(&config, &["account: acme"]);
-    assert_eq!(run.code, Some(3), "{}", run.stdout);
-    assert!(run.stderr.contains("only its issuer has the key"), "{}", run.stderr);
+fn tokens_are_signed_in_place_of_their_issuer() {
+    let keys = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/keys");
+    for jwt in [
+        format!("{{ jwks: {keys}/rsa.pub.pem }}"),
+        format!(
+            "[{{ issuer: https://id.test/, jwks: discover, audience: api, tls: {{ ca: {keys}/upstream.pem }} }}]"
+        ),
+    ] {
+        let config = format!(
+            "account: {{ from: jwt:sub, jwt: {jwt} }}\n\
+             limits: {{ per-account: {{ key: account, rate: 5/1m, missing_key: reject }} }}\n\
+             locations: [{{ path: /, upstream: demo, limits: per-account }}]\n"
+        );
+        let steps = [
+            "send: 7, account: acme, expect: { admitted: 5, rejected: 2 }",
+            "send: 1, expect: { rejected: 1 }",
+        ];
+        assert_passes(&config, &steps);
+    }
 }
 
 #[test]

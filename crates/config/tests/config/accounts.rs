@@ -68,14 +68,13 @@ fn account_sources() {
     let file = tier.file.as_ref().expect("a file");
     assert_eq!((file.content().tier_of(b"bob"), file.content().len()), (Some("gold"), 1));
     let jwt = jwt.as_ref().expect("tokens");
+    assert_eq!(jwt.header.as_str(), "x-token");
+    let [jwt] = &jwt.entries[..] else { panic!("{jwt:?}") };
     assert_eq!(
         (&jwt.issuers[..], &jwt.audiences[..]),
         (&["https://issuer.test".to_owned()][..], &["api".to_owned(), "web".to_owned()][..])
     );
-    assert_eq!(
-        (format!("{:?}", jwt.algorithms), jwt.header.as_str()),
-        ("[ES256, HS512]".to_owned(), "x-token")
-    );
+    assert_eq!(format!("{:?}", jwt.algorithms), "[ES256, HS512]");
     assert!(jwt.keys.is_some() && jwt.secret.is_some() && !format!("{config:?}").contains("0123456789"));
 }
 
@@ -88,7 +87,7 @@ fn the_algorithms_of_tokens_follow_their_keys() {
         let config = config::parse(&text, "../../tests/gateway.yaml")
             .unwrap_or_else(|report| panic!("{report}"))
             .config;
-        format!("{:?}", config.account.jwt.expect("tokens").algorithms)
+        format!("{:?}", config.account.jwt.expect("tokens").entries[0].algorithms)
     };
     assert_eq!(algorithms("jwks: keys/rsa.pub.pem"), "[RS256, ES256]");
     assert_eq!(algorithms("secret: hunter2"), "[HS256]");
@@ -132,4 +131,38 @@ fn tiers_are_described() {
         "{}",
         listed[3]
     );
+}
+
+/// The entries of `jwt`, each with the URL of its keys.
+fn fetched(jwt: &str) -> Vec<(String, String, bool)> {
+    let ca = "../../tests/keys/upstream.pem";
+    let yaml = format!(
+        "account: {{ from: jwt:sub, jwt: {} }}\nlocations: [{{ path: /, upstream: demo }}]\n",
+        jwt.replace("CA", &format!("tls: {{ ca: {ca} }}"))
+    );
+    let loaded = config::parse(&yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+    let entries = loaded.config.account.jwt.expect("tokens").entries;
+    let source = |rules: TokenRules| match rules.keys {
+        Some(TokenKeySource::Issuer(source)) => {
+            Some((source.issuer.clone(), source.url.to_string(), source.is_discovery))
+        }
+        _ => None,
+    };
+    entries.into_iter().filter_map(source).collect()
+}
+
+#[test]
+fn keys_are_fetched_from_a_url_or_discovered() {
+    let one = fetched("{ issuer: https://id.test/, jwks: discover, CA }");
+    let document = "https://id.test/.well-known/openid-configuration";
+    assert_eq!(one, [("https://id.test/".to_owned(), document.to_owned(), true)]);
+    let without_slash = fetched("{ issuer: https://id.test, jwks: discover, CA }");
+    assert_eq!(without_slash[0].1, document, "one slash");
+    let realm = fetched("{ issuer: \"https://id.test:8443/realms/a\", jwks: discover, CA }");
+    assert_eq!(realm[0].1, "https://id.test:8443/realms/a/.well-known/openid-configuration");
+    let list = fetched(
+        "[{ issuer: a, jwks: \"https://id.test/keys?p=secret\", CA }, \
+          { issuer: b, secret: \"0123456789abcdef0123456789abcdef\" }]",
+    );
+    assert_eq!(list, [("a".to_owned(), "https://id.test/keys".to_owned(), false)], "a query is not shown");
 }

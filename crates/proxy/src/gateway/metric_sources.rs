@@ -40,6 +40,19 @@ impl Gateway {
         self.watch_shared_limits();
         self.watch_upstreams();
         self.watch_calls();
+        self.watch_issuers();
+    }
+
+    fn watch_issuers(&self) {
+        for set in self.key_sets() {
+            let issuer = || ("issuer", set.config.issuer.clone());
+            let of_age = set.clone();
+            self.metrics.watch_value(values::ISSUER_KEYS_AGE, vec![issuer()], move || of_age.status().age_s);
+            for (failed, result) in [(false, "ok"), (true, "failed")] {
+                let (set, labels) = (set.clone(), vec![issuer(), ("result", result.to_owned())]);
+                self.metrics.watch_value(values::ISSUER_FETCHES, labels, move || set.fetch_count(failed));
+            }
+        }
     }
 
     fn watch_limits(&self) {

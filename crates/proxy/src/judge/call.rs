@@ -128,7 +128,7 @@ pub(super) fn judge_call<'r>(
         Some(_) => judge_named(gateway, facts, mode, decisions, verdict),
         None => {
             let judged = head::judge(gateway, facts, mode, decisions, verdict)?;
-            debug_assert_eq!(judged, JudgeProgress::Complete, "a call has no body to read");
+            debug_assert_eq!(judged, JudgeProgress::Complete, "a call does not wait");
             Ok(())
         }
     }

@@ -86,6 +86,8 @@ pub struct RequestFacts<'r> {
     pub cors: Option<CorsAnswer>,
     /// `None` without access rules.
     pub access: Option<AccessDecision>,
+    /// The request may wait for keys of its token.
+    pub may_await_keys: bool,
     /// The token may have been read.
     pub is_token_read: bool,
     /// The account and the tier were looked for.
@@ -153,6 +155,7 @@ impl<'r> RequestFacts<'r> {
             location: LocationLookup::NotFound,
             cors: None,
             access: None,
+            may_await_keys: false,
             is_token_read: false,
             is_account_read: false,
             account: None,

@@ -25,7 +25,7 @@ use sluicegate_http::request::cors;
 use sluicegate_http::request::headers::hop_by_hop;
 use sluicegate_http::request::headers::summary::HeaderSummary;
 use sluicegate_http::request::location::{self, Arrival, LocationLookup, RequestTarget, TargetError};
-use sluicegate_http::request::source::SourceValue;
+use sluicegate_http::request::source::{SourceValue, TokenFault};
 use sluicegate_http::upstream::Upstream;
 use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::BandwidthShare;
@@ -40,6 +40,8 @@ pub enum JudgeProgress {
     Complete,
     /// The body must be read for this, and then the request is judged again.
     AwaitsBody(BodyUse),
+    /// The key of its token may come by a fetch, and then the request is judged again.
+    AwaitsKeys,
 }
 
 /// Judges a request by its head, and by its body where a limit asks for that, and collects its facts on the way. The
@@ -69,6 +71,9 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     // Checked before tokens are verified: a rejection under overload must cost next to nothing.
     if !mode.try_count_in_flight(gateway) {
         return Err(Fault::TooManyInFlight.into());
+    }
+    if facts.token.is_some() && awaits_keys(gateway, facts)? {
+        return Ok(JudgeProgress::AwaitsKeys);
     }
     if let Some(plan) = gateway.body_plan_for(facts.route())
         && let Some(body_use) = body_reading::awaits_body(gateway, plan, facts)?
@@ -168,6 +173,20 @@ fn target_fault(error: TargetError) -> Fault {
         TargetError::MethodCase => Fault::BadHead,
         _ => Fault::BadTarget,
     }
+}
+
+/// True if a claim is read here, and the key of the token may come by a fetch.
+///
+/// # Errors
+/// Nothing is known about the keys of its issuer.
+#[inline(never)]
+fn awaits_keys(gateway: &Gateway, facts: &mut RequestFacts<'_>) -> Result<bool, Fault> {
+    let Some(token) = facts.token.filter(|_| gateway.reads_token(facts.route())) else { return Ok(false) };
+    facts.is_token_read = true;
+    if token.awaited_keys().is_some() && facts.may_await_keys {
+        return Ok(true);
+    }
+    if token.fault() == Some(TokenFault::NoKeys) { Err(Fault::IssuerUnavailable) } else { Ok(false) }
 }
 
 /// Finds the account and the tier of the caller.

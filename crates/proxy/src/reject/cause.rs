@@ -148,6 +148,7 @@ faults! {
     TooManyWaiting "too_many_waiting" SERVICE_UNAVAILABLE "14" "too many requests are waiting"
     NoBodyRoom "no_body_room" SERVICE_UNAVAILABLE "14" "the bodies that are being read leave no room for this one"
     TooManyInFlight "too_many_in_flight" SERVICE_UNAVAILABLE "14" "too many requests are in flight"
+    IssuerUnavailable "issuer_unavailable" SERVICE_UNAVAILABLE "14" "the keys of the token's issuer are not known yet"
     StateUnavailable "state_unavailable" SERVICE_UNAVAILABLE "14" "the shared counters do not answer"
     UpstreamTimeout "upstream_timeout" GATEWAY_TIMEOUT "4" "the upstream did not answer in time"
     LocationTimeout "location_timeout" GATEWAY_TIMEOUT "4" "the request took longer than its location allows"

@@ -1,5 +1,5 @@
-//! The phases of a request until it is admitted or rejected, as types: received, its body being read, asking the store,
-//! waiting for its turn, pausing with its upstream, admitted.
+//! The phases of a request until it is admitted or rejected, as types: received, its key being fetched, its body being
+//! read, asking the store, waiting for its turn, pausing with its upstream, admitted.
 //!
 //! Each phase owns the request and its state, and yields the next one. Dropping a phase gives back everything that it
 //! holds: the client hung up, or the future was dropped. Only this module makes an [`Admitted`].
@@ -21,7 +21,7 @@ use super::conclusion::{self, Conclusion};
 use super::facts::{BodyView, RequestFacts, RequestHead};
 use super::head::{self, JudgeProgress};
 use super::mode::ChargeRequest;
-use super::pushback::{self, PausePlace};
+use super::pushback::{self, PausePlace, Waited};
 use crate::judge::conclusion::RequestTexts;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report;
@@ -33,7 +33,7 @@ use sluicegate_admission::chain::{
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::body::RequestBody;
 use sluicegate_http::request::headers::hop_by_hop;
-use sluicegate_http::request::source::{BodyPlan, BodyValues};
+use sluicegate_http::request::source::{BodyPlan, BodyValues, KeySet, Token};
 use sluicegate_model::{BodyUse, LocationId};
 
 /// A request with its state, in every phase before it is admitted or rejected.
@@ -50,6 +50,8 @@ pub enum NextPhase {
     Admit(Admitted),
     /// The body has to be read first.
     ReadBody(Box<ReadingBody>),
+    /// The keys of its token are fetched first.
+    AwaitKeys(Box<AwaitingKeys>),
     /// The local limits accepted the request, and the store has to be asked.
     AskStore(Box<AskingStore>),
     /// The request waits in the queues of its limits.
@@ -84,6 +86,14 @@ pub struct ReadingBody {
     body_use: BodyUse,
 }
 
+/// A request with a token whose key may come by a fetch.
+pub struct AwaitingKeys {
+    received: Received,
+    keys: Arc<KeySet>,
+    /// Counted out when it no longer waits.
+    place: WaitingPlace,
+}
+
 /// A request that the local limits accepted; the store is still to be asked.
 pub struct AskingStore {
     received: Received,
@@ -115,19 +125,19 @@ impl Received {
     /// Judges the request by its head.
     #[inline]
     pub fn judge(self) -> NextPhase {
-        self.judge_with(None)
+        self.judge_with(None, true)
     }
 
-    /// Judges the request again, by the values of its body too.
+    /// Judges the request again, by the values of its body too if it was read.
     #[inline(never)]
-    fn judge_body(self, values: &BodyValues) -> NextPhase {
-        self.judge_with(Some(values))
+    fn judge_again(self, values: Option<&BodyValues>) -> NextPhase {
+        self.judge_with(values, false)
     }
 
     /// Judges the request by its head and the values of its body; `None` = it was not read yet. A copy for each of
     /// both, because the first one must not pay for the second.
     #[inline(always)]
-    fn judge_with(self, values: Option<&BodyValues>) -> NextPhase {
+    fn judge_with(self, values: Option<&BodyValues>, is_first: bool) -> NextPhase {
         let Received { mut inbound, mut state } = self;
         let worker = state.worker.clone();
         let token = worker.read_token(inbound.request.headers(), state.judged_at);
@@ -140,6 +150,7 @@ impl Received {
         let body = inbound.request.body().size_hint();
         let mut facts = RequestFacts::new(head, body, token.as_ref());
         facts.body_view = values.map_or(BodyView::Unread, BodyView::Read);
+        facts.may_await_keys = is_first;
         let mut verdict = None;
         worker.heavy_keys.begin_request();
         let judged = {
@@ -149,12 +160,16 @@ impl Received {
         };
         facts.record_in(&mut state);
         let (summary, target) = (facts.summary, facts.target.take());
-        // The timeout runs while the body is read.
-        let starts_timeout = values.is_none();
+        // The timeout runs while the body is read, or keys are fetched.
+        let starts_timeout = is_first;
         let rejection = match (judged, &verdict) {
             (Err(rejection), _) => rejection,
             (Ok(JudgeProgress::AwaitsBody(body_use)), _) => {
                 return Received { inbound, state }.start_reading(body_use);
+            }
+            (Ok(JudgeProgress::AwaitsKeys), _) => {
+                let keys = token.as_ref().and_then(Token::awaited_keys).cloned();
+                return Received { inbound, state }.start_waiting_for_keys(keys);
             }
             (Ok(JudgeProgress::Complete), Some(ChainVerdict::Reject(rejection))) => {
                 // The rates had accepted it, so the timeout runs.
@@ -195,6 +210,20 @@ impl Received {
             Some(plan) => NextPhase::ReadBody(Box::new(ReadingBody { received: self, plan, body_use })),
             // Cannot fail: without a plan, no request awaits its body.
             None => unreachable!("a body is read by a plan"),
+        }
+    }
+
+    /// The next phase of a request that awaits a key; without room to wait it is judged as it is.
+    #[cold]
+    fn start_waiting_for_keys(self, keys: Option<Arc<KeySet>>) -> NextPhase {
+        self.state.start_timeout();
+        let waiting_size = || self.inbound.waiting_bytes();
+        let waiting = &self.state.worker.gateway.load.waiting;
+        match keys.zip(WaitingRequest::new(waiting, &waiting_size).try_wait()) {
+            Some((keys, place)) => {
+                NextPhase::AwaitKeys(Box::new(AwaitingKeys { received: self, keys, place }))
+            }
+            None => self.judge_again(None),
         }
     }
 
@@ -325,6 +354,7 @@ impl NextPhase {
                 NextPhase::Admit(admitted) => return Ok(admitted),
                 NextPhase::Reject(rejected) => return Err(rejected),
                 NextPhase::ReadBody(reading) => reading.read_body().await,
+                NextPhase::AwaitKeys(awaiting) => awaiting.await_keys().await,
                 NextPhase::AskStore(asking) => asking.ask_store().await,
                 NextPhase::Wait(waiting) => waiting.wait_for_turn().await,
                 NextPhase::Pause(paused) => paused.wait_out_pause().await,
@@ -374,7 +404,7 @@ impl ReadingBody {
             body_reading::read_values(&mut received.state, &mut received.inbound, &plan, body_use).await;
         received.state.judged_at = Now::read_clock();
         match read {
-            Ok(values) => received.judge_body(&values),
+            Ok(values) => received.judge_again(Some(&values)),
             Err(fault) => {
                 let mut judged = received.reject(&fault.into());
                 if let NextPhase::Reject(Rejected { response, inbound, .. }) = &mut judged
@@ -385,6 +415,23 @@ impl ReadingBody {
                 }
                 judged
             }
+        }
+    }
+}
+
+// === impl AwaitingKeys ===
+
+impl AwaitingKeys {
+    /// Waits for the fetch of the keys, and judges the request again. If the client hangs up, the future never ends.
+    pub async fn await_keys(self) -> NextPhase {
+        let AwaitingKeys { mut received, keys, place } = self;
+        let waited = pushback::wait_or_leave(&received.state, keys.wait_for_fetch()).await;
+        drop(place);
+        received.state.judged_at = Now::read_clock();
+        match waited {
+            Some(Waited::Done(())) => received.judge_again(None),
+            Some(Waited::TimedOut) => received.reject(&Fault::LocationTimeout.into()),
+            None => waiting::hang_up(&received.state).await,
         }
     }
 }

@@ -115,7 +115,7 @@ async fn wait_in_queues(
 }
 
 /// Ends the task of a client that hung up at its next await; until then the request must have no response.
-async fn hang_up(state: &RequestState) -> NextPhase {
+pub(super) async fn hang_up(state: &RequestState) -> NextPhase {
     state.watch.abort_now();
     std::future::pending().await
 }

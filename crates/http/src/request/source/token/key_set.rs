@@ -200,3 +200,139 @@ impl Drop for WaitPlace<'_> {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use sluicegate_config as config;
+    use sluicegate_model::TokenKeySource;
+
+    const SET: &str =
+        r#"{"keys":[{"kty":"EC","crv":"P-256","x":"u1W3mF9Y0s8x","y":"u1W3mF9Y0s8x","kid":"1"}]}"#;
+
+    impl KeySet {
+        pub(in crate::request::source::token) fn apply_text(&self, text: &[u8]) {
+            let fetched = FetchedKeys::read(text, &self.config, Duration::from_secs(600));
+            self.apply_fetch(fetched);
+        }
+    }
+
+    fn key_set() -> Rc<KeySet> {
+        let yaml = "account: { from: jwt:sub, jwt: { issuer: a, jwks: \"https://a.test/\", \
+                    tls: { ca: keys/upstream.pem } } }\nlocations: [{ path: /, upstream: demo }]\n";
+        let loaded =
+            config::parse(yaml, "../../tests/gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+        let Some(TokenKeySource::Issuer(source)) = loaded.config.account.jwt.unwrap().entries.remove(0).keys
+        else {
+            panic!("not fetched")
+        };
+        Rc::new(KeySet::new(source))
+    }
+
+    /// Starts to fetch; the issuer answers as long as `answers` is true, after a second.
+    fn start(set: &Rc<KeySet>, lifetime: u64) -> (Rc<Cell<u64>>, Rc<Cell<bool>>) {
+        let (count, answers) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(true)));
+        let (set, counted, answering) = (set.clone(), count.clone(), answers.clone());
+        tokio::task::spawn_local(async move {
+            let fetch = async |config: &KeyFetchConfig| {
+                counted.set(counted.get() + 1);
+                sleep(Duration::from_secs(1)).await;
+                match answering.get() {
+                    true => FetchedKeys::read(SET.as_bytes(), config, Duration::from_secs(lifetime)),
+                    false => Err("gone".to_owned()),
+                }
+            };
+            set.keep_fetched(fetch).await;
+        });
+        (count, answers)
+    }
+
+    async fn seconds(number: u64) {
+        sleep(Duration::from_secs(number)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_unknown_keys_makes_one_fetch_in_ten_seconds() {
+        let within = async {
+            let set = key_set();
+            let (count, _) = start(&set, 600);
+            seconds(2).await;
+            assert_eq!((count.get(), set.keys().is_some()), (1, true));
+            assert!(!set.ask_for_fetch(), "it was fetched a second ago");
+            seconds(10).await;
+            for _ in 0..10_000 {
+                assert!(set.ask_for_fetch());
+            }
+            let before = Instant::now();
+            set.wait_for_fetch().await;
+            assert_eq!((count.get(), before.elapsed().as_secs()), (2, 1), "the wait ends with the fetch");
+            for _ in 0..100 {
+                set.ask_for_fetch();
+                sleep(Duration::from_millis(90)).await;
+            }
+            assert_eq!(count.get(), 2);
+            seconds(600).await;
+            assert_eq!(count.get(), 3, "by the lifetime");
+        };
+        LocalSet::new().run_until(within).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_are_bounded_in_time_and_number() {
+        let within = async {
+            let set = key_set();
+            let before = Instant::now();
+            set.wait_for_fetch().await;
+            assert_eq!(before.elapsed().as_secs(), 2, "nobody fetches");
+            let waits = (0..WAITING_MAX).map(|_| {
+                let set = set.clone();
+                tokio::task::spawn_local(async move { set.wait_for_fetch().await })
+            });
+            let waits: Vec<_> = waits.collect();
+            sleep(Duration::from_millis(1)).await;
+            let before = Instant::now();
+            set.wait_for_fetch().await;
+            assert_eq!(before.elapsed().as_secs(), 0, "one too many");
+            for wait in waits {
+                wait.await.unwrap();
+            }
+            set.wait_for_fetch().await;
+            let waited = before.elapsed().as_millis();
+            assert!((3_900..4_100).contains(&waited), "the places are free again: {waited}");
+        };
+        LocalSet::new().run_until(within).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_set_serves_a_day_while_its_issuer_is_away() {
+        let within = async {
+            let set = key_set();
+            let (count, answers) = start(&set, 600);
+            seconds(2).await;
+            answers.set(false);
+            seconds(24 * 3600 - 10).await;
+            assert!(set.keys().is_some() && set.status().fault.as_deref() == Some("gone"));
+            assert!((1380..1450).contains(&count.get()), "{} fetches", count.get());
+            seconds(20).await;
+            assert!(set.keys().is_none(), "a day later");
+            answers.set(true);
+            seconds(15).await;
+            assert_eq!((set.keys().is_some(), set.status().fault), (true, None));
+            set.apply_text(b"{\"keys\":[]}");
+            assert!(set.keys().is_some(), "an empty set replaces nothing");
+            assert!(set.status().fault.unwrap().contains("no key"));
+        };
+        LocalSet::new().run_until(within).await;
+    }
+
+    #[test]
+    fn an_unchanged_issuer_keeps_its_set() {
+        let set = key_set();
+        assert!(KeySet::new(set.config.clone()).config == set.config && key_set().config == set.config);
+    }
+}

@@ -12,12 +12,12 @@ const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
 /// A verifier for `jwt` that reads the claims of the tests.
 fn verifier(jwt: &str) -> TokenVerifier {
-    let yaml = format!(
-        "account: {{ from: jwt:sub, jwt: {{ {jwt} }} }}\nlocations: [{{ path: /, upstream: demo }}]\n"
-    );
+    let jwt = if jwt.starts_with('[') { jwt.to_owned() } else { format!("{{ {jwt} }}") };
+    let yaml =
+        format!("account: {{ from: jwt:sub, jwt: {jwt} }}\nlocations: [{{ path: /, upstream: demo }}]\n");
     let loaded = config::parse(&yaml, "../../tests/gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
-    let names = ["sub", "plan"].map(str::to_owned);
-    TokenVerifier::new(&loaded.config.account.jwt.unwrap(), &names)
+    let names = ["sub", "plan"].map(str::to_owned).to_vec();
+    TokenVerifier::new(&TokenVerification::new(&loaded.config.account.jwt.unwrap(), names, None))
 }
 
 fn shared() -> TokenVerifier {
@@ -244,7 +244,7 @@ fn new_keys_empty_the_cache() {
     assert!(sub(&verifier, &signed(None, &second)).is_some(), "every key is tried");
     assert!(sub(&verifier, &signed(Some("one"), &second)).is_none(), "it names another key");
     assert!(sub(&verifier, &signed(Some("three"), &first)).is_none(), "it names an unknown key");
-    let keys = verifier.keys.clone().unwrap();
+    let Some(LiveKeys::File(keys)) = &verifier.entries[0].keys else { panic!("no file") };
     assert_eq!(keys.reload_if_changed(), Ok(false));
     std::fs::write(&file, "nonsense").unwrap();
     assert!(keys.reload_if_changed().is_err() && sub(&verifier, &of_second).is_some(), "the old keys stay");
@@ -298,4 +298,76 @@ fn each_fault_is_reported() {
     let token = format!("Bearer {}", sign(Algorithm::ES256, &ec(), &good));
     headers.insert(AUTHORIZATION, HeaderValue::from_str(&token).unwrap());
     assert_eq!(Token::new(&unfitting, &headers, NOW).fault(), Some(TokenFault::UnknownKey));
+}
+
+/// Entries of issuers `a` and `b`, whose keys are fetched, and of `c` with a secret.
+fn three_issuers() -> TokenVerifier {
+    let of = |issuer: &str| {
+        format!("{{ issuer: {issuer}, jwks: \"https://{issuer}.test/\", tls: {{ ca: keys/upstream.pem }} }}")
+    };
+    verifier(&format!("[{}, {}, {{ issuer: c, secret: {SECRET} }}]", of("a"), of("b")))
+}
+
+fn set_of<'v>(verifier: &'v TokenVerifier, entry: usize) -> &'v Arc<KeySet> {
+    let Some(LiveKeys::Fetched(set)) = &verifier.entries[entry].keys else { panic!("not fetched") };
+    set
+}
+
+fn signed_as(issuer: &str, id: Option<&str>, key: &EncodingKey) -> String {
+    let header = Header { kid: id.map(str::to_owned), ..Header::new(Algorithm::RS256) };
+    jsonwebtoken::encode(&header, &with(ann(), "iss", json!(issuer)), key).unwrap()
+}
+
+fn set_text(keys: &[(&str, &EncodingKey)]) -> Vec<u8> {
+    let jwk = |(id, key): &(&str, &EncodingKey)| {
+        let mut jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(key, Algorithm::RS256).unwrap();
+        jwk.common.key_id = Some((*id).to_owned());
+        jwk
+    };
+    serde_json::to_vec(&jsonwebtoken::jwk::JwkSet { keys: keys.iter().map(jwk).collect() }).unwrap()
+}
+
+fn fault_of(verifier: &TokenVerifier, token: &str) -> Option<TokenFault> {
+    let mut headers = HeaderMap::new();
+    headers.insert(AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {token}")).unwrap());
+    Token::new(verifier, &headers, NOW).fault()
+}
+
+#[test]
+fn keys_never_cross_issuers() {
+    let verifier = three_issuers();
+    let (first, second) = (rsa(), other_rsa());
+    let fetch = |entry: usize, keys: &[(&str, &EncodingKey)]| {
+        set_of(&verifier, entry).apply_text(&set_text(keys));
+    };
+    let of = |issuer: &str, id: Option<&str>, key| fault_of(&verifier, &signed_as(issuer, id, key));
+    assert_eq!(of("a", Some("1"), &first), Some(TokenFault::NoKeys));
+    fetch(0, &[("1", &first)]);
+    fetch(1, &[("1", &second)]);
+    assert_eq!((of("a", Some("1"), &first), of("b", Some("1"), &second)), (None, None));
+    assert_eq!(of("a", Some("1"), &second), Some(TokenFault::Signature), "the same id at another issuer");
+    assert_eq!(of("a", None, &second), Some(TokenFault::Signature));
+    assert_eq!(of("b", Some("1"), &first), Some(TokenFault::Signature));
+    assert_eq!(of("a", Some("2"), &first), Some(TokenFault::UnknownKey));
+    assert_eq!(of("x", Some("1"), &first), Some(TokenFault::Issuer), "an unknown issuer");
+    let own = |claims: &Value| fault_of(&verifier, &hs256(claims));
+    assert_eq!(own(&with(ann(), "iss", json!("c"))), None);
+    assert_eq!(own(&with(ann(), "iss", json!("a"))), Some(TokenFault::Algorithm), "the secret is of another");
+    assert_eq!(own(&with(ann(), "iss", json!(["c"]))), Some(TokenFault::Issuer));
+    assert_eq!(own(&ann()), Some(TokenFault::Issuer));
+    let urls = Header {
+        jku: Some("https://evil.test/".to_owned()),
+        x5u: Some("https://evil.test/".to_owned()),
+        jwk: Some(jsonwebtoken::jwk::Jwk::from_encoding_key(&second, Algorithm::RS256).unwrap()),
+        ..Header::new(Algorithm::RS256)
+    };
+    let claims = with(ann(), "iss", json!("a"));
+    let forged = jsonwebtoken::encode(&urls, &claims, &second).unwrap();
+    assert_eq!(fault_of(&verifier, &forged), Some(TokenFault::Signature), "keys of the token itself");
+    // The same set again keeps the cache, and one without the key empties it.
+    assert_eq!(cached(&verifier), 3);
+    fetch(0, &[("1", &first)]);
+    assert_eq!((of("a", Some("1"), &first), cached(&verifier)), (None, 3));
+    fetch(0, &[("2", &second)]);
+    assert_eq!(of("a", Some("1"), &first), Some(TokenFault::UnknownKey), "withdrawn");
 }
