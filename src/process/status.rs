@@ -3,11 +3,12 @@
 use super::control_thread::ControlThread;
 use super::gateway_tasks::GatewayTasks;
 use crate::operate::admin::status::{
-    GatewayNode, Outage, RedisServer, RedisStatus, RejectionRate, SharedTrouble, SnapshotStatus, Status,
-    StatusBans, StatusLimit,
+    GatewayNode, IssuerStatus, Outage, RedisServer, RedisStatus, RejectionRate, SharedTrouble,
+    SnapshotStatus, Status, StatusBans, StatusLimit,
 };
 use crate::operate::traffic::read_sizes;
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::source::{KeySet, KeySetStatus};
 use sluicegate_proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use sluicegate_store::node_reports::NodeReport;
 use sluicegate_store::{BreakerState, StoreServerState};
@@ -47,6 +48,7 @@ impl ControlThread {
             }),
             shared_limits: conflicting_limits(&gateway),
             redis,
+            issuers: gateway.key_sets().map(|set| describe_issuer(set)).collect(),
             snapshot: snapshot
                 .map(|(path, error)| SnapshotStatus { file: path.display().to_string(), error }),
             last_reload: self.history.last_attempt().map(|last| last.shown),
@@ -76,6 +78,11 @@ impl ControlThread {
             now_ms: unix_ms(now),
         })
     }
+}
+
+fn describe_issuer(set: &KeySet) -> IssuerStatus {
+    let KeySetStatus { keys, age_s, fault } = set.status();
+    IssuerStatus { issuer: set.config.issuer.clone(), keys, age_s, error: fault }
 }
 
 fn describe_server(server: StoreServerState) -> RedisServer {

@@ -146,8 +146,8 @@ impl Answer {
     }
 
     /// Text for every caller.
-    pub(super) fn text(text: &'static str) -> Answer {
-        Answer::fixed(TEXT, Bytes::from_static(text.as_bytes()))
+    pub(super) fn text(text: impl Into<Bytes>) -> Answer {
+        Answer::fixed(TEXT, text.into())
     }
 
     /// A body of any `kind` with status 200.

@@ -80,7 +80,8 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         name: "show_readiness",
         path: "/readyz",
-        summary: "Whether the gateway takes requests; with a line `degraded: redis` while a fallback decides.",
+        summary: "Whether the gateway takes requests; with lines `degraded: redis` while a fallback decides, and \
+                  `degraded: issuer NAME` while its keys are unknown.",
         answers: &[ok("It does.", &[AnswerForm::Text("ready\n")]), error(503, "It starts or stops.")],
         access: EndpointAccess::Public,
         handler: |request| Box::pin(show_readiness(request)),
@@ -261,8 +262,14 @@ async fn show_readiness(request: AdminRequest) -> Answered {
         return Err(AdminError::new(StatusCode::SERVICE_UNAVAILABLE, "not ready"));
     }
     let gateway = request.state.gateway();
-    let is_degraded = gateway.store.as_ref().is_some_and(|store| store.is_degraded());
-    Ok(Answer::text(if is_degraded { "ready\ndegraded: redis\n" } else { "ready\n" }))
+    let mut text = "ready\n".to_owned();
+    if gateway.store.as_ref().is_some_and(|store| store.is_degraded()) {
+        text += "degraded: redis\n";
+    }
+    for set in gateway.key_sets().filter(|set| set.keys().is_none()) {
+        text += &format!("degraded: issuer {}\n", set.config.issuer);
+    }
+    Ok(Answer::text(text))
 }
 
 async fn show_metrics(request: AdminRequest) -> Answered {

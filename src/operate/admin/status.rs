@@ -25,6 +25,7 @@ json_object! {
         pub bans: Option<StatusBans> = "Null without bans.",
         pub shared_limits: Vec<SharedTrouble> = "Shared limits that other gateways count differently.",
         pub redis: Option<RedisStatus> = "Null without Redis.",
+        pub issuers: Vec<IssuerStatus> = "Issuers of tokens whose keys are fetched.",
         pub snapshot: Option<SnapshotStatus> = "Null without a snapshot.",
         pub last_reload: Option<LastReload> = "Null before the first reload.",
         pub limits: Vec<StatusLimit> = "All limits; GET /limits has more about them.",
@@ -48,6 +49,14 @@ json_object! {
     pub struct SharedTrouble as "SharedTrouble" {
         pub limit: String = "The limit.",
         pub trouble: &'static str = "The difference.",
+    }
+
+    /// An issuer of tokens whose keys are fetched.
+    pub struct IssuerStatus as "StatusIssuer" {
+        pub issuer: String = "Its name, as in `iss`.",
+        pub keys: usize = "Its usable keys; 0 while its tokens cannot be verified.",
+        pub age_s: u64 = "Seconds since they were fetched; without keys, since they are needed.",
+        pub error: Option<String> = "Why the last fetch failed.",
     }
 
     /// The snapshot of the counters.
@@ -143,6 +152,13 @@ impl fmt::Display for Status {
         }
         for SharedTrouble { limit, trouble } in &self.shared_limits {
             line("limit", &format_args!("{limit}: {trouble}"))?;
+        }
+        for IssuerStatus { issuer, keys, age_s, error } in &self.issuers {
+            let suffix = error.as_ref().map(|why| format!("; the last fetch failed: {why}"));
+            line(
+                "issuer",
+                &format_args!("{issuer}: {keys} keys, {age_s} s old{}", suffix.unwrap_or_default()),
+            )?;
         }
         if let Some(SnapshotStatus { file, error }) = &self.snapshot {
             let suffix = error.as_ref().map(|why| format!(" cannot be written: {why}"));

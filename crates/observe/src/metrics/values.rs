@@ -73,6 +73,13 @@ pub const SERVICE_LEASES: ValueMetric =
 pub const THROTTLE_KEYS: ValueMetric =
     gauge("sluicegate_service_throttle_keys", "Keys that CL.THROTTLE counts");
 
+/// Seconds since the keys of an issuer were fetched; without keys, since they are needed.
+pub const ISSUER_KEYS_AGE: ValueMetric =
+    gauge("sluicegate_issuer_keys_age_seconds", "Seconds since the keys of an issuer were fetched");
+/// Labelled by `issuer` and `result`.
+pub const ISSUER_FETCHES: ValueMetric =
+    counter("sluicegate_issuer_fetches", "Fetches of the keys of an issuer, by result");
+
 // === Limits ===
 
 /// Requests that wait in the queues of a limit now.
