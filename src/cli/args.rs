@@ -97,6 +97,9 @@ pub(super) struct CheckArgs {
     /// Treat warnings as errors
     #[arg(long)]
     pub strict: bool,
+    /// Fetch the keys of the issuers of tokens, and show them
+    #[arg(long)]
+    pub fetch: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -8,9 +8,10 @@ use serde_json::{Map, Value, json};
 
 use super::args::CheckArgs;
 use super::file_argument::ConfigInput;
+use super::issuer_keys::{IssuerKeys, fetch_issuers};
 use super::server_names::find_unresolved;
 use super::{
-    CONFIG_INVALID, CommandFault, CommandResult, load_noted, print_error, print_output, render_json,
+    CONFIG_INVALID, CommandFault, CommandResult, FAILED, load_noted, print_error, print_output, render_json,
     warning_text,
 };
 use sluicegate_config::describe::{
@@ -23,7 +24,7 @@ use sluicegate_model::{Config, LimitId, LocationConfig, UpstreamConfig};
 /// Checks the file; with `--strict` a file with warnings is invalid, except those about names that do not resolve: they
 /// depend on the machine.
 pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> CommandResult {
-    let CheckArgs { strict, json, .. } = *args;
+    let CheckArgs { strict, fetch, json, .. } = *args;
     let name = input.display_name();
     let outcome = load_noted(input);
     let (problems, mut warnings) = match &outcome {
@@ -31,6 +32,10 @@ pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> CommandResult 
         Err(report) => (&report.problems[..], Vec::new()),
     };
     let valid = outcome.is_ok() && (!strict || warnings.is_empty());
+    let issuers = match &outcome {
+        Ok(loaded) if fetch => fetch_issuers(&loaded.config)?,
+        _ => Vec::new(),
+    };
     if let Ok(loaded) = &outcome {
         let text = std::fs::read_to_string(&name).unwrap_or_default();
         warnings.extend(find_unresolved(&loaded.config, &text));
@@ -42,6 +47,9 @@ pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> CommandResult 
             "problems": problems,
             "warnings": warnings,
         }));
+        if fetch {
+            findings.insert("issuers".to_owned(), json!(issuers));
+        }
         findings.extend(outcome.iter().flat_map(|loaded| summarize_config(&loaded.config)));
         print_output(&render_json(&findings));
     } else {
@@ -49,12 +57,18 @@ pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> CommandResult 
         match &outcome {
             Err(report) => print_error(&CommandFault::from(report).text),
             Ok(loaded) if valid => {
-                print_output(&format!("{name} is valid\n{}", render_overview(&loaded.config)))
+                let mut overview = render_overview(&loaded.config);
+                write_list(&mut overview, "issuers", issuers.iter().map(IssuerKeys::to_string));
+                print_output(&format!("{name} is valid\n{overview}"))
             }
             Ok(_) => print_error(&format!("{name} has warnings, and --strict makes them errors\n")),
         }
     }
-    Ok(if valid { ExitCode::SUCCESS } else { ExitCode::from(CONFIG_INVALID) })
+    Ok(match valid {
+        false => ExitCode::from(CONFIG_INVALID),
+        true if issuers.iter().any(|one| one.error.is_some()) => ExitCode::from(FAILED),
+        true => ExitCode::SUCCESS,
+    })
 }
 
 /// The effects of a valid file in `check --json`, without those that the file does not set.

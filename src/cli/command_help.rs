@@ -41,9 +41,10 @@ const ALL: [CommandHelp; 26] = [
         ("sluicegate run", "serve ./gateway.yaml"),
         ("sluicegate run /etc/sluicegate/gateway.yaml", "serve another file"),
     ]),
-    CommandHelp::of("check", &[0, 2, 3]).with(&[
+    CommandHelp::of("check", &[0, 1, 2, 3]).with(&[
         ("sluicegate check", "check ./gateway.yaml"),
         ("sluicegate check --strict gateway.yaml", "fail on warnings too"),
+        ("sluicegate check --fetch", "fetch the keys of the issuers of tokens too"),
         ("helm template . | sluicegate check -", "check what another program writes"),
     ]),
     CommandHelp::of("explain", ADMIN_CODES).with(&[

@@ -7,6 +7,7 @@ mod check;
 mod command_help;
 mod explain;
 mod file_argument;
+mod issuer_keys;
 mod log_verbs;
 mod man;
 mod operator_args;

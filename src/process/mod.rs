@@ -57,6 +57,7 @@ use fleet_reader::FleetReader;
 use gateway_tasks::GatewayTasks;
 use hot_upgrade::new_process::ReceivedHandover;
 use hot_upgrade::sections;
+pub(crate) use key_fetch::fetch_keys;
 use listeners::Listeners;
 use reload_history::ReloadHistory;
 use signals::{EarlySignals, SignalRelay, Signals};
