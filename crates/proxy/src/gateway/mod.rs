@@ -328,7 +328,8 @@ impl Gateway {
 
     /// True if a claim identifies the caller at a location, or without one.
     pub fn reads_token(&self, route: Option<LocationId>) -> bool {
-        self.callers.identified_by_token || self.chain_for(route).reads_token
+        route.is_none_or(|route| self.routes[route.0].reads_account)
+            && (self.callers.identified_by_token || self.chain_for(route).reads_token)
     }
 
     /// The access rules of a location, or of none.
@@ -436,7 +437,6 @@ impl<'a> AccessCache<'a> {
     }
 }
 
-/// Every claim that a source of the configuration names.
 impl CallerRules {
     fn new(config: &Config, previous: Option<&Gateway>) -> CallerRules {
         let account = &config.account;
@@ -451,6 +451,7 @@ impl CallerRules {
     }
 }
 
+/// Every claim that a source of the configuration names.
 fn named_claims(config: &Config) -> Vec<String> {
     let of_limits = config.limits.iter().flat_map(|limit| limit.key.iter().chain(&limit.fair_by));
     let paced = config.locations.iter().filter_map(|location| location.bandwidth.as_ref());
