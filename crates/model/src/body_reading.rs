@@ -31,9 +31,8 @@ impl ValueSource {
     pub fn body_pointer(&self) -> Option<&JsonPointer> {
         match self {
             ValueSource::Json(pointer) => Some(pointer),
-            ValueSource::Header(_) | ValueSource::Cookie(_) | ValueSource::Query(_) | ValueSource::Jwt(_) => {
-                None
-            }
+            ValueSource::Header(_) | ValueSource::Cookie(_) | ValueSource::Query(_) => None,
+            ValueSource::Jwt(_) | ValueSource::Auth(_) => None,
         }
     }
 }

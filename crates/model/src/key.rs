@@ -65,6 +65,7 @@ impl KeyPart {
             KeyPart::Mcp(McpPart::Method) => ("mcp:", "method"),
             KeyPart::Mcp(McpPart::Name) => ("mcp:", "name"),
             KeyPart::BodyHash => ("body:", "hash"),
+            KeyPart::Source(ValueSource::Auth(name)) => ("auth:", name.as_str()),
         }
     }
 }
@@ -82,6 +83,8 @@ pub enum ValueSource {
     Jwt(String),
     /// A value in the JSON of its body.
     Json(JsonPointer),
+    /// A header in the answer of the auth service; of accounts alone.
+    Auth(HeaderName),
 }
 
 /// The places of the values in an MCP message: of the method, of the name of a tool or a prompt, and of the URI of a

@@ -10,6 +10,7 @@ mod access;
 mod account;
 mod admin;
 pub mod api_keys;
+mod auth;
 mod body_reading;
 mod charge;
 pub mod diagnostics;
@@ -45,6 +46,7 @@ use sluicegate_base::labelled::labelled_enum;
 pub use access::*;
 pub use account::*;
 pub use admin::*;
+pub use auth::*;
 pub use body_reading::{BODY_PEEK_AUTO, BodyUse};
 pub use charge::*;
 pub use diagnostics::codes;
@@ -318,6 +320,8 @@ pub struct LocationConfig {
     pub body_peek: Option<u64>,
     /// `None` = preflights are ordinary requests, and responses have no fields for scripts of other origins.
     pub cors: Option<CorsConfig>,
+    /// The service that decides on its requests; `None` = none is asked.
+    pub auth: Option<AuthConfig>,
 }
 
 /// The paths that a location takes.
@@ -459,6 +463,11 @@ impl Config {
     pub fn declared_limits(&self) -> Vec<LimitId> {
         let all = (0..self.limits.len()).map(LimitId);
         all.filter(|limit| self.limits[*limit].shadow_of.is_none()).collect()
+    }
+
+    /// The headers of answers of auth services, which no client may send.
+    pub fn copied_headers(&self) -> impl Iterator<Item = &HeaderName> {
+        self.locations.iter().filter_map(|location| location.auth.as_ref()).flat_map(|auth| &auth.copy)
     }
 
     /// The limits that judge the requests of a chain: each is followed by its shadow.

@@ -39,6 +39,10 @@ impl ReplayScope {
         for location in &mut config.locations {
             location.limits.retain(is_judged);
             location.bandwidth = None;
+            if let Some(auth) = &mut location.auth {
+                auth.limits.retain(is_judged);
+                auth.cache = None;
+            }
         }
         for limit in &mut config.limits {
             limit.shared = None;
@@ -92,7 +96,7 @@ impl<'f> KnownFacts<'f> {
             ValueSource::Header(name) => self.fields.headers.contains(name),
             ValueSource::Cookie(_) => self.fields.headers.contains(&http::header::COOKIE),
             ValueSource::Query(_) => self.fields.query,
-            ValueSource::Jwt(_) | ValueSource::Json(_) => false,
+            ValueSource::Jwt(_) | ValueSource::Json(_) | ValueSource::Auth(_) => false,
         }
     }
 

@@ -5,8 +5,8 @@ use http::{HeaderName, Method};
 use super::{format_bytes, format_full_period, format_key, format_period, join_names, shorten};
 use crate::schema::tables::locations::cors;
 use sluicegate_model::{
-    ActionConfig, BandwidthConfig, Config, CorsConfig, CorsOrigins, HeaderEdits, HeaderText, HostRule,
-    LocationConfig, OriginRule,
+    ActionConfig, AuthConfig, BandwidthConfig, Config, CorsConfig, CorsOrigins, HeaderEdits, HeaderText,
+    HostRule, LocationConfig, OriginRule,
 };
 
 /// More names would hide the rest of the line.
@@ -22,7 +22,9 @@ pub fn describe_location(config: &Config, location: &LocationConfig) -> String {
     let paced =
         location.bandwidth.as_ref().map(|bandwidth| format!(" (bodies: {})", describe_bandwidth(bandwidth)));
     let shared = location.cors.as_ref().map(|cors| format!(" (cors: {})", describe_cors(cors)));
-    let action = describe_action(config, location) + &paced.unwrap_or_default() + &shared.unwrap_or_default();
+    let asked = location.auth.as_ref().map(|auth| format!(" (auth: {})", describe_auth(config, auth)));
+    let action =
+        describe_action(config, location) + &[paced, shared, asked].map(Option::unwrap_or_default).concat();
     let place = match location.name == location.written_path {
         true => location.name.clone(),
         false => format!("{}: {}", location.name, location.written_path),
@@ -31,6 +33,15 @@ pub fn describe_location(config: &Config, location: &LocationConfig) -> String {
         [] => format!("{place} -> {action}"),
         narrowed => format!("{place} ({}) -> {action}", narrowed.join(", ")),
     }
+}
+
+/// "http://127.0.0.1:9091 for /verify; copies x-user; kept for 30 seconds".
+pub fn describe_auth(config: &Config, auth: &AuthConfig) -> String {
+    let upstream = config.upstreams.get(auth.upstream.0).map_or("unknown", |upstream| &upstream.name);
+    let mut parts = vec![format!("{upstream} for {}", auth.target)];
+    parts.extend((!auth.copy.is_empty()).then(|| format!("copies {}", join_names(&auth.copy, NAMES_MAX))));
+    parts.extend(auth.cache.as_ref().map(|cache| format!("kept for {}", format_full_period(cache.span))));
+    parts.join("; ")
 }
 
 /// "every origin", "https://app.example.com; GET, POST; headers authorization; credentials; kept for 1 hour". Usual

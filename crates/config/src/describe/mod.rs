@@ -18,7 +18,7 @@ use sluicegate_model::{Algorithm, KeyPart, LimitConfig, McpPart, Rate, StatusRan
 pub use access::{describe_access, describe_bans};
 pub(crate) use location::spell_host;
 pub use location::{
-    describe_action, describe_bandwidth, describe_cors, describe_header_edits, describe_hosts,
+    describe_action, describe_auth, describe_bandwidth, describe_cors, describe_header_edits, describe_hosts,
     describe_location,
 };
 pub use sentence::{describe_chain_limit, describe_limit};
@@ -170,5 +170,6 @@ fn describe_part(part: &KeyPart) -> Option<String> {
         KeyPart::Mcp(McpPart::Method) => "MCP method".to_owned(),
         KeyPart::Mcp(McpPart::Name) => "MCP name".to_owned(),
         KeyPart::BodyHash => "hash of the body".to_owned(),
+        KeyPart::Source(ValueSource::Auth(name)) => format!("header {name} of the auth service"),
     })
 }

@@ -63,8 +63,9 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
         (&account.tier.from, &["account", "tier", "from"], SourceRole::Tier),
     ];
     for (source, path, role) in own {
-        // Tokens are signed.
-        let Some(source) = source.as_ref().filter(|source| !matches!(source, ValueSource::Jwt(_))) else {
+        // Tokens are signed, and answers come from the service.
+        let is_safe = |source: &ValueSource| matches!(source, ValueSource::Jwt(_) | ValueSource::Auth(_));
+        let Some(source) = source.as_ref().filter(|source| !is_safe(source)) else {
             continue;
         };
         let value = file.value_at(path);

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use super::yaml::field_value::FieldValue;
 use super::yaml::tree::NodeContent;
-use sluicegate_model::{Config, LimitId};
+use sluicegate_model::{Config, LimitId, LocationConfig};
 
 /// Reports every trap of a configuration without errors; `whole` is its file.
 pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
@@ -92,7 +92,9 @@ impl<'a> LintContext<'a> {
 
     /// The limits of all chains, in file order.
     fn used_limits(&self) -> Vec<LimitId> {
-        let chains = self.config.locations.iter().flat_map(|location| &location.limits);
+        let asked = |location: &'a LocationConfig| location.auth.iter().flat_map(|auth| &auth.limits);
+        let chains =
+            self.config.locations.iter().flat_map(|location| location.limits.iter().chain(asked(location)));
         let mut used: Vec<LimitId> = self.config.server.limits.iter().chain(chains).copied().collect();
         used.sort_unstable();
         used.dedup();

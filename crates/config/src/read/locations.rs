@@ -125,6 +125,7 @@ fn read_location(
         bandwidth: read_bandwidth(fields),
         body_peek: read_body_peek(fields, section.body_memory),
         cors: cors::read_cors(fields),
+        auth: None,
         path: path?,
         action: action?,
     };

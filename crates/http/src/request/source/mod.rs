@@ -56,6 +56,8 @@ pub fn read_source<'a>(source: &ValueSource, input: &SourceInput<'a>) -> SourceV
             Some(BodyValue::Repeated) => return SourceValue::Repeated,
             value => value.and_then(BodyValue::key_text),
         },
+        // The answer is no part of the request.
+        ValueSource::Auth(_) => None,
     };
     found.map_or(SourceValue::Absent, |text| SourceValue::One(Cow::Borrowed(text)))
 }

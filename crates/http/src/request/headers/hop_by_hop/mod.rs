@@ -33,7 +33,7 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
         ValueSource::Header(name) => names.push(name.clone()),
         ValueSource::Cookie(_) => names.push(http::header::COOKIE),
         // The header of the token is protected below.
-        ValueSource::Query(_) | ValueSource::Jwt(_) | ValueSource::Json(_) => {}
+        ValueSource::Query(_) | ValueSource::Jwt(_) | ValueSource::Json(_) | ValueSource::Auth(_) => {}
     };
     let account = &config.account;
     account.from.iter().chain(&account.tier.from).for_each(&mut protect);

@@ -56,6 +56,7 @@ fn location(path: &str, hosts: &str, conditions: &str) -> LocationConfig {
         bandwidth: None,
         body_peek: None,
         cors: None,
+        auth: None,
     }
 }
 
