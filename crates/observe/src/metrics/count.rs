@@ -4,7 +4,7 @@
 use http::StatusCode;
 
 use super::{
-    AnswerMaker, BanEvent, DecisionKind, HandshakeEvent, Metrics, STATUS_CLASSES, TunnelEvent,
+    AnswerMaker, AuthResult, BanEvent, DecisionKind, HandshakeEvent, Metrics, STATUS_CLASSES, TunnelEvent,
     UpstreamOutcome,
 };
 use sluicegate_model::{LimitId, LocationId, ServerId, UpstreamId};
@@ -109,6 +109,11 @@ impl Metrics {
     /// Does the same as [`Metrics::count_ban_event`], for the one thread outside the workers that shares bans.
     pub fn count_shared_ban_event(&self, event: BanEvent) {
         self.bans.add(self.labels.workers, event as usize, 1);
+    }
+
+    /// Counts a decision of an auth service.
+    pub fn count_auth(&self, worker: usize, result: AuthResult) {
+        self.auth.add(worker, result as usize, 1);
     }
 
     /// Counts a connection of a client, before it is served or closed for its number.

@@ -11,7 +11,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::cells::{Counters, Histogram, HistogramReading};
 use super::values::ValueMetric;
 use super::{
-    AnswerMaker, BanEvent, CHARGE_NAMES, CONNECTION_REJECTIONS, DecisionKind, FAULT_OUTCOMES,
+    AnswerMaker, AuthResult, BanEvent, CHARGE_NAMES, CONNECTION_REJECTIONS, DecisionKind, FAULT_OUTCOMES,
     HANDSHAKE_RESULTS, Metrics, PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, VERDICT_NAMES,
     WatchedValue,
 };
@@ -56,6 +56,8 @@ impl Collector for MetricsCollector {
         self.encode_tunnels(out)?;
         self.encode_faults(out)?;
         self.encode_bans(out)?;
+        let mut family = counter_family(out, "sluicegate_auth", "Decisions of auth services by result")?;
+        encode_series(&mut family, &[], "result", &AuthResult::ALL.map(AuthResult::name), 0, &self.0.auth)?;
         self.encode_store(out)?;
         self.encode_watched(out)
     }

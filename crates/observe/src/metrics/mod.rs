@@ -67,6 +67,8 @@ pub struct Metrics {
     verdicts: Arc<Counters<{ VerdictKind::ALL.len() }>>,
     /// Counts by [`BanEvent`]; one block more than workers, for the thread that shares bans.
     bans: Arc<Counters<5>>,
+    /// Counts by [`AuthResult`].
+    auth: Arc<Counters<{ AuthResult::ALL.len() }>>,
     /// Counts by [`TunnelEvent`].
     tunnels: Arc<Counters<4>>,
     /// Accepted connections, and rejected ones by reason.
@@ -113,6 +115,23 @@ pub enum BanEvent {
     Rejected,
     /// A ban that another gateway started.
     Learned,
+}
+
+labelled_enum! {
+    /// The decision of an auth service on a request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum AuthResult: name -> &'static str {
+        /// The service admitted the request.
+        Allowed = "allowed",
+        /// The service refused it, or sent its client elsewhere.
+        Refused = "refused",
+        /// There was no decision.
+        Failed = "failed",
+        /// An earlier answer admitted it, and nothing was asked.
+        Cached = "cached",
+        /// The answer to an equal request at the same time admitted it.
+        Shared = "shared",
+    }
 }
 
 /// An event of connections that switched to another protocol.
@@ -231,6 +250,7 @@ impl Metrics {
             faults: previous_cells.reuse_cells(&labels.faults, |all| (&all.labels.faults, &all.faults)),
             verdicts: previous_cells.reuse_cell(workers, |all| Some(&all.verdicts)),
             bans: previous_cells.reuse_cell(workers + 1, |all| Some(&all.bans)),
+            auth: previous_cells.reuse_cell(workers, |all| Some(&all.auth)),
             tunnels: previous_cells.reuse_cell(workers, |all| Some(&all.tunnels)),
             connections: previous_cells.reuse_cell(workers, |all| Some(&all.connections)),
             handshakes: previous_cells.reuse_cell(workers, |all| Some(&all.handshakes)),

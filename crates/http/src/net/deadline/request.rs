@@ -75,6 +75,11 @@ impl RequestWatch {
         }
     }
 
+    /// A watch over a request of the gateway itself. No sweep reaches it, so its deadlines never fire.
+    pub fn unswept(ticks: &Rc<SweepCounter>) -> RequestWatch {
+        RequestWatch::new(Rc::new(ConnectionWatch::new(ticks.clone())))
+    }
+
     fn ticks(&self) -> &SweepCounter {
         &self.connection.ticks
     }

@@ -10,7 +10,8 @@ use super::summary::HeaderSummary;
 use sluicegate_base::address::write_address;
 use sluicegate_model::{self as model, Scheme};
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// The header with the addresses that the request came through.
+pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// The header with the scheme of the client's request.
 pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// The header with the host that the client asked for.
