@@ -163,6 +163,7 @@ impl Route {
             timeout: None,
             bandwidth: None,
             cors: None,
+            auth: None,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The live chain of a location.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluicegate_admission::chain::{Chain, ChainedLimit, longest_wait_ns};
 use sluicegate_admission::settlement::ReadingPlan;
@@ -8,8 +9,8 @@ use sluicegate_http::request::key::LimitKeys;
 use sluicegate_http::request::source::BodyPlan;
 use sluicegate_limit::Limit;
 use sluicegate_model::{
-    BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, DescriptorRuleConfig, KeyPart, LimitConfig, LimitId,
-    LocationConfig, ToldValue, ValueSource, ViewId,
+    AuthConfig, BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, DescriptorRuleConfig, KeyPart, LimitConfig,
+    LimitId, LocationConfig, ToldValue, ValueSource, ViewId,
 };
 use sluicegate_store::SharedLimit;
 
@@ -47,12 +48,22 @@ impl LimitChain {
     /// `location`: that of the chain; `None` = it is for requests that no location serves.
     pub(super) fn new(built: BuiltLimits<'_>, location: Option<&LocationConfig>) -> LimitChain {
         let config = built.config;
-        let timeout = location.and_then(|location| location.timeout);
-        let max_wait = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let max_wait = longest_wait(location.and_then(|location| location.timeout));
         let own = location.map_or(&[][..], |location| &location.limits);
         let ids: Vec<LimitId> = config.with_shadows(config.server.limits.iter().chain(own)).collect();
         let view_of = |limit| config.view_at(location, limit);
         LimitChain::of_limits(built, &ids, view_of, max_wait)
+    }
+
+    /// The limits before the question to an auth service.
+    pub(super) fn before_question(
+        built: BuiltLimits<'_>,
+        auth: &AuthConfig,
+        timeout: Option<Duration>,
+    ) -> LimitChain {
+        let ids: Vec<LimitId> = built.config.with_shadows(&auth.limits).collect();
+        let view_of = |limit| auth.views.iter().find(|(viewed, _)| *viewed == limit).map(|(_, view)| *view);
+        LimitChain::of_limits(built, &ids, view_of, longest_wait(timeout))
     }
 
     /// All limits, for calls that select some of them by name.
@@ -110,6 +121,10 @@ impl LimitChain {
         let reads_token = parts.any(|part| matches!(part, KeyPart::Source(ValueSource::Jwt(_))));
         LimitChain { chain, places, reading_plan, max_pause_ns, reads_token }
     }
+}
+
+fn longest_wait(timeout: Option<Duration>) -> u64 {
+    timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// The plan for the requests of a location, or for those without one; `None` = nothing is read.

@@ -5,6 +5,7 @@
 //! [`Gateway::apply_numbers`].
 
 mod adopt;
+pub mod auth;
 mod bans;
 mod call_service;
 mod domains;
@@ -29,6 +30,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use crate::reject::header_edits::CompiledEdits;
 use crate::reject::{CompiledTemplate, Rejecters};
 use adopt::KnownBandwidths;
+use auth::RouteAuth;
 pub use bans::{ActiveBan, BanOrigin, EndedBans};
 pub use call_service::{CallService, CallerFault};
 pub use domains::{Domain, DomainRule, Domains, RuleList};
@@ -50,6 +52,7 @@ use sluicegate_http::request::account::Tiers;
 use sluicegate_http::request::body::BodyMemory;
 use sluicegate_http::request::client::ClientIp;
 use sluicegate_http::request::cors::Cors;
+use sluicegate_http::request::headers::copied_headers::CopiedHeaders;
 use sluicegate_http::request::headers::forwarded::ForwardedHeaders;
 use sluicegate_http::request::headers::hop_by_hop;
 use sluicegate_http::request::headers::underscores::UnderscoreFilter;
@@ -144,6 +147,8 @@ pub struct HeaderRules {
     pub protected: Vec<HeaderName>,
     /// The filter of request header fields with an underscore in their names.
     pub underscores: UnderscoreFilter,
+    /// Request header fields that no client may send; `None` = no answer of an auth service is copied.
+    pub copied: Option<CopiedHeaders>,
     /// The edits of `server.headers`, for responses that no location makes.
     pub response_edits: CompiledEdits,
 }
@@ -208,6 +213,8 @@ pub struct Route {
     pub bandwidth: Option<(Arc<Bandwidth>, KeySpec)>,
     /// The rules for scripts of other origins; `None` = no `cors`.
     pub cors: Option<Arc<Cors>>,
+    /// The service that decides on its requests; `None` = none is asked.
+    pub auth: Option<Box<RouteAuth>>,
 }
 
 /// The way in which a location answers an admitted request.
@@ -363,6 +370,7 @@ impl HeaderRules {
         HeaderRules {
             forwarded: ForwardedHeaders::from(&config.server),
             underscores: UnderscoreFilter::new(config, &protected),
+            copied: CopiedHeaders::new(config),
             protected,
             response_edits: CompiledEdits::new([&config.server.headers]),
         }
@@ -420,6 +428,7 @@ impl Route {
                 (bandwidths.get_or_build(config, location, own), keys)
             }),
             cors: location.cors.as_ref().map(|cors| Arc::new(Cors::new(cors, &config.server.request_id))),
+            auth: RouteAuth::new(built, location, upstreams),
         }
     }
 }

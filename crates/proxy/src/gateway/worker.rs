@@ -18,6 +18,7 @@ use http::{HeaderMap, StatusCode, Version};
 use tokio::sync::Semaphore;
 
 use crate::gateway::Gateway;
+use crate::gateway::auth::AuthAnswers;
 use crate::gateway::heavy_keys::WorkerHeavyKeys;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock::WallClock;
@@ -116,6 +117,8 @@ pub struct Worker {
     pub heavy_keys: WorkerHeavyKeys,
     /// `None` = no limit is counted in the store.
     pub session: Option<Rc<Session>>,
+    /// The questions to auth services, and their answers.
+    pub auth: AuthAnswers,
     verifier: Option<TokenVerifier>,
 }
 
@@ -148,6 +151,7 @@ impl Worker {
         let verifier = gateway.callers.tokens.as_ref().map(TokenVerifier::new);
         Worker {
             id,
+            auth: AuthAnswers::new(&gateway.config),
             gateway,
             ticks,
             pools,
