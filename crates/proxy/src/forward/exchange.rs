@@ -15,8 +15,8 @@ use tokio::time::{Instant, Sleep};
 use super::fault::ForwardFault;
 use super::retry::{AttemptFault, NextTry, RetryState, TryServer, discard_response, may_run_twice};
 use super::{OutgoingRequest, rewrite};
-use crate::gateway::Route;
 use crate::gateway::worker::{ClientConnection, Worker};
+use crate::reject::header_edits::CompiledEdits;
 use sluicegate_admission::settlement::ResponseReading;
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::{GatewayDeadline, RequestWatch};
@@ -32,8 +32,9 @@ use sluicegate_observe::metrics::UpstreamOutcome;
 pub(super) struct Exchange<'a> {
     pub worker: &'a Worker,
     pub upstream: &'a Arc<Upstream>,
-    pub route: &'a Route,
-    pub connection: &'a ClientConnection,
+    pub response_edits: &'a CompiledEdits,
+    /// The client that may hang up; `None` = the gateway itself asks.
+    pub connection: Option<&'a ClientConnection>,
     pub watch: &'a RequestWatch,
     pub outgoing: &'a OutgoingRequest,
     /// `None`: no limit charges by the response.
@@ -298,8 +299,8 @@ impl Exchange<'_> {
             _ => {
                 let may_upgrade = !self.watch.connection.is_multiplexed();
                 let OutgoingRequest { response_values, wants_trailers, .. } = self.outgoing;
-                rewrite::rewrite_response(self.route, response_values, response, *wants_trailers, may_upgrade)
-                    .is_ok()
+                let edits = (self.response_edits, response_values);
+                rewrite::rewrite_response(edits, response, *wants_trailers, may_upgrade).is_ok()
             }
         }
     }

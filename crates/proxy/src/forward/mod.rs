@@ -11,6 +11,7 @@
 mod exchange;
 mod fault;
 mod latency_feedback;
+pub mod question;
 mod response_body;
 mod retry;
 mod rewrite;
@@ -189,8 +190,8 @@ async fn proxy_request(
     let exchange = Exchange {
         worker,
         upstream,
-        route,
-        connection: &state.connection,
+        response_edits: &route.response_edits,
+        connection: Some(&state.connection),
         watch: &watch,
         outgoing: &outgoing,
         reading: state.response.reading.as_deref(),
@@ -223,7 +224,7 @@ async fn proxy_request(
     drop(request);
     let now = Now::read_clock();
     let result = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);
-    count_outcome(worker, upstream, &state, result, now.ns_since(sent));
+    count_outcome(worker, upstream, state.outcome.server, result, now.ns_since(sent));
     feedback.report_outcome(result, now);
     state.outcome.upstream_ns = Some(now.ns_since(sent));
     let pooled = match outcome {
@@ -268,7 +269,7 @@ fn pass_on(
 fn count_outcome(
     worker: &Worker,
     upstream: &Upstream,
-    state: &RequestState,
+    server: Option<usize>,
     result: ExchangeResult,
     took_ns: u64,
 ) {
@@ -282,7 +283,7 @@ fn count_outcome(
             None => return,
         },
     };
-    if let Some(server) = state.outcome.server {
+    if let Some(server) = server {
         let position = worker.gateway.servers[server].position;
         worker.gateway.metrics.count_upstream_outcome(worker.id, upstream.id, position, outcome);
     }

@@ -101,24 +101,27 @@ pub(super) fn rewrite_request(
     (hop_options, added)
 }
 
-/// A filter that removes fields with underscores from the trailers of a request, which arrive after the judgement.
+/// A filter of the trailers of a request, which arrive after the judgement. It removes fields with underscores, and
+/// those that only the answers of auth services may bring.
 pub(super) fn trailer_filter(worker: Rc<Worker>, route: Option<LocationId>) -> TrailerFilter {
     Box::new(move |trailers| {
         let gateway = &worker.gateway;
         if let Some(route) = route {
             gateway.headers.underscores.strip_trailers(trailers, &gateway.routes[route.0].request_headers);
         }
+        if let Some(copied) = &gateway.headers.copied {
+            copied.strip(trailers);
+        }
     })
 }
 
-/// Rewrites the head of a response for the client, which can switch protocols if `may_upgrade`; `values` are those of
-/// the location's edits.
+/// Rewrites the head of a response for the client, which can switch protocols if `may_upgrade`: edits and
+/// their values are those of the location.
 ///
 /// # Errors
 /// The framing of the response is ambiguous.
 pub(super) fn rewrite_response(
-    route: &Route,
-    values: &RenderedValues,
+    (edits, values): (&CompiledEdits, &RenderedValues),
     response: &mut Response<ServerBody>,
     keep_trailer: bool,
     may_upgrade: bool,
@@ -143,7 +146,7 @@ pub(super) fn rewrite_response(
         // A 204 must not have a Content-Length (RFC 9110, section 8.6).
         response.headers_mut().remove(CONTENT_LENGTH);
     }
-    route.response_edits.apply(response.headers_mut(), values);
+    edits.apply(response.headers_mut(), values);
     Ok(())
 }
 

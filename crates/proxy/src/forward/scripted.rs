@@ -5,11 +5,13 @@
 //! simulated.
 
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
+use futures_util::future::LocalBoxFuture;
+use http::{Request, Response};
 use tokio::time::Instant;
 use tower::Service;
 
@@ -17,11 +19,13 @@ use super::exchange::{Exchange, run_until_due};
 use super::latency_feedback::LatencyFeedback;
 use super::retry::{NextTry, TryServer};
 use super::{ForwardFault, ForwardOutcome, OutgoingRequest, balance_hash_for, forward_service};
+use crate::gateway::auth::{AuthOutcome, ScriptedService};
 use crate::gateway::worker::Worker;
 use crate::judge::Admitted;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::RequestState;
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::body::RequestBody;
 use sluicegate_http::upstream::{Server, ServerInFlight, Upstream};
 use sluicegate_model::LocationId;
 
@@ -73,6 +77,17 @@ pub async fn answer_admitted(
     }
 }
 
+/// Answers a question to an auth service by the script in its extensions; without one, every request is admitted.
+pub fn answer_question(
+    worker: Rc<Worker>,
+    route: LocationId,
+    question: Request<RequestBody>,
+) -> LocalBoxFuture<'static, AuthOutcome> {
+    let scripted = question.extensions().get::<ScriptedService>();
+    let answer = scripted.map_or_else(Response::default, |scripted| (*scripted.0).clone());
+    Box::pin(std::future::ready(AuthOutcome::read_answer(&worker.gateway, route, answer)))
+}
+
 /// Takes a place at a server, perhaps after a wait.
 async fn take_place(
     upstream: &Arc<Upstream>,
@@ -113,8 +128,8 @@ async fn wait_for_place(
     let exchange = Exchange {
         worker,
         upstream,
-        route,
-        connection: &state.connection,
+        response_edits: &route.response_edits,
+        connection: Some(&state.connection),
         watch: &state.watch,
         outgoing: &outgoing,
         reading: None,

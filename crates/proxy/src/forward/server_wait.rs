@@ -1,7 +1,7 @@
 //! The wait for a place at a server, in the queue of its upstream.
 
-use std::future::poll_fn;
-use std::pin::pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use http::{Request, Version};
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::exchange::{Exchange, run_until_due};
 use super::fault::ForwardFault;
 use super::retry::{RetryState, TryServer};
-use crate::gateway::worker::Worker;
+use crate::gateway::worker::{ClientConnection, Worker};
 use crate::judge::inbound::waiting_bytes;
 use sluicegate_admission::chain::{Charge, WaitingRequest};
 use sluicegate_base::clock::Now;
@@ -92,10 +92,10 @@ impl<'a> Exchange<'a> {
 
     /// The waiter's turn; `None`: the client hung up.
     async fn turn_or_hangup(&self, waiter: &ServerWaiter) -> Option<ServerPlace> {
-        let mut hangup = pin!(self.connection.wait_for_hangup());
+        let mut hangup: Pin<&mut Option<_>> = pin!(self.connection.map(ClientConnection::wait_for_hangup));
         poll_fn(|cx| {
             // First, so that a client that has left costs the server nothing.
-            if hangup.as_mut().poll(cx).is_ready() {
+            if hangup.as_mut().as_pin_mut().is_some_and(|hangup| hangup.poll(cx).is_ready()) {
                 return Poll::Ready(None);
             }
             waiter.poll_turn(cx).map(Some)

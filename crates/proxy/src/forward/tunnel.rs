@@ -38,7 +38,7 @@ pub(super) fn open_tunnel(
 ) -> ForwardOutcome {
     let granted = upgrade.granted_protocol(response.headers());
     let (Some(granted), Ok(())) =
-        (granted, rewrite::rewrite_response(route, values, &mut response, false, false))
+        (granted, rewrite::rewrite_response((&route.response_edits, values), &mut response, false, false))
     else {
         return ForwardOutcome::Faulted(ForwardFault::BadResponse, state);
     };
