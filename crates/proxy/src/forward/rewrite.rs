@@ -71,6 +71,11 @@ pub(super) fn rewrite_request(
     if summary.has_any(HeaderSummary::MAYBE_UNDERSCORES) || gateway.headers.underscores.applies_to_all {
         gateway.headers.underscores.strip_headers(headers, &route.request_headers);
     }
+    if let Some(answer) = state.auth_answer() {
+        for (name, value) in &answer.copied {
+            headers.append(name.clone(), value.clone());
+        }
+    }
     let arrival = ForwardedHop {
         peer: connection.peer_value.as_ref(),
         trusted_peer: identity.client.trusted_peer,

@@ -48,6 +48,9 @@ pub(super) fn open_tunnel(
         return ForwardOutcome::Faulted(ForwardFault::BadResponse, state);
     };
     *response.status_mut() = upgrade.write_switch_head(granted, response.headers_mut());
+    if let Some(answer) = state.auth_answer() {
+        answer.add_cookies(response.headers_mut());
+    }
     state.outcome.status = response.status();
     state.settle_by_final_status(state.outcome.status);
     state.response.bytes_received = Some(0);

@@ -67,6 +67,8 @@ impl<'r, M: JudgeMode<'r>> JudgeMode<'r> for CallMode<'r, M> {
     const HEEDS_PAUSES: bool = false;
     // A 200 to a preflight would let it pass unlimited.
     const ANSWERS_PREFLIGHTS: bool = false;
+    // The proxy that calls asks its own service.
+    const ASKS_SERVICE: bool = false;
 
     /// The hosts of calls are not those of their connection.
     fn read_host(&self, head: &RequestHead<'r>) -> Result<Cow<'r, str>, HostError> {

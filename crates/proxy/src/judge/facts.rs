@@ -1,15 +1,17 @@
 //! The facts of a request that its head tells, gathered once while it is judged.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use http::header::HeaderMap;
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Uri, Version};
 use http_body::SizeHint;
 
+use crate::gateway::auth::AuthAnswer;
 use crate::judge::conclusion::RequestTexts;
 use crate::judge::inbound::{self, InboundRequest};
-use crate::judge::request_state::RequestState;
+use crate::judge::request_state::{AuthProgress, RequestState};
 use crate::reject::{Fault, Rejection};
 use sluicegate_admission::ban::StrikeTarget;
 use sluicegate_base::clock::Now;
@@ -92,6 +94,10 @@ pub struct RequestFacts<'r> {
     pub is_token_read: bool,
     /// The account and the tier were looked for.
     pub is_account_read: bool,
+    /// The answer of the auth service; `None` = none is asked, or not yet.
+    pub answer: Option<Rc<AuthAnswer>>,
+    /// The limits before the question have judged the request.
+    pub is_question_charged: bool,
     /// The caller's account; `None` = unknown, or not yet read.
     pub account: Option<Cow<'r, [u8]>>,
     /// A key of the file gave the account.
@@ -158,6 +164,8 @@ impl<'r> RequestFacts<'r> {
             may_await_keys: false,
             is_token_read: false,
             is_account_read: false,
+            answer: None,
+            is_question_charged: false,
             account: None,
             has_key: false,
             key_fault: None,
@@ -261,6 +269,9 @@ impl<'r> RequestFacts<'r> {
         state.permits.bandwidth = self.bandwidth.take();
         state.response.cors = self.cors.take();
         state.permits.pause = self.pause.take();
+        if self.answer.is_some() && state.auth.is_none() {
+            state.auth = Some(Box::new(AuthProgress { answer: self.answer.take(), is_charged: false }));
+        }
     }
 
     /// The time for which it has to pause, ns; 0 = not at all.

@@ -12,6 +12,7 @@ use super::body_reading;
 use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
 use super::mode::JudgeMode;
+use crate::gateway::auth::RouteAuth;
 use crate::gateway::{Action, Gateway, LimitChain, Route};
 use crate::reject::{Fault, PauseRejection, Rejection};
 use sluicegate_admission::chain::{
@@ -31,7 +32,7 @@ use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::BandwidthShare;
 use sluicegate_limit::pushback::PauseCheck;
 use sluicegate_limit::table::CounterKey;
-use sluicegate_model::{ApiKeysConfig, BodyUse};
+use sluicegate_model::{ApiKeysConfig, BodyUse, LimitId};
 
 /// The progress of judging a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub enum JudgeProgress {
     AwaitsBody(BodyUse),
     /// The key of its token may come by a fetch, and then the request is judged again.
     AwaitsKeys,
+    /// The limits before the question have judged: the auth service is asked, and then the request is judged again.
+    AwaitsAnswer,
 }
 
 /// Judges a request by its head, and by its body where a limit asks for that, and collects its facts on the way. The
@@ -75,6 +78,16 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     if facts.token.is_some() && awaits_keys(gateway, facts)? {
         return Ok(JudgeProgress::AwaitsKeys);
     }
+    if M::ASKS_SERVICE
+        && facts.answer.is_none()
+        && let Some(route) = facts.route()
+        && let Some(auth) = &gateway.routes[route.0].auth
+    {
+        facts.answer = mode.find_answer(route, auth, facts);
+        if facts.answer.is_none() && judge_question(gateway, auth, facts, mode, decisions, verdict)? {
+            return Ok(JudgeProgress::AwaitsAnswer);
+        }
+    }
     if let Some(plan) = gateway.body_plan_for(facts.route())
         && let Some(body_use) = body_reading::awaits_body(gateway, plan, facts)?
     {
@@ -104,6 +117,39 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     }
     judge_limits(gateway, facts, mode, decisions, verdict)?;
     Ok(JudgeProgress::Complete)
+}
+
+/// Judges a request by all that may precede the question to the auth service; false if nothing is asked, because the
+/// request lacks an API key.
+///
+/// # Errors
+/// The rejection, unless a limit is its cause.
+#[inline(never)]
+fn judge_question<'r, M: JudgeMode<'r>>(
+    gateway: &Gateway,
+    auth: &RouteAuth,
+    facts: &mut RequestFacts<'r>,
+    mode: &mut M,
+    decisions: &mut Decisions,
+    verdict: &mut Option<ChainVerdict<PendingStore<M::Chain>>>,
+) -> Result<bool, Rejection> {
+    // The body is read after the answer.
+    let is_in_body = gateway.body_plan_for(facts.route()).is_some_and(|plan| plan.identifies_caller);
+    if !is_in_body {
+        identify_caller(gateway, facts).map_err(|DuplicateAccount| Fault::RepeatedKey)?;
+    }
+    if facts.key_fault.is_some() {
+        return Ok(false);
+    }
+    let (ip, now) = (facts.head.client.ip, facts.head.received);
+    if let Some(left_ns) = gateway.operator_bans.ban_left_ns(ip, facts.account.as_deref(), now) {
+        return Err(Rejection::Banned { by_operator: true, left_ns });
+    }
+    if facts.access != Some(AccessDecision::Bypassed) {
+        check_ban(gateway, facts, mode)?;
+        judge_chain(gateway, &auth.chain, facts, mode, decisions, verdict)?;
+    }
+    Ok(true)
 }
 
 /// Rejects framing that hyper accepts although two parsers might read it differently, and a head with too many fields.
@@ -201,7 +247,12 @@ pub(super) fn identify_caller(
     }
     let sources = facts.sources();
     facts.is_token_read = true;
-    facts.account = account::find_account(gateway.config.account.from.as_ref(), &sources)?;
+    facts.account = match &facts.answer {
+        Some(answer) if answer.account.is_some() => {
+            answer.account.as_deref().map(|name| name.to_vec().into())
+        }
+        _ => account::find_account(gateway.config.account.from.as_ref(), &sources)?,
+    };
     let key_tier = match &gateway.config.account.keys {
         Some(keys) => identify_by_key(keys, facts)?,
         None => None,
@@ -371,7 +422,19 @@ pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
     decisions: &mut Decisions,
     verdict: &mut Option<ChainVerdict<PendingStore<M::Chain>>>,
 ) -> Result<(), Fault> {
-    let limits: &LimitChain = mode.find_chain(gateway, facts.route());
+    judge_chain(gateway, mode.find_chain(gateway, facts.route()), facts, mode, decisions, verdict)
+}
+
+/// Judges a chain; without limits there is no verdict.
+#[inline]
+fn judge_chain<'r, M: JudgeMode<'r>>(
+    gateway: &Gateway,
+    limits: &LimitChain,
+    facts: &RequestFacts<'r>,
+    mode: &mut M,
+    decisions: &mut Decisions,
+    verdict: &mut Option<ChainVerdict<PendingStore<M::Chain>>>,
+) -> Result<(), Fault> {
     if limits.places.is_empty() {
         return Ok(());
     }
@@ -385,6 +448,9 @@ pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
     let demand_of = |index: usize, limit: &Limit| {
         // A request without a caller is charged to its address alone.
         if facts.key_fault.is_some() && !limit.config.counts_by_address() {
+            return LimitDemand::Skip;
+        }
+        if facts.is_question_charged && is_before_question(gateway, facts, limit.id) {
             return LimitDemand::Skip;
         }
         let demand = caller.build_demand(&gateway.keys, limit, &limits.places[index]);
@@ -408,4 +474,11 @@ pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
         }
         None => Ok(()),
     }
+}
+
+/// True if a limit has judged the request before the question.
+#[cold]
+fn is_before_question(gateway: &Gateway, facts: &RequestFacts<'_>, limit: LimitId) -> bool {
+    let auth = facts.route().and_then(|route| gateway.routes[route.0].auth.as_ref());
+    auth.is_some_and(|auth| auth.chain.chain.limits().iter().any(|own| own.id == limit))
 }

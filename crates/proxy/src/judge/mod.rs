@@ -29,6 +29,7 @@ pub mod limit_report;
 mod mode;
 mod phases;
 mod pushback;
+mod question;
 pub mod request_state;
 
 pub use body_reading::{find_values, read_call_body};
@@ -39,4 +40,4 @@ pub use descriptors::{DescriptorTerms, JudgedDescriptor, MergedPlaces, give_back
 pub use facts::{BodyView, RequestFacts, RequestHead};
 pub use head::{JudgeProgress, judge};
 pub use mode::JudgeMode;
-pub use phases::{Admitted, LookedAt, NextPhase, Received, Rejected, look_at_descriptors};
+pub use phases::{Admitted, AskService, LookedAt, NextPhase, Received, Rejected, look_at_descriptors};

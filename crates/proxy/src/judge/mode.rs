@@ -1,9 +1,12 @@
 //! The two modes of judging: a request is charged, an explanation only looks.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
+use super::question;
+use crate::gateway::auth::{AuthAnswer, RouteAuth};
 use crate::gateway::worker::{ClientConnection, RequestInFlight, Worker};
 use crate::gateway::{Gateway, LimitChain};
 use sluicegate_admission::chain::{self, ChainMode, LimitDemand};
@@ -11,6 +14,7 @@ use sluicegate_http::request::location::{self, HostError};
 use sluicegate_limit::Limit;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::LocationId;
+use sluicegate_observe::metrics::AuthResult;
 
 /// All that differs between a request and its explanation.
 pub trait JudgeMode<'r> {
@@ -20,6 +24,19 @@ pub trait JudgeMode<'r> {
     const HEEDS_PAUSES: bool = true;
     /// `cors` of the location answers a preflight; otherwise it is judged as any request.
     const ANSWERS_PREFLIGHTS: bool = true;
+
+    /// The auth service of the location is asked.
+    const ASKS_SERVICE: bool = true;
+
+    /// The answer of the auth service to an equal request before.
+    fn find_answer(
+        &self,
+        _route: LocationId,
+        _auth: &RouteAuth,
+        _facts: &RequestFacts<'r>,
+    ) -> Option<Rc<AuthAnswer>> {
+        None
+    }
 
     /// The canonical host of the request.
     ///
@@ -97,6 +114,19 @@ impl<'r> JudgeMode<'r> for ChargeRequest<'_> {
     #[inline]
     fn peer_key(&self) -> Option<CounterKey> {
         self.connection.peer_key(self.worker)
+    }
+
+    fn find_answer(
+        &self,
+        route: LocationId,
+        auth: &RouteAuth,
+        facts: &RequestFacts<'r>,
+    ) -> Option<Rc<AuthAnswer>> {
+        let Worker { id, gateway, auth: answers, .. } = self.worker;
+        let key = question::hash_request(&gateway.keys, (route, auth), &facts.head, facts.scheme)?;
+        let answer = answers.find_kept(route, key, facts.head.received)?;
+        gateway.metrics.count_auth(*id, AuthResult::Cached);
+        Some(answer)
     }
 
     #[inline]

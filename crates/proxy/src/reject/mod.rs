@@ -133,7 +133,11 @@ impl Rejecters {
         // A request that no location serves is never degraded: admitted, it would be a 404.
         let not_degraded = OnRejectPatch { degrade: Some(None), ..OnRejectPatch::default() };
         let default_rejecter = Rejecter::new(config, &[], &not_degraded, None);
-        let mut shared: HashMap<&[LimitId], Arc<Rejecter>> = HashMap::new();
+        let mut shared: HashMap<Vec<LimitId>, Arc<Rejecter>> = HashMap::new();
+        let judging = |location: &sluicegate_model::LocationConfig| -> Vec<LimitId> {
+            let asked = location.auth.iter().flat_map(|auth| &auth.limits);
+            location.limits.iter().chain(asked).copied().collect()
+        };
         let build = |location: &sluicegate_model::LocationConfig| {
             let patch = &location.on_reject;
             let shares_faults = patch.status.is_none()
@@ -141,10 +145,10 @@ impl Rejecters {
                 && patch.headers.is_none()
                 && patch.retry_jitter.is_none();
             let fault_responses = shares_faults.then(|| default_rejecter.fault_responses.clone());
-            Arc::new(Rejecter::new(config, &location.limits, patch, fault_responses))
+            Arc::new(Rejecter::new(config, &judging(location), patch, fault_responses))
         };
         let locations = config.locations.iter().map(|location| match location.on_reject.is_empty() {
-            true => shared.entry(&location.limits).or_insert_with(|| build(location)).clone(),
+            true => shared.entry(judging(location)).or_insert_with(|| build(location)).clone(),
             false => build(location),
         });
         let mut locations: Vec<Arc<Rejecter>> = locations.collect();

@@ -21,12 +21,12 @@ use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use crate::forward::{self, ForwardFault, ForwardOutcome, ResponseBody};
+use crate::forward::{self, ForwardFault, ForwardOutcome, ResponseBody, question};
 use crate::gateway::worker::{ClientConnection, Worker, WorkerThread};
 use crate::judge::conclusion::{self, RequestTexts};
 use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::RequestState;
-use crate::judge::{Admitted, NextPhase, Received, Rejected, limit_report};
+use crate::judge::{Admitted, AskService, NextPhase, Received, Rejected, limit_report};
 use crate::reject::Fault;
 use crate::service::calls::CallProtocol;
 use sluicegate_base::clock::Now;
@@ -58,7 +58,8 @@ pub fn connection_service(
         if is_for_calls {
             return serve_call(&thread.current_worker(), &connection, watch, inbound);
         }
-        serve_request(&thread.current_worker(), &connection, watch, inbound, forward.clone())
+        let worker = thread.current_worker();
+        serve_request(&worker, &connection, watch, inbound, (forward.clone(), question::ask_service))
     })
 }
 
@@ -122,18 +123,23 @@ impl<F: Future<Output = Result<ForwardOutcome, Infallible>>> Future for Forwardi
 }
 
 /// Judges the head at once; whatever remains to be done is in the future. `forward` is the service of
-/// [`forward::forward_service`]; the pipeline without sockets puts its own in that place.
+/// [`forward::forward_service`], and `ask` is [`question::ask_service`]; the pipeline without sockets puts its own in
+/// these places.
 #[inline]
 pub fn serve_request<F>(
     worker: &Rc<Worker>,
     connection: &Rc<ClientConnection>,
     watch: Rc<RequestWatch>,
-    inbound: Box<InboundRequest>,
-    forward: F,
+    mut inbound: Box<InboundRequest>,
+    (forward, ask): (F, AskService),
 ) -> ResponseFuture
 where
     F: Service<Admitted, Response = ForwardOutcome, Error = Infallible, Future: 'static> + 'static,
 {
+    // First of all: nothing may count, log or send a value that only the auth service may give.
+    if let Some(copied) = &worker.gateway.headers.copied {
+        copied.strip(inbound.request.headers_mut());
+    }
     let completion = Completion::new(worker, connection, &inbound);
     let client = worker.gateway.clients.find_client(connection.peer, inbound.request.headers());
     let stream_watch = connection.watch.is_multiplexed().then(|| watch.clone());
@@ -156,7 +162,7 @@ where
             if let Some(watch) = &stream_watch {
                 watch.adopt_current_task().await;
             }
-            match judged.conclude().await {
+            match judged.conclude(ask).await {
                 Ok(admitted) => forward_request(admitted, forward, completion, None).await,
                 Err(rejected) => respond_rejected(rejected, completion),
             }
@@ -306,6 +312,9 @@ impl Completion {
         let watch = &self.connection.watch;
         if let Some(cors) = response.body_mut().take_cors() {
             cors.write_response_fields(response.headers_mut());
+        }
+        if let Some(answer) = response.body().state().and_then(RequestState::auth_answer).cloned() {
+            answer.add_cookies(response.headers_mut());
         }
         if let Some(date) = wall_clock::date_after_step() {
             response.headers_mut().entry(DATE).or_insert(date);

@@ -149,7 +149,13 @@ impl Pipeline {
             async move { Ok::<_, Infallible>(scripted::answer_admitted(admitted, hold, respond).await) }
         });
         let inbound = InboundRequest::new(request);
-        let served = service::serve_request(&worker, &connection, request_watch, inbound, upstream);
+        let served = service::serve_request(
+            &worker,
+            &connection,
+            request_watch,
+            inbound,
+            (upstream, scripted::answer_question),
+        );
         JudgedRequest { served, connection }
     }
 

@@ -4,16 +4,20 @@
 //! Each phase owns the request and its state, and yields the next one. Dropping a phase gives back everything that it
 //! holds: the client hung up, or the future was dropped. Only this module makes an [`Admitted`].
 
+mod asking;
 mod call;
 mod descriptors;
 mod waiting;
 
 pub use descriptors::{LookedAt, look_at_descriptors};
 
+use std::future::ready;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Response;
+use futures_util::future::LocalBoxFuture;
+use http::{Request, Response};
 use http_body::Body;
 
 use super::body_reading;
@@ -22,6 +26,8 @@ use super::facts::{BodyView, RequestFacts, RequestHead};
 use super::head::{self, JudgeProgress};
 use super::mode::ChargeRequest;
 use super::pushback::{self, PausePlace, Waited};
+use crate::gateway::auth::AuthOutcome;
+use crate::gateway::worker::Worker;
 use crate::judge::conclusion::RequestTexts;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report;
@@ -52,6 +58,8 @@ pub enum NextPhase {
     ReadBody(Box<ReadingBody>),
     /// The keys of its token are fetched first.
     AwaitKeys(Box<AwaitingKeys>),
+    /// The auth service of the location has to be asked.
+    Ask(Box<AskingService>),
     /// The local limits accepted the request, and the store has to be asked.
     AskStore(Box<AskingStore>),
     /// The request waits in the queues of its limits.
@@ -94,6 +102,12 @@ pub struct AwaitingKeys {
     place: WaitingPlace,
 }
 
+/// A request that its first limits admitted; its auth service is still to be asked.
+pub struct AskingService {
+    received: Received,
+    route: LocationId,
+}
+
 /// A request that the local limits accepted; the store is still to be asked.
 pub struct AskingStore {
     received: Received,
@@ -119,6 +133,12 @@ pub struct Paused {
     route: LocationId,
 }
 
+/// Sends a question to the auth service of a location.
+pub type AskService =
+    fn(Rc<Worker>, LocationId, Request<RequestBody>) -> LocalBoxFuture<'static, AuthOutcome>;
+
+const NOT_ASKED: AuthOutcome = AuthOutcome::Failed("calls ask no auth service");
+
 // === impl Received ===
 
 impl Received {
@@ -128,7 +148,7 @@ impl Received {
         self.judge_with(None, true)
     }
 
-    /// Judges the request again, by the values of its body too if it was read.
+    /// Judges the request again, by keys that were fetched, the answer of the auth service, or the values of its body.
     #[inline(never)]
     fn judge_again(self, values: Option<&BodyValues>) -> NextPhase {
         self.judge_with(values, false)
@@ -151,6 +171,9 @@ impl Received {
         let mut facts = RequestFacts::new(head, body, token.as_ref());
         facts.body_view = values.map_or(BodyView::Unread, BodyView::Read);
         facts.may_await_keys = is_first;
+        if let Some(auth) = &state.auth {
+            (facts.answer, facts.is_question_charged) = (auth.answer.clone(), auth.is_charged);
+        }
         let mut verdict = None;
         worker.heavy_keys.begin_request();
         let judged = {
@@ -159,8 +182,11 @@ impl Received {
             head::judge(&worker.gateway, &mut facts, &mut mode, &mut judgement.decisions, &mut verdict)
         };
         facts.record_in(&mut state);
+        if let Ok(JudgeProgress::AwaitsAnswer) = judged {
+            state.begin_question();
+        }
         let (summary, target) = (facts.summary, facts.target.take());
-        // The timeout runs while the body is read, or keys are fetched.
+        // The timeout runs while keys are fetched, the service is asked, and the body is read.
         let starts_timeout = is_first;
         let rejection = match (judged, &verdict) {
             (Err(rejection), _) => rejection,
@@ -171,14 +197,14 @@ impl Received {
                 let keys = token.as_ref().and_then(Token::awaited_keys).cloned();
                 return Received { inbound, state }.start_waiting_for_keys(keys);
             }
-            (Ok(JudgeProgress::Complete), Some(ChainVerdict::Reject(rejection))) => {
+            (Ok(_), Some(ChainVerdict::Reject(rejection))) => {
                 // The rates had accepted it, so the timeout runs.
                 if rejection.late && starts_timeout {
                     state.start_timeout();
                 }
                 conclusion::translate_counted(&state, rejection)
             }
-            (Ok(JudgeProgress::Complete), _) => {
+            (Ok(_), _) => {
                 let route = facts.route_or_rejection();
                 (inbound.summary, inbound.target) = (summary, target);
                 if starts_timeout {
@@ -271,6 +297,7 @@ impl Received {
     #[inline]
     fn admit(mut self, route: Result<LocationId, Rejection>) -> NextPhase {
         match route {
+            Ok(route) if self.state.awaits_answer() => self.start_asking(route),
             Ok(route) if self.state.permits.pause.is_some() => self.try_pass(route),
             Ok(route) => NextPhase::Admit(Admitted { inbound: self.inbound, state: self.state, route }),
             Err(rejection) => {
@@ -340,21 +367,24 @@ impl NextPhase {
         match self {
             NextPhase::Admit(admitted) => Ok(admitted),
             NextPhase::Reject(rejected) => Err(rejected),
-            waits => Box::pin(waits.conclude()).await,
+            // Calls ask no auth service: the proxy that calls has its own.
+            waits => Box::pin(waits.conclude(|_, _, _| Box::pin(ready(NOT_ASKED)))).await,
         }
     }
 
-    /// Runs the phases until the request is admitted or rejected. If the client hangs up, the future never ends.
+    /// Runs the phases until the request is admitted or rejected; `ask` sends a question to an auth service. If the
+    /// client hangs up, the future never ends.
     ///
     /// # Errors
     /// The rejection, with its response.
-    pub async fn conclude(mut self) -> Result<Admitted, Rejected> {
+    pub async fn conclude(mut self, ask: AskService) -> Result<Admitted, Rejected> {
         loop {
             self = match self {
                 NextPhase::Admit(admitted) => return Ok(admitted),
                 NextPhase::Reject(rejected) => return Err(rejected),
                 NextPhase::ReadBody(reading) => reading.read_body().await,
                 NextPhase::AwaitKeys(awaiting) => awaiting.await_keys().await,
+                NextPhase::Ask(asking) => asking.ask_service(ask).await,
                 NextPhase::AskStore(asking) => asking.ask_store().await,
                 NextPhase::Wait(waiting) => waiting.wait_for_turn().await,
                 NextPhase::Pause(paused) => paused.wait_out_pause().await,

@@ -42,6 +42,9 @@ impl Waiting {
             (WaitEnd::Turn, Ok(route)) => {
                 state.hold_permit(queued.into_permit());
                 limit_report::count_slots(state);
+                if state.awaits_answer() {
+                    return received.start_asking(route);
+                }
                 let Received { inbound, state } = received;
                 NextPhase::Admit(Admitted { inbound, state, route })
             }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version, header};
 
+use crate::gateway::auth::AuthAnswer;
 use crate::gateway::heavy_keys::{KeptUnits, RefusalFacts};
 use crate::gateway::worker::{ClientConnection, RequestInFlight, Worker};
 use crate::gateway::{Action, Gateway, LimitChain, REQUESTS_CLOSED, REQUESTS_OPENED};
@@ -62,6 +63,8 @@ pub struct RequestState {
     pub call_chain: Option<Arc<LimitChain>>,
     /// The request and its caller.
     pub identity: RequestIdentity,
+    /// The progress of asking about it; `None` = nothing was asked, nor answered before.
+    pub auth: Option<Box<AuthProgress>>,
     /// The findings of its limits.
     pub judgement: RequestJudgement,
     /// The permits that it holds.
@@ -100,6 +103,15 @@ pub struct RequestIdentity {
     pub key_columns: KeyColumnValues,
     /// The values of its body that responses contain; `None` = they contain none, or it was not read.
     pub body_texts: Option<Box<BodyTexts>>,
+}
+
+/// The progress of asking the auth service of its location.
+#[derive(Default)]
+pub struct AuthProgress {
+    /// `None` = the limits before the question judge, or it is under way.
+    pub answer: Option<Rc<AuthAnswer>>,
+    /// The limits before the question were charged.
+    pub is_charged: bool,
 }
 
 /// The findings of its limits.
@@ -286,6 +298,7 @@ impl RequestState {
                 key_columns: KeyColumnValues::default(),
                 body_texts: None,
             },
+            auth: None,
             // Written in place: a default value would be copied.
             judgement: RequestJudgement {
                 decisions: Decisions::new(),
@@ -373,6 +386,49 @@ impl RequestState {
             (None, Action::Upstream(upstream)) => Some(upstream),
             (None, Action::Respond { .. } | Action::Redirect { .. }) => None,
         }
+    }
+
+    /// The answer of the auth service that admitted it.
+    #[inline]
+    pub fn auth_answer(&self) -> Option<&Rc<AuthAnswer>> {
+        self.auth.as_ref()?.answer.as_ref()
+    }
+
+    /// True until the auth service has answered.
+    #[inline]
+    pub fn awaits_answer(&self) -> bool {
+        self.auth.as_ref().is_some_and(|auth| auth.answer.is_none())
+    }
+
+    /// True if its location has an auth service, which has not admitted it.
+    pub fn lacks_answer(&self) -> bool {
+        let has_service = |route: LocationId| self.worker.gateway.routes[route.0].auth.is_some();
+        self.route.is_some_and(has_service) && self.auth_answer().is_none()
+    }
+
+    /// The limits before the question judge next.
+    #[cold]
+    pub fn begin_question(&mut self) {
+        let auth = self.route.and_then(|route| self.worker.gateway.routes[route.0].auth.as_ref());
+        self.call_chain = auth.map(|auth| auth.chain.clone());
+        self.auth = Some(Box::default());
+    }
+
+    /// Ends the judgement of the limits before the question. Their charges stay.
+    pub fn keep_question_charges(&mut self) {
+        if let Some(mut permit) = self.permits.chain.take() {
+            permit.keep_charges();
+        }
+        self.auth = Some(Box::new(AuthProgress { answer: None, is_charged: true }));
+    }
+
+    /// The chain of the location judges next.
+    pub fn end_question(&mut self, answer: Rc<AuthAnswer>) {
+        self.call_chain = None;
+        self.judgement.decisions = Decisions::new();
+        self.judgement.kept_units = None;
+        self.judged_at = Now::read_clock();
+        self.auth = Some(Box::new(AuthProgress { answer: Some(answer), is_charged: true }));
     }
 
     /// Starts the timeout of the location, which covers its queues and its upstream.
