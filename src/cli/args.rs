@@ -133,6 +133,9 @@ pub(super) struct ExplainArgs {
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_hint = ValueHint::Other)]
     #[arg(conflicts_with = "limits")]
     pub headers: Vec<String>,
+    /// A header of the auth service's answer, e.g. 'X-User: joe'; may be given several times. It admits the request
+    #[arg(long, value_name = "NAME: VALUE", value_hint = ValueHint::Other, conflicts_with = "limits")]
+    pub auth: Vec<String>,
     /// The body, for limits that read it; @FILE reads it from a file, @- from stdin
     #[arg(short = 'd', long, value_name = "BODY", conflicts_with = "limits", value_hint = ValueHint::Other)]
     pub data: Option<String>,

@@ -15,8 +15,8 @@ use super::{
     warning_text,
 };
 use sluicegate_config::describe::{
-    advise_on_state, describe_access, describe_action, describe_bans, describe_chain_limit, describe_cors,
-    describe_domains, describe_header_edits, describe_hosts, describe_limit, describe_listen,
+    advise_on_state, describe_access, describe_action, describe_auth, describe_bans, describe_chain_limit,
+    describe_cors, describe_domains, describe_header_edits, describe_hosts, describe_limit, describe_listen,
     describe_location, describe_service, describe_state, describe_upstream,
 };
 use sluicegate_model::{Config, LimitId, LocationConfig, UpstreamConfig};
@@ -85,6 +85,7 @@ fn summarize_config(config: &Config) -> Map<String, Value> {
             "to": describe_action(config, location),
             "access": describe_access(config, &location.access),
             "cors": location.cors.as_ref().map(describe_cors),
+            "auth": location.auth.as_ref().map(|auth| describe_auth(config, auth)),
             "request_headers": describe_header_edits(&location.request_headers),
             "response_headers": describe_header_edits(&location.response_headers),
             "limits": location.limits.iter().map(|&id| limit(id, Some(location))).collect::<Vec<_>>(),

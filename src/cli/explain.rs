@@ -31,12 +31,12 @@ fn build_query(args: ExplainArgs) -> Result<Query, String> {
     if !args.keys.is_empty() || args.cost.is_some() || args.wait.is_some() {
         return Err("--key, --cost and --wait describe a call, whose limits --limits names".to_owned());
     }
-    let ExplainArgs { method, url, ip, headers, data, listener, .. } = args;
+    let ExplainArgs { method, url, ip, headers, auth, data, listener, .. } = args;
     let data = data.map(read_data).transpose()?;
     // The command line has both unless it names limits.
     let (method, url) = (method.unwrap_or_default(), url.unwrap_or_default());
     let ip = ip.unwrap_or_else(|| "127.0.0.1".to_owned());
-    Ok(Query { method, url, ip, headers, listener, data, call: None })
+    Ok(Query { method, url, ip, headers, listener, auth, data, call: None })
 }
 
 /// The body of the `/check` that the arguments describe.

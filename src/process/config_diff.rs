@@ -136,6 +136,11 @@ fn named_locations(config: &Config) -> NamedTexts {
         let mut bare = LocationConfig { limits: Vec::new(), views: Vec::new(), ..location.clone() };
         let mut references = limit_names(config, &location.limits);
         let views = view_texts(config, &location.views);
+        if let Some(auth) = &mut bare.auth {
+            references.extend(limit_names(config, &std::mem::take(&mut auth.limits)));
+            let upstream = config.upstreams.get(std::mem::replace(&mut auth.upstream, UpstreamId(0)).0);
+            references.push(upstream.map_or("", |upstream| &upstream.name));
+        }
         if let ActionConfig::Upstream(index) = &mut bare.action {
             let upstream = config.upstreams.get(std::mem::replace(index, UpstreamId(0)).0);
             references.push(upstream.map_or("", |upstream| &upstream.name));

@@ -10,6 +10,7 @@ use sluicegate_http::request::client::Client;
 use sluicegate_http::request::key::KeyInput;
 use sluicegate_http::request::source::{self, SourceValue};
 use sluicegate_model::{self as model, KeyPart, LocationId, MissingKey, ValueSource};
+use sluicegate_proxy::gateway::auth::RouteAuth;
 use sluicegate_proxy::gateway::{Action, Gateway};
 use sluicegate_proxy::judge::RequestFacts;
 use sluicegate_proxy::reject::Rejection;
@@ -65,6 +66,11 @@ pub(super) fn describe_access_decision(
         AccessDecision::Bypassed => "bypassed: no limits and no bans",
         AccessDecision::Ordinary => "allowed",
     }
+}
+
+/// "upstream login would be asked for /verify".
+pub(super) fn describe_question(auth: &RouteAuth) -> String {
+    format!("upstream {} would be asked for {}", auth.upstream.name, auth.config.target)
 }
 
 pub(super) fn explain_account(gateway: &Gateway, facts: &RequestFacts<'_>) -> Option<AccountExplanation> {

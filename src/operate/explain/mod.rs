@@ -11,8 +11,9 @@ mod render;
 mod verdict;
 
 use std::io;
+use std::rc::Rc;
 
-use limits::LookMode;
+use limits::{LookMode, PlannedWait};
 use sluicegate_admission::chain::{Decisions, WaitingRequest};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
@@ -23,6 +24,7 @@ use sluicegate_http::request::location::{Arrival, LocationCandidate};
 use sluicegate_http::request::source::{Token, TokenVerifier};
 use sluicegate_model::{AccessLogOutput, Config, LocationConfig};
 use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::gateway::auth::{AuthAnswer, RouteAuth};
 use sluicegate_proxy::judge::{self, BodyView, JudgeProgress, RequestFacts};
 use sluicegate_proxy::reject::{Fault, Rejection};
 use sluicegate_store::Session;
@@ -49,6 +51,7 @@ json_object! {
         pub stop: Option<StopExplanation> = maybe "The stop by its upstream.",
         pub queue: Option<QueueExplanation> = maybe "The queue in front of its servers; absent without one.",
         pub token: Option<TokenExplanation> = maybe "Whether the client's token is accepted.",
+        pub auth: Option<String> = maybe "The question to the auth service; absent where none is asked.",
         pub account: Option<AccountExplanation> = maybe "The account.",
         pub tier: Option<String> = maybe "The tier of the account.",
         pub limits: Vec<LimitExplanation> = "The chain, in the order of judging.",
@@ -151,16 +154,28 @@ pub async fn explain_request(
         }
         return call::explain_call(gateway, session, call, now).await;
     }
-    let parsed = ParsedQuery::parse_query(query, &gateway.config.listen)?;
+    explain_by_parts(gateway, session, query, now).await
+}
+
+/// Explains the decision on a request that is no call.
+async fn explain_by_parts(
+    gateway: &Gateway,
+    session: Option<&Session>,
+    query: &Query,
+    now: Now,
+) -> Result<Explanation, String> {
+    let mut parsed = ParsedQuery::parse_query(query, &gateway.config.listen)?;
+    if let Some(copied) = &gateway.headers.copied {
+        copied.strip(&mut parsed.headers);
+    }
     let client = gateway.clients.find_client(Some(parsed.peer.to_canonical()), &parsed.headers);
     let verifier = gateway.callers.tokens.as_ref().map(TokenVerifier::new);
     let today = WallClock::new(now).unix_ms(now) / 1_000;
     let token = verifier.as_ref().map(|verifier| Token::new(verifier, &parsed.headers, today));
     let head = parsed.to_head(client, now);
     let mut facts = RequestFacts::new(head, parsed.body_size(), token.as_ref());
-    if parsed.data.is_some() {
-        facts.body_view = BodyView::Unread;
-    }
+    let body_view = if parsed.data.is_some() { BodyView::Unread } else { BodyView::Absent };
+    facts.body_view = body_view;
     let mut look = LookMode::default();
     let mut decisions = Decisions::new();
     let mut verdict = None;
@@ -168,12 +183,34 @@ pub async fn explain_request(
         Some(fault) => Err(fault.into()),
         None => judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict),
     };
+    let service = facts.route().and_then(|route| gateway.routes[route.0].auth.as_deref());
+    let mut chain = gateway.chain_for(facts.route());
+    let mut question = None;
+    if let (Ok(JudgeProgress::AwaitsAnswer), Some(auth)) = (&judged, service) {
+        let waiter = WaitingRequest::from(&gateway.load.waiting);
+        match look.finish_chain(session, waiter, verdict.take(), &mut decisions).await {
+            Ok(_) => {
+                (look, decisions) = (LookMode::default(), Decisions::new());
+                question = Some(describe::describe_question(auth));
+                facts = RequestFacts::new(head, parsed.body_size(), token.as_ref());
+                (facts.answer, facts.is_question_charged) =
+                    (Some(state_answer(gateway, auth, &parsed)?), true);
+                facts.body_view = body_view;
+                judged = judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict);
+            }
+            Err(rejection) => (judged, chain) = (Err(rejection), &auth.chain),
+        }
+    } else if let (false, None, Some(_)) = (parsed.answer.is_empty(), service, facts.route()) {
+        return Err("the location has no auth service, whose answer --auth would be".to_owned());
+    }
     let values;
     if let (Ok(JudgeProgress::AwaitsBody(_)), Some(data)) = (&judged, &parsed.data)
         && let Some(plan) = gateway.body_plan_for(facts.route())
     {
         values = judge::find_values(&parsed.headers, plan, data.as_bytes(), true);
+        let (answer, is_charged) = (facts.answer.take(), facts.is_question_charged);
         facts = RequestFacts::new(head, parsed.body_size(), token.as_ref());
+        (facts.answer, facts.is_question_charged) = (answer, is_charged);
         facts.body_view = BodyView::Read(&values);
         judged = judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict);
     }
@@ -181,24 +218,39 @@ pub async fn explain_request(
     let waiter = WaitingRequest::new(&gateway.load.waiting, &waiting_size).with_pause(facts.pause_ns());
     let planned = look.finish_chain(session, waiter, verdict, &mut decisions).await;
     let outcome = judged.and(planned);
-    let chain = gateway.chain_for(facts.route());
     look.add_counters(chain, &decisions);
     let mut explanation = explain_facts(gateway, &parsed, &facts, outcome.as_ref().err());
     let not_judged = chain.chain.limits().iter().skip(look.limits.len());
     explanation.limits_not_judged = not_judged.map(|limit| limit.name.to_string()).collect();
-    explanation.limits = look.limits;
+    (explanation.limits, explanation.auth) = (look.limits, question);
+    explain_outcome(gateway, &facts, outcome, &mut explanation);
+    Ok(explanation)
+}
+
+/// The answer of the auth service that the query states.
+fn state_answer(gateway: &Gateway, auth: &RouteAuth, parsed: &ParsedQuery) -> Result<Rc<AuthAnswer>, String> {
+    let answer = AuthAnswer::read(&auth.config, gateway.config.account.from.as_ref(), &parsed.answer);
+    answer.map(Rc::new).ok_or("the answer has control bytes, or names two accounts".to_owned())
+}
+
+/// Describes the outcome of judging.
+fn explain_outcome(
+    gateway: &Gateway,
+    facts: &RequestFacts<'_>,
+    outcome: Result<Option<PlannedWait>, Rejection>,
+    explanation: &mut Explanation,
+) {
     let reject =
         |rejection: &Rejection| verdict::explain_rejected(gateway, rejection, facts.route(), facts.is_grpc());
-    let is_down = |route| describe::is_upstream_down(gateway, &facts, route);
+    let is_down = |route| describe::is_upstream_down(gateway, facts, route);
     explanation.verdict = match (outcome, facts.route_or_rejection()) {
         (Ok(_), Ok(route)) if is_down(route) => reject(&Fault::ServersDown.into()),
-        (Ok(wait), Ok(route)) => verdict::explain_admitted(gateway, &facts, route, wait),
+        (Ok(wait), Ok(route)) => verdict::explain_admitted(gateway, facts, route, wait),
         (Ok(wait), Err(unserved)) => {
             VerdictExplanation { wait_ms: wait.and_then(|wait| wait.wait_ms), ..reject(&unserved) }
         }
         (Err(rejection), _) => reject(&rejection),
     };
-    Ok(explanation)
 }
 
 /// Describes the facts that judging has collected.

@@ -28,6 +28,8 @@ json_object! {
         pub headers: Vec<String> = maybe "Header lines, `Name: value` each.",
         pub listener: Option<String>
             = nullable "The name of the listener; else the first one of the URL's scheme.",
+        pub auth: Vec<String>
+            = maybe "Header lines of the auth service's answer, which admits the request.",
         pub data: Option<String> = nullable "The body, for limits that read it.",
         pub call: Option<Value> = maybe "The body of a `/check` that names limits, in place of a request.",
     }
@@ -35,8 +37,9 @@ json_object! {
 
 impl Default for Query {
     fn default() -> Query {
-        let (method, url, headers) = (String::new(), String::new(), Vec::new());
-        Query { method, url, ip: "127.0.0.1".to_owned(), headers, listener: None, data: None, call: None }
+        let (method, url, ip) = (String::new(), String::new(), "127.0.0.1".to_owned());
+        let (headers, auth) = (Vec::new(), Vec::new());
+        Query { method, url, ip, headers, listener: None, auth, data: None, call: None }
     }
 }
 
@@ -49,7 +52,11 @@ impl Query {
     /// True if it has members of a request.
     pub(super) fn describes_request(&self) -> bool {
         let is_empty = self.method.is_empty() && self.url.is_empty() && self.headers.is_empty();
-        !is_empty || self.ip != Query::default().ip || self.listener.is_some() || self.data.is_some()
+        !is_empty
+            || !self.auth.is_empty()
+            || self.ip != Query::default().ip
+            || self.listener.is_some()
+            || self.data.is_some()
     }
 }
 
@@ -68,6 +75,8 @@ pub struct ParsedQuery {
     pub scheme: Scheme,
     /// The name of the listener.
     pub listener: Option<String>,
+    /// The headers of the auth service's answer.
+    pub answer: HeaderMap,
     /// `None` = not given.
     pub data: Option<String>,
 }
@@ -79,11 +88,7 @@ impl ParsedQuery {
         let listener = find_listener(query.listener.as_deref(), scheme, listen)?;
         let scheme = scheme.or(listener.map(ListenConfig::scheme)).unwrap_or(Scheme::Http);
         let listener = listener.and_then(|listener| listener.name.clone());
-        let mut headers = HeaderMap::new();
-        for line in &query.headers {
-            let (name, value) = parse_header(line)?;
-            headers.append(name, value);
-        }
+        let (mut headers, answer) = (parse_headers(&query.headers)?, parse_headers(&query.auth)?);
         if let Some(host) = host {
             headers.insert(HOST, host);
         } else if !headers.contains_key(HOST) {
@@ -97,7 +102,7 @@ impl ParsedQuery {
         {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(data.len()));
         }
-        Ok(ParsedQuery { method, uri, headers, peer, scheme, listener, data })
+        Ok(ParsedQuery { method, uri, headers, peer, scheme, listener, answer, data })
     }
 
     /// The head as it would arrive over HTTP/1.1.
@@ -209,6 +214,15 @@ fn parse_target(text: &str) -> Result<(Uri, Option<Scheme>, Option<HeaderValue>)
             Ok((uri, scheme, Some(host)))
         }
     }
+}
+
+fn parse_headers(lines: &[String]) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    for line in lines {
+        let (name, value) = parse_header(line)?;
+        headers.append(name, value);
+    }
+    Ok(headers)
 }
 
 fn parse_header(line: &str) -> Result<(HeaderName, HeaderValue), String> {

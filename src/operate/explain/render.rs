@@ -48,8 +48,9 @@ impl fmt::Display for Explanation {
             None => format!("none: there is no {}", account.from),
         });
         let (access, tier) = (self.access.map(str::to_owned), self.tier.clone());
-        let names = ["access", "ban", "stop", "queue", "token", "account", "tier"];
-        for (name, fact) in names.into_iter().zip([access, ban, stop, queue, token, account, tier]) {
+        let names = ["access", "ban", "stop", "queue", "token", "auth", "account", "tier"];
+        let auth = self.auth.clone();
+        for (name, fact) in names.into_iter().zip([access, ban, stop, queue, token, auth, account, tier]) {
             fact.map_or(Ok(()), |fact| writeln!(f, "{name:<10}{fact}"))?;
         }
         match (self.limits.is_empty(), self.limits_not_judged.is_empty()) {

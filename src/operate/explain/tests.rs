@@ -43,6 +43,7 @@ fn query(method: &str, url: &str, ip: &str, headers: &[&str]) -> Query {
         ip: ip.to_owned(),
         headers: headers.iter().map(|line| (*line).to_owned()).collect(),
         listener: None,
+        auth: Vec::new(),
         data: None,
         call: None,
     }

@@ -33,7 +33,7 @@ pub(super) fn write_account(
             ));
         }
         Some(ValueSource::Header(name)) => query.headers.push(format!("{name}: {account}")),
-        Some(ValueSource::Auth(name)) => query.headers.push(format!("{name}: {account}")),
+        Some(ValueSource::Auth(name)) => query.auth.push(format!("{name}: {account}")),
         Some(ValueSource::Cookie(name)) => query.headers.push(format!("cookie: {name}={account}")),
         Some(ValueSource::Query(name)) => {
             let (mark, name) = (if query.url.contains('?') { '&' } else { '?' }, name.as_str());

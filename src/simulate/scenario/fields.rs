@@ -55,7 +55,8 @@ section! {
     HEADERS: Special = Special(headers_shape), "headers", "{}", "{ X-Api-Key: k1 }";
     /// The host they are sent to; without it that of a URL, or `localhost`.
     HOST: Text<HeaderValue> = Text::new("a host", names::parse_header_value), "host", "localhost", "api.example.com";
-    /// The account that they are sent for: written where `account.from` reads it.
+    /// The account that they are sent for: written where `account.from` reads it, which may be the answer of the auth
+    /// service.
     ACCOUNT: Text<String> = Text::new("a name", |text| Ok(text.to_owned())), "account", "", "acme";
     /// The body of the requests.
     BODY: Text<String> = Text::new("a text", |text| Ok(text.to_owned())), "body", "", "name=value";
@@ -67,12 +68,14 @@ section! {
     HOLD: Span = Span(Duration::ZERO, AT_MAX), "hold", "0s", "200ms";
     /// What the upstream answers: a status, or a whole response.
     ANSWER: Special = Special(answer_shape), "answer", "200", "401";
+    /// The answer of the auth service of the location; without it the service admits every request.
+    AUTH: Special = Special(answer_shape), "auth", "200", "{ status: 200, headers: { X-User: joe } }";
     /// What the gateway must do; without it the step is only sent.
     EXPECT: Special = Special(any_shape), "expect", "{}", "{ admitted: 20, rejected: 40, by: per-ip }";
 }
 
 section! {
-    /// A response of the upstream.
+    /// A response of the upstream, or of the auth service.
     mod answer = "scenarios[].steps[].answer";
     /// Its status.
     STATUS: Text<StatusCode> = Text::new("a status", |text| names::parse_status(text, 200)), "status", "200", "401";

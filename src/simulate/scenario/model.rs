@@ -54,6 +54,8 @@ pub struct ScenarioStep {
     pub from: Vec<IpNet>,
     pub hold: Duration,
     pub answer: Arc<StepAnswer>,
+    /// `None` = the auth service is not scripted, and admits every request.
+    pub auth: Option<StepAnswer>,
     pub expect: StepExpectation,
 }
 

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use http::{HeaderName, HeaderValue};
 use ipnet::IpNet;
 
 use super::fields::{file, scenario, step};
-use super::model::{Scenario, ScenarioFile, ScenarioStep};
+use super::model::{Scenario, ScenarioFile, ScenarioStep, StepAnswer};
 use super::{account, read_answer, read_expect};
 use crate::operate::explain::{ParsedQuery, Query};
 use sluicegate_base::file::read_capped;
@@ -144,13 +145,16 @@ fn read_step(value: &FieldValue<'_>, before: Duration, config: &Config) -> Optio
     let send = fields.read(&step::SEND);
     check_length(&fields, at, every, send);
     let from = read_from(&fields);
-    let query = read_request(&fields, &from, config);
+    let read_answer = |value: FieldValue<'_>| read_answer::read_answer(&value);
+    let auth = fields.find(&step::AUTH).map(read_answer);
+    let query = read_request(&fields, &from, auth.as_ref(), config);
     let hold = fields.read(&step::HOLD);
-    let answer = read_answer::read_answer(&fields).into();
+    let answer = fields.find(&step::ANSWER).map(read_answer).unwrap_or_default().into();
     let expect = read_expect::read_expectation(&fields, send, config);
     fields.report_unknown_here();
     let query = query?;
-    Some(ScenarioStep { line: value.node.position.line, at, send, every, query, from, hold, answer, expect })
+    let line = value.node.position.line;
+    Some(ScenarioStep { line, at, send, every, query, from, hold, answer, auth, expect })
 }
 
 /// The moment of a step, which is not before that of the step before.
@@ -190,7 +194,12 @@ fn read_from(fields: &FieldReader<'_>) -> Vec<IpNet> {
 }
 
 /// The request of a step, as `explain` would be asked about it.
-fn read_request(fields: &FieldReader<'_>, from: &[IpNet], config: &Config) -> Option<Query> {
+fn read_request(
+    fields: &FieldReader<'_>,
+    from: &[IpNet],
+    auth: Option<&StepAnswer>,
+    config: &Config,
+) -> Option<Query> {
     let to = fields.read(&step::TO);
     let (method, url) = match to.trim().split_once(char::is_whitespace) {
         Some((method, url)) => (method.to_owned(), url.trim().to_owned()),
@@ -209,17 +218,17 @@ fn read_request(fields: &FieldReader<'_>, from: &[IpNet], config: &Config) -> Op
     }
     let ip = from.first().map_or_else(|| "127.0.0.1".to_owned(), |network| network.addr().to_string());
     let listener = fields.read_written(&step::LISTENER);
-    let mut query = Query { method, url, ip, headers: Vec::new(), listener, data: None, call: None };
+    let line = |(name, value): &(HeaderName, HeaderValue)| {
+        format!("{name}: {}", String::from_utf8_lossy(value.as_bytes()))
+    };
+    let auth = auth.into_iter().flat_map(|answer| &answer.headers).map(line).collect();
+    let mut query = Query { method, url, ip, listener, auth, ..Query::default() };
     if let Some(host) = fields.read_written(&step::HOST) {
         query.headers.push(format!("host: {}", String::from_utf8_lossy(host.as_bytes())));
     }
     if let Some(headers) = fields.find(&step::HEADERS) {
         let pairs = read_answer::read_headers(&headers);
-        query.headers.extend(
-            pairs
-                .iter()
-                .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value.as_bytes()))),
-        );
+        query.headers.extend(pairs.iter().map(line));
     }
     query.data = read_answer::read_body(&fields.find(&step::BODY), &fields.find(&step::JSON), &mut |kind| {
         let has_kind =

@@ -5,9 +5,8 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Number, Value};
 
-use super::fields::{answer, step};
+use super::fields::answer;
 use super::model::StepAnswer;
-use sluicegate_config::yaml::field_reader::FieldReader;
 use sluicegate_config::yaml::field_value::FieldValue;
 use sluicegate_config::yaml::tree::{Node, NodeContent};
 use sluicegate_model::codes;
@@ -16,9 +15,8 @@ use sluicegate_model::value::names::{parse_header_name, parse_header_value, pars
 
 const JSON: &str = "application/json";
 
-/// The answer of a step: a status, or a mapping.
-pub(super) fn read_answer(fields: &FieldReader<'_>) -> StepAnswer {
-    let Some(value) = fields.find(&step::ANSWER) else { return StepAnswer::default() };
+/// The answer of an upstream or an auth service: a status, or a mapping.
+pub(super) fn read_answer(value: &FieldValue<'_>) -> StepAnswer {
     if !value.is_map() {
         let status = value.parse_with(|text| parse_status(text, 200)).unwrap_or(StatusCode::OK);
         return StepAnswer { status, ..StepAnswer::default() };

@@ -15,6 +15,7 @@ use crate::operate::explain::ParsedQuery;
 use sluicegate_http::net::deadline::ListenerTerms;
 use sluicegate_http::request::body::RequestBody;
 use sluicegate_model::ListenConfig;
+use sluicegate_proxy::gateway::auth::ScriptedService;
 use sluicegate_proxy::service::pipeline::ArrivingConnection;
 
 /// The requests of all steps by time; of the same moment, by step.
@@ -39,6 +40,7 @@ pub(super) struct RequestTemplate {
     listener: Option<Arc<ListenerTerms>>,
     body: Bytes,
     from: Vec<IpNet>,
+    service: Option<ScriptedService>,
 }
 
 // === impl StepSchedule ===
@@ -87,7 +89,11 @@ impl RequestTemplate {
             terms.set_name(Some(Arc::new(name)));
             Arc::new(terms)
         });
-        Ok(RequestTemplate { query, listener, body, from: step.from.clone() })
+        let mut answer = step.auth.as_ref().map_or_else(Response::default, StepAnswer::to_response);
+        *answer.headers_mut() = std::mem::take(&mut query.answer);
+        let is_scripted = step.auth.is_some() || !answer.headers().is_empty();
+        let service = is_scripted.then(|| ScriptedService(Arc::new(answer)));
+        Ok(RequestTemplate { query, listener, body, from: step.from.clone(), service })
     }
 
     pub(super) fn make_request(&self, index: u64) -> (Request<RequestBody>, ArrivingConnection) {
@@ -95,6 +101,9 @@ impl RequestTemplate {
         *request.method_mut() = self.query.method.clone();
         *request.uri_mut() = self.query.uri.clone();
         *request.headers_mut() = self.query.headers.clone();
+        if let Some(service) = &self.service {
+            request.extensions_mut().insert(service.clone());
+        }
         let peer = Some(self.address(index));
         (request, ArrivingConnection { peer, scheme: self.query.scheme, listener: self.listener.clone() })
     }
