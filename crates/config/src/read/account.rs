@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::header::AUTHORIZATION;
 use jsonwebtoken::{Algorithm, AlgorithmFamily};
 
+use super::auth::is_copied;
 use super::tls_files::UpstreamTlsReader;
 use crate::schema::field::{Field, ParseScalar};
 use crate::schema::kinds::Special;
@@ -18,12 +19,17 @@ use sluicegate_model::api_keys::ApiKeyTable;
 use sluicegate_model::value::https_url::parse_https_url;
 use sluicegate_model::value::words::parse_or_none;
 use sluicegate_model::{
-    AccountConfig, ApiKeysConfig, JwtConfig, KeyFetchConfig, KeySource, Mention, Secret, TierMembers,
-    TierRules, TokenKeySource, TokenKeys, TokenRules, ValueError, ValueSource, codes, did_you_mean,
+    AccountConfig, ApiKeysConfig, AuthConfig, JwtConfig, KeyFetchConfig, KeySource, LocationConfig, Mention,
+    Secret, TierMembers, TierRules, TokenKeySource, TokenKeys, TokenRules, ValueError, ValueSource, codes,
+    did_you_mean,
 };
 
 /// Reads the section, and checks the claims and tiers that the rest of the file uses. Paths start at `folder`.
-pub(crate) fn read_account(root: &FieldReader<'_>, folder: &Path) -> AccountConfig {
+pub(crate) fn read_account(
+    root: &FieldReader<'_>,
+    folder: &Path,
+    locations: &[LocationConfig],
+) -> AccountConfig {
     let (mut account, reported) = root.read_section(&root_fields::ACCOUNT, |fields| {
         let (from, tier) = (
             read_source(fields, &account::FROM),
@@ -35,7 +41,7 @@ pub(crate) fn read_account(root: &FieldReader<'_>, folder: &Path) -> AccountConf
         let keys = fields.read_section_or_none(&account::KEYS, read_keys).flatten();
         (AccountConfig { from, tier, jwt, keys }, reported)
     });
-    check_mentions(root, &mut account, reported);
+    check_mentions(root, &mut account, locations, reported);
     account
 }
 
@@ -303,8 +309,14 @@ fn warn_of_short_secret(value: Option<FieldValue<'_>>, secret: Option<&Option<Se
 }
 
 /// Checks that tokens with used claims can be verified, and that tiers of limits can have callers.
-fn check_mentions(root: &FieldReader<'_>, account: &mut AccountConfig, reported: bool) {
+fn check_mentions(
+    root: &FieldReader<'_>,
+    account: &mut AccountConfig,
+    locations: &[LocationConfig],
+    reported: bool,
+) {
     let sink = root.whole.sink;
+    let services: Vec<&AuthConfig> = locations.iter().filter_map(|location| location.auth.as_ref()).collect();
     for (position, field, mentioned) in sink.take_mentions() {
         let rules = &account.tier;
         match mentioned {
@@ -329,6 +341,18 @@ fn check_mentions(root: &FieldReader<'_>, account: &mut AccountConfig, reported:
                 let error =
                     ValueError::new(codes::TOKEN, "API keys are read from here, and nothing else may be");
                 sink.add_problem(position, &field, error.with_help("write account, which a key gives"));
+            }
+            Mention::Source(ValueSource::Auth(_)) if services.is_empty() => {
+                let error = ValueError::new(codes::UNDEFINED, "no location has `auth`, whose answer this is");
+                sink.add_problem(position, &field, error.with_help("write auth: { url: … } in a location"));
+            }
+            Mention::Source(ValueSource::Header(name))
+                if services.iter().any(|auth| is_copied(&auth.copy, &name)) =>
+            {
+                let message = format!("`{name}` is in `copy` of `auth`, so every request loses its own");
+                let error = ValueError::new(codes::PROTECTED_HEADER, message);
+                let help = format!("write account here, and account: {{ from: auth:{name} }}");
+                sink.add_problem(position, &field, error.with_help(help));
             }
             Mention::Source(ValueSource::Jwt(_)) if account.jwt.is_none() && !reported => {
                 let error = ValueError::new(codes::TOKEN, "a `jwt:` source needs a way to verify tokens");

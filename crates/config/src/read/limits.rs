@@ -18,7 +18,7 @@ use crate::yaml::tree::NodeContent;
 use sluicegate_model::value::names;
 use sluicegate_model::value::rate_hint::suggest_rate;
 use sluicegate_model::{
-    Algorithm, Cost, InvalidCost, LimitConfig, LimitId, ValueError, ViewId, codes, did_you_mean,
+    Algorithm, Cost, InvalidCost, KeyPart, LimitConfig, LimitId, ValueError, ViewId, codes, did_you_mean,
 };
 
 /// A chain: its limits, and those of them that it uses with other numbers.
@@ -251,6 +251,23 @@ impl<'a> LimitReader<'a> {
                 let message = format!("the limit `{}` counts requests in flight", config.name);
                 let help = "no call of Envoy gives a slot back: write a limit with a rate";
                 value.refuse(codes::FOREIGN_FIELD, message, help);
+            }
+        }
+    }
+
+    /// Reports the limits of a chain that cannot judge before the caller is known, or that charge later.
+    pub(crate) fn refuse_unfit(&self, chain: &ReadChain, value: &FieldValue<'_>) {
+        let by_caller = |part: &KeyPart| matches!(part, KeyPart::Account | KeyPart::Tier);
+        for id in &chain.limits {
+            let config = &self.list[*id];
+            let is_by_caller =
+                !config.tiers.is_empty() || config.key.iter().chain(&config.fair_by).any(by_caller);
+            let is_slots = matches!(config.algorithm, Algorithm::Concurrency { .. });
+            if is_by_caller || is_slots || config.reads_body() || config.charge.is_some() {
+                let message =
+                    format!("the limit `{}` cannot judge before the service has answered", config.name);
+                let help = "write one with a rate, and without account, tier, json:, json-rpc and charge";
+                value.refuse(codes::LIMIT_NUMBERS, message, help);
             }
         }
     }

@@ -9,7 +9,7 @@ use http::{HeaderValue, Method};
 use super::limits::{self, LimitReader};
 use super::patterns::{self, PathPatterns};
 use super::upstreams::UpstreamReader;
-use super::{access, cors, headers, keys, reject};
+use super::{access, auth, cors, headers, keys, reject};
 use crate::describe::spell_host;
 use crate::schema::tables::locations::{bandwidth, location, parse_plain_path, redirect};
 use crate::schema::tables::root::root as root_fields;
@@ -125,7 +125,7 @@ fn read_location(
         bandwidth: read_bandwidth(fields),
         body_peek: read_body_peek(fields, section.body_memory),
         cors: cors::read_cors(fields),
-        auth: None,
+        auth: auth::read_auth(fields, limits, upstreams, &owner),
         path: path?,
         action: action?,
     };

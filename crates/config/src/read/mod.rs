@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod account;
 pub(crate) mod algorithm;
+pub(crate) mod auth;
 pub(crate) mod charge;
 pub(crate) mod cors;
 pub(crate) mod domains;

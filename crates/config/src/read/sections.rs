@@ -46,6 +46,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let on_reject = reject::read_on_reject(&root, &upstreams);
     let limits = limits.into_limits(service.as_ref().is_some_and(|service| !service.listen.is_empty()));
     let bans = access::read_bans(&root);
+    let account = account::read_account(&root, folder, &locations);
     let config = Config {
         listen,
         server,
@@ -56,7 +57,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
         access,
         ip_sets: sets.collect_sets(),
         bans,
-        account: account::read_account(&root, folder),
+        account,
         on_reject,
         reload: root.read_section(&root::RELOAD, reload::read),
         admin: operation::read_admin(&root),

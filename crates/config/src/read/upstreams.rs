@@ -80,6 +80,11 @@ impl<'a> UpstreamReader<'a> {
     /// The upstream that a value names by its name, a URL or a unix socket.
     pub(crate) fn resolve_name(&self, value: &FieldValue<'_>) -> Option<UpstreamId> {
         let text = value.parse_with(|text| Ok(text.to_owned()))?;
+        self.resolve_text(value, text)
+    }
+
+    /// The upstream that `text`, a part of `value`, names.
+    pub(crate) fn resolve_text(&self, value: &FieldValue<'_>, text: String) -> Option<UpstreamId> {
         let mut named = self.known.borrow_mut();
         let index = match named.by_name.get(&text) {
             Some(index) => *index,
@@ -88,7 +93,7 @@ impl<'a> UpstreamReader<'a> {
                 named.add_upstream(read_settings(DEMO, UpstreamKind::Demo, None, &fields))
             }
             None if is_server_url(&text) => {
-                let servers = vec![value.parse_with(parse_server)?];
+                let servers = vec![value.parse_with(|_| parse_server(&text))?];
                 let fields = value.absent_section(&upstream::SECTION);
                 let tls = self.tls_reader.read_tls(&servers, &fields, value);
                 named.add_upstream(read_settings(&text, UpstreamKind::Servers(servers), tls, &fields))

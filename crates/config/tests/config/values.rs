@@ -410,3 +410,29 @@ fn forms_of_the_fields_about_limits() {
         assert_eq!(config.on_reject.ratelimit_headers, RateLimitHeaders { draft, legacy }, "{text}");
     }
 }
+
+#[test]
+fn auth_of_a_location() {
+    let config = read("all_location_fields");
+    let asked = |path: &str| {
+        let location = config.locations.iter().find(|location| location.written_path == path);
+        location.and_then(|location| location.auth.as_ref()).expect("auth")
+    };
+    let names =
+        |names: &[http::HeaderName]| names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let auth = asked("/asked");
+    assert_eq!((auth.target.as_str(), auth.timeout), ("/verify?a=b", Duration::from_millis(500)));
+    assert_eq!(config.upstreams[auth.upstream.0].name, "http://127.0.0.1:9091");
+    assert_eq!(config.limits[auth.limits[0].0].name, "/asked auth#1");
+    assert_eq!(names(&auth.send), "cookie authorization x-tenant");
+    assert_eq!((names(&auth.copy).as_str(), auth.denies_on_failure), ("x-user remote_groups", true));
+    let cache = auth.cache.as_ref().expect("a cache");
+    assert_eq!((names(&cache.by).as_str(), cache.at_most), ("cookie authorization x-tenant", 10));
+    assert_eq!(cache.span, seconds(60));
+    assert!(cache.ignores_target && cache.ignores_method && cache.ignores_address);
+    let named = asked("/named");
+    assert_eq!((config.upstreams[named.upstream.0].name.as_str(), named.target.as_str()), ("app", "/verify"));
+    assert_eq!((names(&named.send).as_str(), named.timeout), ("cookie authorization", seconds(2)));
+    assert!(named.cache.is_none() && !named.denies_on_failure && named.limits.is_empty());
+    assert!(asked("/unix").send.is_empty());
+}

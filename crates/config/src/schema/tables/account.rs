@@ -18,14 +18,18 @@ type Source = OrWord<Text<ValueSource>>;
 
 const SOURCE: Source = OrWord(
     "none",
-    Text::new("header:NAME, cookie:NAME, query:NAME, jwt:CLAIM or json:/POINTER", parse_account_source),
+    Text::new("header:NAME, cookie:NAME, query:NAME, jwt:CLAIM or json:/POINTER", parse_tier_source),
 );
 
 section! {
     /// The caller of a request, for the keys `account` and `tier`, tiers of limits, and logs.
     mod account = "account";
-    /// Where the account is read from.
-    FROM: Source = SOURCE, "from", "none", "jwt:sub";
+    /// Where the account is read from. `auth:NAME` is a header in the answer of the auth service, whether it is copied
+    /// or not; locations without `auth` then have no accounts.
+    FROM: Source = OrWord(
+        "none",
+        Text::new("a source of a tier, or auth:NAME", parse_account_source),
+    ), "from", "none", "jwt:sub";
     /// The tier of a caller, which may have numbers of its own in a limit.
     TIER: Nested = Nested(&tier::SECTION), "tier", "{}", "{ members: { alice: gold }, default: free }";
     /// The verification of tokens, which every `jwt:` source needs.
@@ -124,6 +128,13 @@ fn parse_key_source(text: &str) -> Parsed<KeySource> {
 }
 
 fn parse_account_source(text: &str) -> Parsed<ValueSource> {
+    match text.strip_prefix("auth:") {
+        Some(name) => names::parse_header_name(name).map(ValueSource::Auth),
+        None => parse_tier_source(text),
+    }
+}
+
+fn parse_tier_source(text: &str) -> Parsed<ValueSource> {
     names::parse_source(text).unwrap_or_else(|| {
         Err(ValueError::new(codes::WORD, format!("`{text}` is not a source"))
             .with_optional_help(names::suggest_source(text))

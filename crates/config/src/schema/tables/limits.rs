@@ -169,6 +169,16 @@ fn missing_key_shape() -> Shape {
     Shape::Either(vec![Shape::Words(MissingKey::LABELS.to_vec()), Shape::Section(&missing_key::SECTION)])
 }
 
+/// A chain of limits.
+pub fn chain() -> Shape {
+    let item = Shape::Either(vec![
+        text("the name of a limit, or a rate"),
+        Shape::Section(&chain_view::SECTION),
+        Shape::Section(&limit::SECTION),
+    ]);
+    Shape::OneOrMore(Box::new(item))
+}
+
 fn parse_missing_key_status(text: &str) -> Parsed<StatusCode> {
     match text {
         "401" => Ok(StatusCode::UNAUTHORIZED),

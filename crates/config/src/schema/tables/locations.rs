@@ -5,7 +5,8 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 
 use super::access::access;
-use super::limits::{KEY_PART, METHODS_OR_ANY, chain_view, limit, parse_name};
+use super::auth::auth;
+use super::limits::{KEY_PART, METHODS_OR_ANY, chain, parse_name};
 use super::reject::{edits, on_reject, response};
 use crate::schema::field::{OneOrMore, Shape, section};
 use crate::schema::kinds::{
@@ -77,6 +78,8 @@ section! {
     /// Lets scripts of other origins use this location (the CORS protocol of the Fetch standard). Preflights are
     /// answered here and never limited, and rejections carry what a script needs to read them.
     CORS: NestedOrNone = NestedOrNone(&cors::SECTION), "cors", "none", "{ origins: https://app.example.com }";
+    /// A service that decides on each request before its chain does.
+    AUTH: NestedOrNone = NestedOrNone(&auth::SECTION), "auth", "none", "{ url: http://127.0.0.1:9091/verify }";
 }
 
 section! {
@@ -118,16 +121,6 @@ section! {
     CREDENTIALS: Scalar<bool> = SWITCH, "credentials", "false", "true";
     /// The time for which a browser may remember the answer to a preflight.
     MAX_AGE: Span = Span::from(Duration::ZERO), "max_age", "10m", "1h";
-}
-
-/// A chain of limits.
-pub fn chain() -> Shape {
-    let item = Shape::Either(vec![
-        text("the name of a limit, or a rate"),
-        Shape::Section(&chain_view::SECTION),
-        Shape::Section(&limit::SECTION),
-    ]);
-    Shape::OneOrMore(Box::new(item))
 }
 
 fn parse_redirect_status(text: &str) -> Parsed<StatusCode> {

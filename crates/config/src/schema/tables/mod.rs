@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod account;
+pub mod auth;
 pub mod limits;
 pub mod listen;
 pub mod locations;

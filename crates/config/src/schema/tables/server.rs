@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::schema::field::{OneOrMore, section};
 use crate::schema::kinds::{COUNT, NONZERO_TIME, Nested, Number, OrWord, Size, Span, Special, Text, Words};
-use crate::schema::tables::locations::chain;
+use crate::schema::tables::limits::chain;
 use crate::schema::tables::reject::edits;
 use sluicegate_model::value::names;
 use sluicegate_model::value::words::parse_word_or;

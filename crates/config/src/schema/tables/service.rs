@@ -4,8 +4,8 @@ use crate::schema::field::{Shape, section};
 use crate::schema::kinds::{OneOrMoreOrWord, OrWord, SWITCH, Scalar, Special, Text, text};
 use sluicegate_model::{Parsed, Secret, ValueError, codes};
 
+use super::limits::chain;
 use super::listen::listen_shape;
-use super::locations::chain;
 use super::operation::parse_token;
 
 section! {

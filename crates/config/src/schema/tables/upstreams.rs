@@ -223,7 +223,7 @@ fn parse_balance(text: &str) -> Parsed<BalancePolicy> {
     parse_word(&kinds)(text)
 }
 
-fn parse_check_path(text: &str) -> Parsed<PathAndQuery> {
+pub(super) fn parse_check_path(text: &str) -> Parsed<PathAndQuery> {
     let wrong = || {
         ValueError::new(codes::PATH, format!("`{text}` is not a path that can be asked for"))
             .with_help("write a path that begins with a slash, e.g. /healthz")

@@ -38,3 +38,52 @@ impl CopiedHeaders {
 fn fold(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte } else { b'-' }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+    use sluicegate_config as config;
+
+    #[test]
+    fn every_spelling_of_a_copied_name_is_removed() {
+        let yaml = "locations: [{ path: /, upstream: demo, auth: { url: http://a, copy: [X-User, Remote_Groups] } }]";
+        let config = config::parse(yaml, "x").unwrap_or_else(|report| panic!("{report}")).config;
+        let copied = CopiedHeaders::new(&config).expect("two names");
+        let foreign = [
+            "x-user",
+            "X-USER",
+            "x_user",
+            "X_User",
+            "x.user",
+            "x!user",
+            "x~user",
+            "x|user",
+            "x`user",
+            "x'user",
+            "remote-groups",
+            "remote_groups",
+            "Remote.Groups",
+            "remote+groups",
+        ];
+        let kept = ["x-users", "xuser", "x-use", "my-x-user", "remotegroups", "host"];
+        let mut headers = HeaderMap::new();
+        for name in foreign.iter().chain(&kept) {
+            let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
+            headers.append(name.clone(), HeaderValue::from_static("1"));
+            headers.append(name, HeaderValue::from_static("2"));
+        }
+        copied.strip(&mut headers);
+        let mut left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["host", "my-x-user", "remotegroups", "x-use", "x-users", "xuser"]);
+    }
+
+    #[test]
+    fn without_copies_nothing_is_looked_at() {
+        let yaml = "locations: [{ path: /, upstream: demo, auth: { url: http://a } }]";
+        let config = config::parse(yaml, "x").unwrap_or_else(|report| panic!("{report}")).config;
+        assert!(CopiedHeaders::new(&config).is_none());
+    }
+}
