@@ -134,6 +134,14 @@ fn login_guard() {
 }
 
 #[test]
+fn forward_auth() {
+    let gateway = example("forward_auth", "");
+    // Nothing listens at the address of its service.
+    gateway.get("/app/").expect(503);
+    gateway.get("/").expect(200);
+}
+
+#[test]
 fn cors() {
     let gateway = example("cors", "");
     let asked = || get("/").header("Origin", "http://localhost:3000");
