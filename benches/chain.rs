@@ -167,6 +167,7 @@ fn keys(criterion: &mut Criterion) {
     let subject = KeyInput {
         ip: Ipv4Addr::LOCALHOST.into(),
         ip_key: None,
+        trusted_peer: false,
         account: Some(b"a-customer-of-ours"),
         tier: "default",
         token: None,

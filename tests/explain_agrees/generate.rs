@@ -237,6 +237,7 @@ pub fn arrival() -> impl Strategy<Value = Arrival> {
                 ip: ip.to_owned(),
                 headers: one_length(headers),
                 listener: None,
+                auth: Vec::new(),
                 data: None,
                 call: None,
             },

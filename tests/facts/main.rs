@@ -55,6 +55,7 @@ fn server(trusted: &[&str]) -> model::ServerConfig {
 fn prefix(path: &str) -> model::LocationConfig {
     model::LocationConfig {
         reads_account: true,
+        auth: None,
         access: Default::default(),
         name: path.to_owned(),
         written_path: path.to_owned(),

@@ -60,7 +60,7 @@ section! {
 
 section! {
     /// The error of a JSON-RPC response, with the `id` of the request.
-    mod json_rpc_body = "on_reject.body";
+    mod json_rpc_body = "on_reject.body.dialect";
     /// Its numbers.
     JSON_RPC: Nested = Nested(&json_rpc::SECTION), "json-rpc", "{}", "{ code: -32000 }";
 }

@@ -308,7 +308,7 @@ fn three_issuers() -> TokenVerifier {
     verifier(&format!("[{}, {}, {{ issuer: c, secret: {SECRET} }}]", of("a"), of("b")))
 }
 
-fn set_of<'v>(verifier: &'v TokenVerifier, entry: usize) -> &'v Arc<KeySet> {
+fn set_of(verifier: &TokenVerifier, entry: usize) -> &Arc<KeySet> {
     let Some(LiveKeys::Fetched(set)) = &verifier.entries[entry].keys else { panic!("not fetched") };
     set
 }
