@@ -9,7 +9,7 @@ use crate::gateway::auth::RouteAuth;
 use sluicegate_http::request::body::RequestBody;
 use sluicegate_http::request::client::UNIX_CLIENT;
 use sluicegate_http::request::headers::forwarded::{
-    X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, peer_value,
+    X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, peer_value,
 };
 use sluicegate_http::request::key::KeyHasher;
 use sluicegate_http::request::location;
@@ -17,6 +17,10 @@ use sluicegate_model::{LocationId, Scheme};
 
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+// The names by which services know the same behind nginx and ingress-nginx.
+const X_ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
+const X_ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
+const X_ORIGINAL_URL: HeaderName = HeaderName::from_static("x-original-url");
 
 /// The question about a request that came by `scheme`.
 pub(super) fn build_question(
@@ -31,13 +35,22 @@ pub(super) fn build_question(
         headers.extend(head.headers.get_all(name).iter().map(|value| (name.clone(), value.clone())));
     }
     let text = |text: &str| HeaderValue::from_str(text).ok();
-    let target = head.uri.path_and_query().and_then(|target| text(target.as_str()));
+    let method = text(head.method.as_str());
+    let written = head.uri.path_and_query().map_or("", |target| target.as_str());
+    let (target, host) = (text(written), location::named_host(head.headers, head.authority));
+    let named = host.as_ref().and_then(|host| host.to_str().ok());
+    let url = named.and_then(|host| text(&format!("{}://{host}{written}", scheme.as_str())));
+    let ip = (head.client.ip != UNIX_CLIENT).then(|| peer_value(head.client.ip));
     let facts = [
-        (X_FORWARDED_METHOD, text(head.method.as_str())),
-        (X_FORWARDED_URI, target),
-        (X_FORWARDED_HOST, location::named_host(head.headers, head.authority)),
+        (X_FORWARDED_METHOD, method.clone()),
+        (X_ORIGINAL_METHOD, method),
+        (X_FORWARDED_URI, target.clone()),
+        (X_ORIGINAL_URI, target),
+        (X_ORIGINAL_URL, url),
+        (X_FORWARDED_HOST, host),
         (X_FORWARDED_PROTO, Some(HeaderValue::from_static(scheme.as_str()))),
-        (X_FORWARDED_FOR, (head.client.ip != UNIX_CLIENT).then(|| peer_value(head.client.ip))),
+        (X_FORWARDED_FOR, ip.clone()),
+        (X_REAL_IP, ip),
     ];
     headers.extend(facts.into_iter().filter_map(|(name, value)| Some((name, value?))));
     question

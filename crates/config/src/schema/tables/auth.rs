@@ -14,8 +14,8 @@ use sluicegate_model::{Parsed, ValueError, codes};
 
 section! {
     /// A service that decides on each request, as `auth_request` of nginx and `forward_auth` of Caddy. It gets a GET
-    /// with X-Forwarded-Method, -Uri, -Host, -Proto and -For, and no body. On 2xx the request goes on; 401, 403 and
-    /// redirects go to the client.
+    /// with X-Forwarded-Method, -Uri, -Host, -Proto and -For, with X-Original-Method, -URI and -URL and X-Real-IP, and
+    /// no body. On 2xx the request goes on; 401, 403 and redirects go to the client.
     mod auth = "locations[].auth";
     /// The URL of the service, or `unix:/path`. Exactly one of `url` and `upstream` is needed.
     URL: Special = Special(|| text("a URL")), "url", "none", "http://127.0.0.1:9091/verify";
@@ -64,7 +64,8 @@ section! {
 fn parse_sent(text: &str) -> Parsed<HeaderName> {
     let name = names::parse_editable_header(text)?;
     let folded = name.as_str().replace(|byte: char| !byte.is_ascii_alphanumeric(), "-");
-    if folded.starts_with("x-forwarded-") || ["forwarded", "x-real-ip"].contains(&folded.as_str()) {
+    let is_family = ["x-forwarded-", "x-original-"].iter().any(|start| folded.starts_with(start));
+    if is_family || ["forwarded", "x-real-ip"].contains(&folded.as_str()) {
         let message = format!("the header `{name}` says where a request comes from, which is written here");
         return Err(ValueError::new(codes::PROTECTED_HEADER, message).with_help("leave it out"));
     }

@@ -16,7 +16,8 @@ pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for
 pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// The header with the host that the client asked for.
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+/// The header with the address of the client.
+pub const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 /// The arrival of a request.
 #[derive(Debug, Clone, Copy)]
