@@ -45,7 +45,7 @@ const DEV_REQUESTS: [usize; 2] = [1000, 3000];
 const CONNECTIONS: usize = 16;
 /// Repeats differ by a few percent, by hash seeds, timers, and the number of requests per wake-up.
 const TOLERANCE: f64 = 1.08;
-const MODES: [Mode; 5] = [Mode::None, Mode::Pass, Mode::Reject, Mode::KeyUnread, Mode::Key];
+const MODES: [Mode; 6] = [Mode::None, Mode::Pass, Mode::Reject, Mode::KeyUnread, Mode::Key, Mode::Auth];
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

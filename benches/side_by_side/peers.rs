@@ -25,6 +25,9 @@ pub enum Mode {
     /// The same request with no file of keys.
     #[allow(dead_code, reason = "its instructions alone are counted")]
     KeyUnread,
+    /// `Pass` behind the kept answer of an auth service; not of nginx.
+    #[allow(dead_code, reason = "its instructions alone are counted")]
+    Auth,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +92,7 @@ impl Mode {
             Self::RejectBare => "reject-bare",
             Self::Key => "key",
             Self::KeyUnread => "key-unread",
+            Self::Auth => "auth",
         }
     }
 
@@ -230,7 +234,7 @@ fn nginx_servers(port: u16, mode: Mode, log: Log, log_file: &Path) -> String {
     };
     let limit = match mode {
         Mode::None => "",
-        Mode::Pass | Mode::PassBare | Mode::Key | Mode::KeyUnread => {
+        Mode::Pass | Mode::PassBare | Mode::Key | Mode::KeyUnread | Mode::Auth => {
             "limit_req zone=pass burst=100000 nodelay;"
         }
         Mode::Reject | Mode::RejectBare => "error_page 429 @refused; limit_req zone=reject;",
@@ -271,7 +275,7 @@ locations:
 fn gateway_mode(mode: Mode) -> String {
     let limit = match mode {
         Mode::None => "",
-        Mode::Pass | Mode::PassBare | Mode::Key | Mode::KeyUnread => {
+        Mode::Pass | Mode::PassBare | Mode::Key | Mode::KeyUnread | Mode::Auth => {
             "    limits: [per-ip]\nlimits: { per-ip: { key: ip, rate: 1000000/s, burst: 100000 } }\n"
         }
         Mode::Reject | Mode::RejectBare => {
@@ -284,6 +288,12 @@ fn gateway_mode(mode: Mode) -> String {
             "on_reject:\n  ratelimit_headers: none\n  body: {{ template: '{SHORT_BODY}', content_type: application/json }}\n"
         ),
         Mode::Key => "account: { keys: { file: keys.csv } }\n".to_owned(),
+        // The backend answers the question as well.
+        Mode::Auth => {
+            return "    auth: { upstream: app, cache: { by: [cookie, authorization], for: 1h } }\n"
+                .to_owned()
+                + limit;
+        }
         _ => String::new(),
     };
     format!("{limit}{answer}")
