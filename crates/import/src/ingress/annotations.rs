@@ -1,11 +1,15 @@
 //! The annotations of ingress-nginx that limit, deny, or change how a service is called.
 
+use std::collections::HashMap;
+
 use super::object::{IngressObject, IngressPath, PathKindOfIngress};
 use crate::gateway_file::{NamedLimitPlan, PlannedField};
 use crate::networks::parse_networks;
+use crate::nginx::auth::{ASKED, can_be_copied};
 use crate::nginx::regex::translate_pattern;
-use crate::yaml_text::{one_or_list, quote, write_rate};
+use crate::yaml_text::{one_or_list, quote, quoted_list, write_rate};
 use crate::{FindingKind, ImportFault, ImportReport, ImportedLine};
+use sluicegate_model::value::server_url::is_server_url;
 
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 
@@ -72,7 +76,7 @@ pub(super) fn read_rules(
         scheme: "http",
         ..IngressRules::default()
     };
-    let (mut access, mut times) = (Vec::new(), Vec::new());
+    let (mut access, mut times, mut auth) = (Vec::new(), Vec::new(), read_auth(object));
     for (at, key, value) in &object.annotations {
         let Some(name) = key.strip_prefix(PREFIX) else {
             report.skips(at, key, "it is no annotation of ingress-nginx");
@@ -100,6 +104,11 @@ pub(super) fn read_rules(
                 let seconds = number()?.max(1);
                 times.extend(["response", "body"].map(|field| (field, format!("{seconds}s"))));
             }
+            "auth-response-headers" if !auth.is_empty() => {}
+            "auth-url" if !auth.is_empty() => {
+                report.differs(at, &format!("{key}: {value}"), ASKED);
+                continue;
+            }
             "rewrite-target" if object.paths.iter().all(|path| path.path == *value) => {}
             "use-regex" => rules.use_regex = value == "true",
             "backend-protocol" if read_protocol(value, &mut rules) => {}
@@ -117,12 +126,43 @@ pub(super) fn read_rules(
     rules.location_fields.extend(PlannedField::map("access", &access));
     rules.upstream_fields.extend(PlannedField::map("timeouts", &times));
     build_limits(object, &numbers, &mut rules, report);
+    if !auth.is_empty() {
+        // ingress-nginx judges rates before it asks.
+        let rates = rules.limits.iter().filter(|limit| !limit.name.ends_with("-connections"));
+        let rates: Vec<String> = rates.map(|limit| quote(&limit.name)).collect();
+        auth.extend((!rates.is_empty()).then(|| ("limits", one_or_list(&rates))));
+        rules.location_fields.extend(PlannedField::map("auth", &auth));
+    }
     if !access.is_empty() && !rules.limits.is_empty() {
         let says =
             "the gateway judges addresses before limits: who is denied gets 403 at once and is not counted";
         report.differs(&object.at, &format!("Ingress {}", object.name), says);
     }
     Ok(rules)
+}
+
+/// The fields of `auth` for a service that decides; empty if there is none, or if it is asked in a way that the gateway
+/// has not, which closes the paths.
+fn read_auth(object: &IngressObject) -> Vec<(&'static str, String)> {
+    const FIT: &str = "auth-url auth-response-headers auth-signin auth-signin-redirect-param auth-realm auth-cache-key \
+                       auth-cache-duration auth-always-set-cookie auth-keepalive auth-keepalive-requests \
+                       auth-keepalive-timeout auth-keepalive-share-vars";
+    let named =
+        object.annotations.iter().filter_map(|(_, key, value)| Some((key.strip_prefix(PREFIX)?, value)));
+    let parts: HashMap<&str, &String> = named.filter(|(name, _)| name.starts_with("auth-")).collect();
+    let copied = parts.get("auth-response-headers").map_or("", |names| names.as_str());
+    let copied: Vec<String> =
+        copied.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    let fits = |name: &&str| FIT.split_whitespace().any(|known| known == *name);
+    let url = parts.get("auth-url").filter(|url| is_server_url(url) && !url.contains('$'));
+    let Some(url) =
+        url.filter(|_| parts.keys().all(|name| fits(name)) && copied.iter().all(|name| can_be_copied(name)))
+    else {
+        return Vec::new();
+    };
+    let mut fields = vec![("url", quote(url))];
+    fields.extend((!copied.is_empty()).then(|| ("copy", quoted_list(&copied))));
+    fields
 }
 
 fn skip_annotation(
@@ -135,7 +175,7 @@ fn skip_annotation(
 ) {
     let text = format!("{key}: {value}");
     let says = if matches!(name, "auth-type" | "auth-url" | "auth-tls-secret") && !value.is_empty() {
-        "its paths answer 403: the gateway makes no such check; let the services make it, or tokens (account.jwt)"
+        "its paths answer 403: the gateway makes no such check; give out API keys (account.keys), or ask a service (auth)"
     } else if matches!(name, "permanent-redirect" | "temporal-redirect") {
         "its paths answer 403: write the redirect into the field `redirect`"
     } else if HARMLESS.split(' ').any(|known| known == name)

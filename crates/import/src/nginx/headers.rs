@@ -1,5 +1,6 @@
 //! `proxy_set_header`, `add_header` and `proxy_hide_header`.
 
+use super::auth::is_copied;
 use super::parser::Directive;
 use super::pieces::translate_text;
 use super::scope::Scope;
@@ -59,6 +60,7 @@ pub(super) fn read_request_headers(
             "connection" | "upgrade" | "te" | "transfer-encoding" | "content-length" | "keep-alive" => {
                 directive.exact("the gateway writes this field itself, and upgrades connections by itself");
             }
+            _ if is_copied(scope, directive) => directive.exact("auth: { copy }"),
             _ => read_request_header(directive, name, value, server_name, &mut edits),
         }
     }

@@ -80,7 +80,7 @@ pub(super) fn find_harmless(name: &str) -> Option<&'static str> {
 }
 
 const PASSWORDS: &str =
-    "the gateway checks no passwords; let the upstream check them, or tokens (account.jwt)";
+    "the gateway checks no passwords: give out API keys (account.keys), or ask a service (auth)";
 const TOKENS: &str = "write account.jwt, and a limit by account with `missing_key: reject`";
 const SCRIPTS: &str = "the gateway runs no scripts; let the upstream decide";
 
@@ -88,7 +88,7 @@ const SCRIPTS: &str = "the gateway runs no scripts; let the upstream decide";
 const CHECKS: &[(&str, &str)] = &[
     ("auth_basic auth_digest auth_gss auth_ldap auth_pam", PASSWORDS),
     ("auth_jwt auth_oidc", TOKENS),
-    ("auth_request", "the gateway asks no other server whether a request may pass; let the upstream ask"),
+    ("auth_request", "write auth, the service that decides"),
     ("access_by_lua* rewrite_by_lua* js_access", SCRIPTS),
     ("ssl_reject_handshake", "the gateway refuses no handshakes by name"),
     ("ssl_crl ssl_ocsp", "the gateway does not ask whether a certificate is revoked"),

@@ -20,6 +20,12 @@ pub(super) struct LimitUse<'d> {
     pub status: u16,
 }
 
+impl LimitUse<'_> {
+    pub(super) fn is_rate(&self) -> bool {
+        self.directive.name == "limit_req"
+    }
+}
+
 /// The uses of one zone that share counters: those of one server if its name is the key, and dry runs apart. They
 /// become one limit.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! nginx.conf: read with its includes, its inheritance and its order of phases, and written as gateway.yaml.
 
 mod access;
+pub(super) mod auth;
 mod closed;
 mod content;
 mod error_pages;

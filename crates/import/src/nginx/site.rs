@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::access::{AccessPlan, LimitsBehind, read_access};
+use super::auth::{ASKED, read_auth};
 use super::closed::widen_path;
 use super::content::{SiteContext, find_pass, read_content};
 use super::error_pages::read_error_pages;
@@ -25,6 +26,8 @@ use crate::yaml_text::one_or_list;
 pub(super) struct SiteLocation<'d> {
     pub plan: LocationPlan,
     pub chain: Vec<LimitUse<'d>>,
+    /// The fields of `auth`; empty = no service is asked.
+    pub auth: Vec<(&'static str, String)>,
     pub on_reject: Vec<PlannedField>,
 }
 
@@ -43,7 +46,7 @@ impl SiteLocation<'_> {
 
     fn new(path: String, source: &Directive, fields: Vec<PlannedField>) -> Self {
         let plan = LocationPlan { path, fields, source: Some(source.at.clone()), ..LocationPlan::default() };
-        SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() }
+        SiteLocation { plan, chain: Vec::new(), auth: Vec::new(), on_reject: Vec::new() }
     }
 }
 
@@ -192,7 +195,7 @@ fn read_handler<'d>(
     }
     let behind = context.limits.limits_behind(&chain);
     let mut access = AccessPlan { allow: None, deny: steps.denied };
-    let mut is_closed = read_admission(scope, named, behind, &mut access, context)?;
+    let (mut is_closed, auth) = read_admission(scope, named, behind, &mut access, context)?;
     is_closed |= steps.is_closed;
     if is_closed {
         fields = close_fields(fields);
@@ -207,18 +210,20 @@ fn read_handler<'d>(
     fields.extend(access.into_field());
     fields.extend(read_bandwidth(last)?);
     let site = SiteLocation::new(location.path.clone(), source, fields);
-    Ok((SiteLocation { chain, on_reject, ..site }, behind))
+    let auth = if is_closed { Vec::new() } else { auth };
+    Ok((SiteLocation { chain, auth, on_reject, ..site }, behind))
 }
 
-/// Adds the allowed addresses; returns true if the location is closed because of other checks.
+/// Adds the allowed addresses; returns true if the location is closed because of other checks, and the service that
+/// decides.
 fn read_admission<'d>(
     scope: &Scope<'d>,
     named: Option<&LocationNode<'d>>,
     behind: Option<LimitsBehind>,
     access: &mut AccessPlan,
-    context: &SiteContext<'_, 'd>,
-) -> Result<bool, ImportFault> {
-    let mut is_closed = false;
+    context: &mut SiteContext<'_, 'd>,
+) -> Result<(bool, Vec<(&'static str, String)>), ImportFault> {
+    let (mut is_closed, mut auth) = (false, Vec::new());
     let mut rules = scope.nearest_of(&["allow", "deny"]);
     // A request meets the rules of the named location, too.
     if let Some(named) = named {
@@ -246,9 +251,21 @@ fn read_admission<'d>(
             let is_either = check.name.starts_with("auth_") && why != UNKNOWN;
             if any && named.is_none() && is_either && access.allow.is_some() {
                 check.loses(format!("only the addresses of `allow` come in: {why}"));
-            } else {
-                check.closes(why);
-                is_closed = true;
+                continue;
+            }
+            let asked = match check.name == "auth_request" && named.is_none() && auth.is_empty() {
+                true => read_auth(check, scope, context)?,
+                false => Err(why.to_owned()),
+            };
+            match asked {
+                Ok(fields) => {
+                    check.differs(ASKED);
+                    auth = fields;
+                }
+                Err(why) => {
+                    check.closes(&why);
+                    is_closed = true;
+                }
             }
         }
         if let Some(tried) = scope.own("try_files").filter(|_| find_pass(scope).is_some()) {
@@ -256,7 +273,7 @@ fn read_admission<'d>(
             is_closed = true;
         }
     }
-    Ok(is_closed)
+    Ok((is_closed, auth))
 }
 
 /// `return` comes before limits and access rules, so those of its level have no effect in nginx.
@@ -342,8 +359,15 @@ fn read_limit_except(
 
 /// Writes the chain and `on_reject` of a location.
 pub(super) fn finish_location(site: SiteLocation<'_>, limits: &LimitBook<'_>) -> LocationPlan {
-    let SiteLocation { mut plan, chain, mut on_reject } = site;
+    let SiteLocation { mut plan, mut chain, mut auth, mut on_reject } = site;
     let (entries, status) = limits.write_chain(&chain);
+    if !auth.is_empty() {
+        // nginx judges rates before it asks.
+        chain.retain(LimitUse::is_rate);
+        let (rates, _) = limits.write_chain(&chain);
+        auth.extend((!rates.is_empty()).then(|| ("limits", one_or_list(&rates))));
+        plan.fields.extend(PlannedField::map("auth", &auth));
+    }
     if !entries.is_empty() {
         plan.fields.insert(1.min(plan.fields.len()), PlannedField::plain("limits", one_or_list(&entries)));
     }

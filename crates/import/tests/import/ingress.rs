@@ -157,7 +157,7 @@ fn redirects_to_tls_are_lost() {
 #[test]
 fn what_denies_and_is_unknown_is_lost() {
     let scratch = Scratch::new();
-    let text = INGRESS.replace("rewrite-target: /", "auth-url: http://auth.test/");
+    let text = INGRESS.replace("rewrite-target: /", "auth-url: http://$host/");
     let imported = import_file(&scratch.file("ingress.yaml", &text)).unwrap();
     assert_eq!(imported.report.count_lost(), 1, "{}", imported.report.render_text());
     let unknown = INGRESS.replace("rewrite-target: /", "enable-modsecurity: \"true\"");
@@ -174,7 +174,7 @@ fn what_denies_and_is_unknown_is_lost() {
 #[test]
 fn what_was_closed_stays_closed() {
     let scratch = Scratch::new();
-    for check in ["auth-type: basic", "auth-url: http://auth.test/", "auth-tls-secret: prod/ca"] {
+    for check in ["auth-type: basic", "auth-url: http://$host/", "auth-tls-secret: prod/ca"] {
         let lines = format!("{check}\n    nginx.ingress.kubernetes.io/auth-realm: staff");
         let text = INGRESS.replace("rewrite-target: /", &lines);
         let imported = import_file(&scratch.file("ingress.yaml", &text)).unwrap();
@@ -186,5 +186,29 @@ fn what_was_closed_stays_closed() {
         }
         let comment = imported.yaml.lines().find(|line| line.contains("# LOST: ")).expect("a comment");
         assert!(comment.contains(check), "{comment}");
+    }
+}
+
+/// A service that decides becomes `auth`, unless it is asked in a way that the gateway has not.
+#[test]
+fn a_service_that_decides_is_asked() {
+    let scratch = Scratch::new();
+    let import = |lines: &[&str]| {
+        let lines = lines.join("\n    nginx.ingress.kubernetes.io/");
+        let text = INGRESS.replace("rewrite-target: /", &lines);
+        import_file(&scratch.file("ingress.yaml", &text)).unwrap()
+    };
+    let url = "auth-url: http://auth.test/verify";
+    let imported =
+        import(&[url, "auth-response-headers: \"X-User, X-Groups\"", "auth-signin: https://auth.test/"]);
+    assert_eq!(imported.report.count_lost(), 0, "{}", imported.report.render_text());
+    let asked = "auth: { url: \"http://auth.test/verify\", copy: [X-User, X-Groups], limits: ";
+    assert!(imported.yaml.contains(asked), "{}", imported.yaml);
+    config::parse(&imported.yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+    for other in ["auth-method: POST", "auth-snippet: return 200;", "auth-response-headers: X-Forwarded-User"]
+    {
+        let imported = import(&[url, other]);
+        assert_eq!(imported.report.count_lost(), 1, "{}", imported.report.render_text());
+        assert!(!imported.yaml.contains("\n    upstream: "), "{}", imported.yaml);
     }
 }

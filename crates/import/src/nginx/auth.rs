@@ -1,0 +1,152 @@
+//! `auth_request`: a service that decides, written as `auth` of a location.
+
+use super::content::SiteContext;
+use super::known::find_harmless;
+use super::location_tree::{LocationNode, MatchKind};
+use super::parser::Directive;
+use super::scope::Scope;
+use super::upstreams::ProxyTarget;
+use crate::ImportFault;
+use crate::yaml_text::{quote, quoted_list};
+use sluicegate_model::value::names::parse_editable_header;
+
+/// The difference between `auth` and a check that becomes it.
+pub(crate) const ASKED: &str = "auth: the service gets the cookies and Authorization of the client, name other headers in \
+                                `send`; its answers 401 and 403 go to the client as they are, and so do redirects";
+
+/// Fields of a question that the gateway writes as nginx does with these values.
+const TOLD: &[(&str, &[&str])] = &[
+    ("x-original-uri", &["$request_uri"]),
+    ("x-original-method", &["$request_method"]),
+    ("x-original-url", &["$scheme://$http_host$request_uri", "$scheme://$host$request_uri"]),
+    ("x-forwarded-uri", &["$request_uri"]),
+    ("x-forwarded-method", &["$request_method"]),
+    ("x-forwarded-host", &["$host", "$http_host"]),
+    ("x-forwarded-proto", &["$scheme"]),
+    ("x-forwarded-for", &["$remote_addr", "$proxy_add_x_forwarded_for"]),
+    ("x-real-ip", &["$remote_addr"]),
+];
+
+/// The fields of `auth` for the check of a location.
+///
+/// # Errors
+/// The outer one is a fault of the file; the inner one says why the question cannot be written, and closes the location.
+pub(super) fn read_auth<'d>(
+    check: &'d Directive,
+    scope: &Scope<'d>,
+    context: &mut SiteContext<'_, 'd>,
+) -> Result<Result<Vec<(&'static str, String)>, String>, ImportFault> {
+    let (asked, pass, target, send) = match plan_question(check.arg(0), context.root) {
+        Ok(plan) => plan,
+        Err(why) => return Ok(Err(why)),
+    };
+    let Some(upstream) = context.upstreams.resolve(&target, asked, pass, false)? else {
+        return Ok(Err("all servers of the service are down".to_owned()));
+    };
+    let path = target.uri.as_deref().unwrap_or(check.arg(0));
+    let mut fields = vec![("upstream", quote(&upstream)), ("path", quote(path))];
+    if send != ["cookie", "authorization"] {
+        fields.push(("send", quoted_list(&send)));
+    }
+    let copied: Vec<&Directive> =
+        scope.nearest("proxy_set_header").into_iter().filter(|set| is_copied(scope, set)).collect();
+    if !copied.is_empty() {
+        let names: Vec<String> = copied.iter().map(|set| set.arg(0).to_owned()).collect();
+        fields.push(("copy", quoted_list(&names)));
+    }
+    for set in scope.nearest("auth_request_set") {
+        if copied.iter().any(|header| header.arg(1) == set.arg(0)) {
+            set.exact("auth: { copy }");
+        }
+    }
+    Ok(Ok(fields))
+}
+
+/// The level of the location that is asked, its `proxy_pass` with the target, and the headers that go along.
+type QuestionPlan<'d> = (&'d Scope<'d>, &'d Directive, ProxyTarget, Vec<String>);
+
+/// # Errors
+/// Why the question cannot be written.
+fn plan_question<'d>(path: &str, root: &'d LocationNode<'d>) -> Result<QuestionPlan<'d>, String> {
+    let asked = find_asked(path, root)?;
+    let pass = find_pass_of(asked)?;
+    let target = ProxyTarget::parse(pass.arg(0), &asked.scope)?;
+    Ok((&asked.scope, pass, target, sent_headers(&asked.scope)?))
+}
+
+/// The location that nginx asks.
+fn find_asked<'d>(path: &str, root: &'d LocationNode<'d>) -> Result<&'d LocationNode<'d>, String> {
+    if path.contains(['$', '?']) {
+        return Err("its path has variables or a query".to_owned());
+    }
+    let steps = |step: &&Directive| matches!(step.name.as_str(), "if" | "rewrite" | "return");
+    if root.scope.own_level().iter().any(|step| steps(&step)) {
+        return Err("the server has steps that hold for the question, too".to_owned());
+    }
+    let is_prefix = |node: &&LocationNode<'d>| {
+        let is_final = node.matching.kind == MatchKind::FinalPrefix || root.regexes().next().is_none();
+        node.matching.is_prefix() && is_final && node.matching.path == path
+    };
+    let found = root.find_fixed(path).or_else(|| root.children.iter().find(is_prefix));
+    found.ok_or_else(|| format!("no location is `= {path}`"))
+}
+
+/// The `proxy_pass` of a location that does nothing else.
+fn find_pass_of<'d>(asked: &LocationNode<'d>) -> Result<&'d Directive, String> {
+    for inner in asked.scope.own_level() {
+        let is_plain = match inner.name.as_str() {
+            "proxy_method" | "proxy_pass_request_headers" => false,
+            "proxy_pass"
+            | "internal"
+            | "proxy_set_header"
+            | "proxy_connect_timeout"
+            | "proxy_read_timeout"
+            | "proxy_send_timeout" => true,
+            name => name.starts_with("proxy_ssl_") || find_harmless(name).is_some(),
+        };
+        if !is_plain {
+            return Err(format!("the location that it asks has `{}`", inner.name));
+        }
+    }
+    asked.scope.own("proxy_pass").ok_or_else(|| "the location that it asks has no `proxy_pass`".to_owned())
+}
+
+/// Headers of the request that go along with the question.
+fn sent_headers(asked: &Scope<'_>) -> Result<Vec<String>, String> {
+    let mut sent = vec!["cookie".to_owned(), "authorization".to_owned()];
+    for directive in asked.nearest("proxy_set_header") {
+        let (name, value) = (directive.arg(0).to_ascii_lowercase(), directive.arg(1));
+        sent.retain(|known| *known != name);
+        let is_own = value.to_ascii_lowercase() == format!("$http_{}", name.replace('-', "_"));
+        let is_told = TOLD.iter().any(|(known, values)| *known == name && values.contains(&value));
+        if is_own && !is_told {
+            sent.push(name);
+        } else if !is_told
+            && !value.is_empty()
+            && !matches!(name.as_str(), "host" | "connection" | "content-length")
+        {
+            return Err(format!("the service is told `{name}`, which the gateway does not send"));
+        }
+    }
+    Ok(sent)
+}
+
+/// True if a header for the upstream is the header of that name in the answer of the service.
+pub(super) fn is_copied(scope: &Scope<'_>, set_header: &Directive) -> bool {
+    let name = set_header.arg(0).to_ascii_lowercase();
+    if !can_be_copied(&name) {
+        return false;
+    }
+    let header = format!("$upstream_http_{}", name.replace('-', "_"));
+    let is_same =
+        |set: &&Directive| set.arg(0) == set_header.arg(1) && set.arg(1).eq_ignore_ascii_case(&header);
+    scope.value_of("auth_request").is_some_and(|check| check.arg(0) != "off")
+        && scope.nearest("auth_request_set").iter().any(is_same)
+}
+
+/// True if `copy` of gateway.yaml takes a header.
+pub(crate) fn can_be_copied(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is_ours = ["x-forwarded-", "x-original-", "x-real-ip", "forwarded", "cookie", "authorization"];
+    parse_editable_header(&name).is_ok() && !is_ours.iter().any(|start| name.starts_with(start))
+}
