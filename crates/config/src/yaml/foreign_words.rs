@@ -9,11 +9,13 @@ use super::shown_text::show_text;
 /// The fields of this file, each with its names in other programs, in snake case.
 const SYNONYMS: &[(&str, &str)] = &[
     ("address", "bind port"),
+    ("auth", "auth_request ext_authz external_auth forward_auth"),
     ("balance", "load_balancing policy"),
     ("body", "content text"),
     ("bypass", "allowlist except exclude exempt whitelist"),
     ("cert", "cert_file certificate certificate_chain chain crt fullchain ssl_certificate"),
     ("client_ip", "real_ip_header remote_ip_header"),
+    ("copy", "auth_response_headers authorization_response copy_headers"),
     ("credentials", "allow_credentials"),
     ("default", "default_tier"),
     ("for", "bantime duration time"),
@@ -46,6 +48,7 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("respond", "response return"),
     ("response_headers", "add_header headers"),
     ("retries", "retry"),
+    ("send", "auth_request_headers"),
     ("server", "http"),
     (
         "servers",
@@ -83,7 +86,8 @@ const ERROR_PAGE: &str = "write on_reject: { body: { template: \"…\", content_
 #[rustfmt::skip]
 const ADVICE: &[(&str, &str, &str)] = &[
     ("features", "basic_auth basicauth auth_basic auth_basic_user_file htpasswd",
-        "passwords are not a feature; check them in the upstream, or admit networks alone with access"),
+        "passwords are not checked here: give out API keys, account: { keys: { file: keys.csv, from: basic } }, or let a \
+         service decide, auth: { url: … } in a location"),
     ("features", "gzip brotli compress compression encode",
         "compression is not a feature; compress in the upstream"),
     ("features", "cache proxy_cache caching", "caching is not a feature; cache in the upstream or in a CDN"),
@@ -150,6 +154,8 @@ const ADVICE: &[(&str, &str, &str)] = &[
     ("locations[]", "proxy_set_header request_header header_up", "<request_headers>"),
     ("locations[]", "add_header more_set_headers header header_down", "<response_headers>"),
     ("locations[]", "headers", "<response_headers>, or request_headers for what the upstream gets"),
+    ("locations[].auth", "trust_forward_header trusted_proxies",
+        "remove it: the service gets X-Forwarded fields of the gateway alone"),
     ("locations[].redirect", "permanent", "write status: 308, the default, or 301"),
     ("locations[].redirect", "temporary", "write status: 307 or 302"),
     ("on_reject", "###", "write on_reject: { status: <name><fields> }"),
