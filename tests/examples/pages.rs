@@ -101,9 +101,12 @@ impl Folder {
     fn new() -> Folder {
         let folder = std::env::temp_dir().join(format!("sluicegate-pages-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        for (key, name) in
-            [("tls/a.pem", "example.pem"), ("tls/a.key.pem", "example.key"), ("rsa.pub.pem", "jwks.json")]
-        {
+        for (key, name) in [
+            ("tls/a.pem", "example.pem"),
+            ("tls/a.key.pem", "example.key"),
+            ("rsa.pub.pem", "jwks.json"),
+            ("tls/a.pem", "ca.pem"),
+        ] {
             std::fs::copy(root().join("tests/keys").join(key), folder.join(name)).expect("a copy");
         }
         Folder(folder)
