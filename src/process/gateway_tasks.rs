@@ -208,7 +208,7 @@ async fn watch_files(account: AccountConfig) {
     }
 }
 
-fn key_files(jwt: Option<&JwtConfig>) -> impl Iterator<Item = &NamedFile<TokenKeys>> {
+pub(super) fn key_files(jwt: Option<&JwtConfig>) -> impl Iterator<Item = &NamedFile<TokenKeys>> {
     jwt.into_iter().flat_map(|jwt| &jwt.entries).filter_map(|rules| match &rules.keys {
         Some(TokenKeySource::File(file)) => Some(&**file),
         _ => None,

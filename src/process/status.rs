@@ -1,14 +1,17 @@
 //! Reads the state of the running gateway for `/status`.
 
+use std::path::Path;
+
 use super::control_thread::ControlThread;
-use super::gateway_tasks::GatewayTasks;
+use super::gateway_tasks::{GatewayTasks, key_files};
 use crate::operate::admin::status::{
-    GatewayNode, IssuerStatus, Outage, RedisServer, RedisStatus, RejectionRate, SharedTrouble,
+    FileTrouble, GatewayNode, IssuerStatus, Outage, RedisServer, RedisStatus, RejectionRate, SharedTrouble,
     SnapshotStatus, Status, StatusBans, StatusLimit,
 };
 use crate::operate::traffic::read_sizes;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::source::{KeySet, KeySetStatus};
+use sluicegate_model::AccountConfig;
 use sluicegate_proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use sluicegate_store::node_reports::NodeReport;
 use sluicegate_store::{BreakerState, StoreServerState};
@@ -49,6 +52,7 @@ impl ControlThread {
             shared_limits: conflicting_limits(&gateway),
             redis,
             issuers: gateway.key_sets().map(|set| describe_issuer(set)).collect(),
+            files: file_troubles(&gateway.config.account),
             snapshot: snapshot
                 .map(|(path, error)| SnapshotStatus { file: path.display().to_string(), error }),
             last_reload: self.history.last_attempt().map(|last| last.shown),
@@ -78,6 +82,16 @@ impl ControlThread {
             now_ms: unix_ms(now),
         })
     }
+}
+
+fn file_troubles(account: &AccountConfig) -> Vec<FileTrouble> {
+    let trouble = |path: &Path, trouble: Option<String>| {
+        Some(FileTrouble { file: path.display().to_string(), trouble: trouble? })
+    };
+    let tiers = account.tier.file.iter().filter_map(|file| trouble(&file.path, file.trouble()));
+    let tokens = key_files(account.jwt.as_ref()).filter_map(|file| trouble(&file.path, file.trouble()));
+    let keys = account.keys.iter().filter_map(|keys| trouble(&keys.file.path, keys.file.trouble()));
+    tiers.chain(tokens).chain(keys).collect()
 }
 
 fn describe_issuer(set: &KeySet) -> IssuerStatus {

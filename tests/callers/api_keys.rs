@@ -205,10 +205,14 @@ fn the_file_is_read_again() {
     eventually("the new file", || status(OTHER) == 200);
     assert_eq!(status(KEY), 401);
     gateway.wait_stderr("line 154 has no account");
+    let ask = get("/status").header("Accept", "application/json");
+    let trouble = || gateway.ask_admin(&ask).json()["files"][0]["trouble"].to_string();
+    assert!(trouble().contains("has a broken line: line 154 has no account"), "{}", trouble());
     write_keys(dir.path(), &[(KEY, "acme,,,,"), ("broken", ",,,,")]);
     gateway.wait_stderr("stays in force");
     std::fs::remove_file(dir.path().join("keys.csv")).unwrap();
     eventually("a second warning", || gateway.stderr().matches("stays in force").count() > 1);
+    assert!(trouble().contains("does not exist"), "{}", trouble());
     assert_eq!((status(KEY), status(OTHER)), (401, 200));
 }
 

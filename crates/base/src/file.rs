@@ -22,10 +22,12 @@ pub struct NamedFile<T> {
 }
 
 /// The state of the file at the last check.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct LastRead {
     stamp: Option<FileStamp>,
     digest: FileDigest,
+    /// Why it was not read again.
+    fault: Option<String>,
 }
 
 /// The SHA-256 of a file's content.
@@ -62,7 +64,8 @@ impl<T: FileContent> NamedFile<T> {
         let stamp = read_stamp(&path);
         let bytes = read_capped(&path, T::BYTES_MAX)?;
         let content = ArcSwap::from_pointee(T::parse(&bytes)?);
-        Ok(NamedFile { path, content, last_read: Mutex::new(LastRead { stamp, digest: hash_bytes(&bytes) }) })
+        let last_read = Mutex::new(LastRead { stamp, digest: hash_bytes(&bytes), fault: None });
+        Ok(NamedFile { path, content, last_read })
     }
 
     /// The last valid content; a later call may return a newer one.
@@ -83,14 +86,25 @@ impl<T: FileContent> NamedFile<T> {
             return Ok(false);
         }
         seen.stamp = stamp;
+        let read = self.read_again(&mut seen.digest);
+        seen.fault = read.as_ref().err().cloned();
+        read
+    }
+
+    fn read_again(&self, known: &mut FileDigest) -> Result<bool, String> {
         let bytes = read_capped(&self.path, T::BYTES_MAX)?;
         let digest = hash_bytes(&bytes);
-        if digest == seen.digest {
+        if digest == *known {
             return Ok(false);
         }
         self.content.store(Arc::new(T::parse(&bytes)?));
-        seen.digest = digest;
+        *known = digest;
         Ok(true)
+    }
+
+    /// Why the file was not read again, or what is wrong with its content; a phrase that follows its name.
+    pub fn trouble(&self) -> Option<String> {
+        self.last_read.lock().fault.clone().or_else(|| self.content().warning())
     }
 }
 

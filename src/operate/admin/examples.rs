@@ -70,6 +70,7 @@ pub(super) const STATUS: &str = r#"{
         "own": false, "file_differs": true }
     ]
   },
+  "files": [],
   "issuers": [{ "issuer": "https://id.example.com/", "keys": 2, "age_s": 341, "error": null }],
   "snapshot": null,
   "last_reload": { "at": 1767225600, "result": "ok", "told": "limits per-ip" },

@@ -26,6 +26,7 @@ json_object! {
         pub shared_limits: Vec<SharedTrouble> = "Shared limits that other gateways count differently.",
         pub redis: Option<RedisStatus> = "Null without Redis.",
         pub issuers: Vec<IssuerStatus> = "Issuers of tokens whose keys are fetched.",
+        pub files: Vec<FileTrouble> = "Files of `account` that are not as they should be.",
         pub snapshot: Option<SnapshotStatus> = "Null without a snapshot.",
         pub last_reload: Option<LastReload> = "Null before the first reload.",
         pub limits: Vec<StatusLimit> = "All limits; GET /limits has more about them.",
@@ -49,6 +50,12 @@ json_object! {
     pub struct SharedTrouble as "SharedTrouble" {
         pub limit: String = "The limit.",
         pub trouble: &'static str = "The difference.",
+    }
+
+    /// A file of `account` that is not as it should be.
+    pub struct FileTrouble as "StatusFile" {
+        pub file: String = "Its path.",
+        pub trouble: String = "Why it was not read again, or its first broken line.",
     }
 
     /// An issuer of tokens whose keys are fetched.
@@ -152,6 +159,9 @@ impl fmt::Display for Status {
         }
         for SharedTrouble { limit, trouble } in &self.shared_limits {
             line("limit", &format_args!("{limit}: {trouble}"))?;
+        }
+        for FileTrouble { file, trouble } in &self.files {
+            line("file", &format_args!("{file} {trouble}"))?;
         }
         for IssuerStatus { issuer, keys, age_s, error } in &self.issuers {
             let suffix = error.as_ref().map(|why| format!("; the last fetch failed: {why}"));
