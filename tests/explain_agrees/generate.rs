@@ -236,10 +236,7 @@ pub fn arrival() -> impl Strategy<Value = Arrival> {
                 url: url.to_owned(),
                 ip: ip.to_owned(),
                 headers: one_length(headers),
-                listener: None,
-                auth: Vec::new(),
-                data: None,
-                call: None,
+                ..Query::default()
             },
             hold_ms,
         })

@@ -22,6 +22,9 @@ pub fn moved(text: &str) -> String {
     let text = text.replace("${REDIS_URL:-redis://127.0.0.1:6379}", "redis://127.0.0.1:9");
     let text = text.replace("api_keys.csv", concat!(env!("CARGO_MANIFEST_DIR"), "/examples/api_keys.csv"));
     let text = text.replace("../tests/", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/"));
+    // No issuer answers there.
+    let text = text.replace("https://id.example.com", "https://127.0.0.1:9");
+    let text = text.replace("https://partner.example.net", "https://127.0.0.1:9");
     // The network of Traefik's containers is that of the tests.
     let text = text.replace("172.16.0.0/12", "127.0.0.1");
     let addresses = ["\":8443\"", "\":8080\"", "127.0.0.1:9902", "0.0.0.0:9902", "127.0.0.1:6380"];
@@ -95,6 +98,19 @@ fn api_keys() {
     gateway.get("/status").expect(200);
     (0..19).for_each(|_| drop(gateway.ask(&with("guessed")).expect(401)));
     gateway.ask(&with("demo-key-of-acme")).expect(429);
+}
+
+#[test]
+fn oidc() {
+    use base64::Engine;
+    let gateway = example("oidc", "");
+    assert_eq!(gateway.get("/").expect(401).json()["limit"], "per-account");
+    let part = |text: &str| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text);
+    let claims = r#"{"iss":"https://127.0.0.1:9/realms/shop","aud":"api","sub":"ann","exp":9999999999}"#;
+    let token = format!("{}.{}.AAAA", part(r#"{"alg":"RS256","kid":"1"}"#), part(claims));
+    let unknown = gateway.ask(&get("/").header("Authorization", format!("Bearer {token}"))).expect(503);
+    assert!(unknown.header("retry-after").is_some(), "{unknown:?}");
+    assert!(gateway.admin_get("/readyz").expect(200).text().contains("degraded: issuer"));
 }
 
 #[test]
