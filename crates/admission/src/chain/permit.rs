@@ -25,6 +25,15 @@ impl ChainPermit {
         self.held.keep_charges();
     }
 
+    /// False if none of its limits counts slots.
+    #[inline]
+    pub fn may_hold_slots(&self) -> bool {
+        let is_slots = |claim: &Claim| {
+            matches!(claim.kind, ClaimKind::Slots { .. } | ClaimKind::LackedSlots | ClaimKind::InStore(_))
+        };
+        self.held.claims.iter().any(is_slots)
+    }
+
     /// The decisions of its concurrency limits.
     pub fn slot_decisions(&self) -> impl Iterator<Item = RateDecision> {
         let ClaimSet { limits, claims, store_holds, .. } = &self.held;

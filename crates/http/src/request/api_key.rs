@@ -12,6 +12,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use siphasher::sip128::SipHasher13;
 
+use super::headers::summary::HeaderSummary;
 use super::source::{self, SourceInput, SourceValue, read_source};
 use sluicegate_model::api_keys::{self, ApiKey, ApiKeyHash, ApiKeyTable};
 use sluicegate_model::{ApiKeysConfig, KeySource, ValueSource};
@@ -35,9 +36,13 @@ pub enum KeyFault {
 pub type KeyColumnValues = Box<[(Arc<str>, Box<str>)]>;
 
 /// The key that a request presents. It presents two if one place holds two values, or two places different ones.
-pub fn presented_key<'a>(keys: &ApiKeysConfig, input: &SourceInput<'a>) -> SourceValue<'a> {
+pub fn presented_key<'a>(
+    keys: &ApiKeysConfig,
+    summary: HeaderSummary,
+    input: &SourceInput<'a>,
+) -> SourceValue<'a> {
     let mut found = None;
-    for place in &keys.from {
+    for place in keys.from.iter().filter(|place| may_be_present(place, summary)) {
         match (read_place(place, keys.has_tokens, input), &found) {
             (SourceValue::Repeated, _) => return SourceValue::Repeated,
             (SourceValue::One(key), Some(other)) if key != *other => return SourceValue::Repeated,
@@ -87,20 +92,20 @@ impl RecentHashes {
 }
 
 fn read_place<'a>(place: &KeySource, has_tokens: bool, input: &SourceInput<'a>) -> SourceValue<'a> {
-    let name = match place {
-        KeySource::Bearer | KeySource::Basic => &AUTHORIZATION,
-        KeySource::Value(ValueSource::Header(name)) => name,
-        KeySource::Value(source) => return read_source(source, input),
-    };
-    // Heads are short: a look-up by hash would cost more than the pass.
-    let mut lines =
-        input.headers.iter().filter(|(known, _)| *known == name).map(|(_, value)| value.as_bytes());
-    match (lines.next(), lines.next(), place) {
-        (None | Some([]), None, _) => SourceValue::Absent,
-        (Some(line), None, KeySource::Value(_)) => SourceValue::One(Cow::Borrowed(line)),
-        (Some(line), None, _) => read_credentials(place, has_tokens, line),
-        (_, Some(_), _) => SourceValue::Repeated,
+    if let KeySource::Value(source) = place {
+        return read_source(source, input);
     }
+    let mut lines = input.headers.get_all(AUTHORIZATION).iter();
+    match (lines.next(), lines.next()) {
+        (Some(line), None) => read_credentials(place, has_tokens, line.as_bytes()),
+        (None, _) => SourceValue::Absent,
+        (Some(_), Some(_)) => SourceValue::Repeated,
+    }
+}
+
+/// False if the head has no field of that place, which costs less than a look-up.
+fn may_be_present(place: &KeySource, summary: HeaderSummary) -> bool {
+    matches!(place, KeySource::Value(_)) || summary.has_any(HeaderSummary::AUTHORIZATION)
 }
 
 /// The key in the value of `Authorization`.
@@ -135,15 +140,16 @@ fn is_token(text: &[u8]) -> bool {
 }
 
 /// Removes the key from the fields of a request: the field that holds it, or its own pair of a cookie.
-pub fn strip_fields(keys: &ApiKeysConfig, headers: &mut HeaderMap) {
-    for place in &keys.from {
-        let input = SourceInput { headers, query: None, token: None, body: None };
-        if read_place(place, keys.has_tokens, &input) == SourceValue::Absent {
+pub fn strip_fields(keys: &ApiKeysConfig, summary: HeaderSummary, headers: &mut HeaderMap) {
+    for place in keys.from.iter().filter(|place| may_be_present(place, summary)) {
+        if let KeySource::Value(ValueSource::Header(name)) = place {
+            headers.remove(name);
             continue;
         }
+        let input = SourceInput { headers, query: None, token: None, body: None };
         match place {
+            _ if read_place(place, keys.has_tokens, &input) == SourceValue::Absent => {}
             KeySource::Bearer | KeySource::Basic => drop(headers.remove(AUTHORIZATION)),
-            KeySource::Value(ValueSource::Header(name)) => drop(headers.remove(name)),
             KeySource::Value(ValueSource::Cookie(name)) => strip_cookie(name.as_bytes(), headers),
             // In no field.
             KeySource::Value(_) => {}

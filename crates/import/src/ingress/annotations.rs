@@ -155,8 +155,7 @@ fn read_auth(object: &IngressObject) -> Vec<(&'static str, String)> {
         copied.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
     let fits = |name: &&str| FIT.split_whitespace().any(|known| known == *name);
     let url = parts.get("auth-url").filter(|url| is_server_url(url) && !url.contains('$'));
-    let Some(url) =
-        url.filter(|_| parts.keys().all(|name| fits(name)) && copied.iter().all(|name| can_be_copied(name)))
+    let Some(url) = url.filter(|_| parts.keys().all(fits) && copied.iter().all(|name| can_be_copied(name)))
     else {
         return Vec::new();
     };

@@ -27,6 +27,9 @@ const TOLD: &[(&str, &[&str])] = &[
     ("x-real-ip", &["$remote_addr"]),
 ];
 
+/// The fields of `auth`, in order.
+pub(super) type AuthFields = Vec<(&'static str, String)>;
+
 /// The fields of `auth` for the check of a location.
 ///
 /// # Errors
@@ -35,7 +38,7 @@ pub(super) fn read_auth<'d>(
     check: &'d Directive,
     scope: &Scope<'d>,
     context: &mut SiteContext<'_, 'd>,
-) -> Result<Result<Vec<(&'static str, String)>, String>, ImportFault> {
+) -> Result<Result<AuthFields, String>, ImportFault> {
     let (asked, pass, target, send) = match plan_question(check.arg(0), context.root) {
         Ok(plan) => plan,
         Err(why) => return Ok(Err(why)),

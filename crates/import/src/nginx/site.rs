@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::access::{AccessPlan, LimitsBehind, read_access};
-use super::auth::{ASKED, read_auth};
+use super::auth::{ASKED, AuthFields, read_auth};
 use super::closed::widen_path;
 use super::content::{SiteContext, find_pass, read_content};
 use super::error_pages::read_error_pages;
@@ -27,7 +27,7 @@ pub(super) struct SiteLocation<'d> {
     pub plan: LocationPlan,
     pub chain: Vec<LimitUse<'d>>,
     /// The fields of `auth`; empty = no service is asked.
-    pub auth: Vec<(&'static str, String)>,
+    pub auth: AuthFields,
     pub on_reject: Vec<PlannedField>,
 }
 
@@ -222,7 +222,7 @@ fn read_admission<'d>(
     behind: Option<LimitsBehind>,
     access: &mut AccessPlan,
     context: &mut SiteContext<'_, 'd>,
-) -> Result<(bool, Vec<(&'static str, String)>), ImportFault> {
+) -> Result<(bool, AuthFields), ImportFault> {
     let (mut is_closed, mut auth) = (false, Vec::new());
     let mut rules = scope.nearest_of(&["allow", "deny"]);
     // A request meets the rules of the named location, too.

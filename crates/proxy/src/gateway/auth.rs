@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,11 +73,30 @@ pub struct ScriptedService(pub Arc<Response<Bytes>>);
 /// A question that several requests wait for.
 pub type SharedQuestion = Shared<LocalBoxFuture<'static, AuthOutcome>>;
 
+/// A map by keyed hashes, which need not be hashed again.
+type KeyedMap<T> = HashMap<u128, T, BuildHasherDefault<HashedKey>>;
+
+/// Half of a keyed hash.
+#[derive(Default)]
+pub struct HashedKey(u64);
+
+impl Hasher for HashedKey {
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u128(&mut self, hash: u128) {
+        self.0 = hash as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// The questions and answers of one worker with one gateway.
 pub struct AuthAnswers {
     /// One for each location.
     kept: Vec<RefCell<KeptAnswers>>,
-    asked: RefCell<HashMap<u128, WeakShared<LocalBoxFuture<'static, AuthOutcome>>>>,
+    asked: RefCell<KeyedMap<WeakShared<LocalBoxFuture<'static, AuthOutcome>>>>,
     /// Shared by the requests that wait.
     waiting: Rc<()>,
 }
@@ -84,7 +104,7 @@ pub struct AuthAnswers {
 /// The answers of one location by the key of their requests, the oldest first in `order`.
 #[derive(Default)]
 struct KeptAnswers {
-    answers: HashMap<u128, (Rc<AuthAnswer>, Now)>,
+    answers: KeyedMap<(Rc<AuthAnswer>, Now)>,
     order: VecDeque<(u128, Now)>,
     at_most: usize,
 }

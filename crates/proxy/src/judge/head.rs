@@ -280,7 +280,7 @@ fn identify_by_key(
     keys: &ApiKeysConfig,
     facts: &mut RequestFacts<'_>,
 ) -> Result<Option<Tier>, DuplicateAccount> {
-    let key = match api_key::presented_key(keys, &facts.sources()) {
+    let key = match api_key::presented_key(keys, facts.summary, &facts.sources()) {
         SourceValue::One(key) => key,
         SourceValue::Repeated => return Err(DuplicateAccount),
         SourceValue::Absent => {

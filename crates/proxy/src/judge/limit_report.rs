@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use crate::gateway::{Gateway, LimitChain};
 use crate::judge::request_state::{RequestState, chain_of};
 use crate::reject::{LimitCause, LimitRejection};
-use sluicegate_admission::chain::{self, ChainPermit, ChainRejection, QueueStay, RateDecision};
+use sluicegate_admission::chain::{self, ChainRejection, QueueStay, RateDecision};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome};
 use sluicegate_model::{LimitId, LocationId};
@@ -53,11 +53,8 @@ fn count_decision(state: &RequestState, limit: LimitId, kind: DecisionKind) {
 #[inline]
 pub fn count_slots(state: &mut RequestState) {
     let has_waited = |judged: &RateDecision| !judged.dry_run && judged.decision.outcome == LimitOutcome::Wait;
-    let slots = state.permits.chain.iter().flat_map(ChainPermit::slot_decisions);
-    let slots: SmallVec<[RateDecision; 4]> = slots.collect();
-    if slots.is_empty() {
-        return;
-    }
+    let Some(permit) = state.permits.chain.as_ref().filter(|permit| permit.may_hold_slots()) else { return };
+    let slots: SmallVec<[RateDecision; 4]> = permit.slot_decisions().collect();
     for judged in slots.iter().filter(|judged| !has_waited(judged)) {
         let limit = &state.chain().chain.limits()[usize::from(judged.limit_index)];
         count_decision(state, limit.id, decision_kind(judged, limit));
@@ -117,13 +114,16 @@ pub fn mark_refused(state: &mut RequestState, rejection: &LimitRejection) {
         return;
     }
     let RequestState { worker, call_chain, route, judgement, .. } = state;
+    let rejects = |judged: &RateDecision| judged.decision.outcome == LimitOutcome::Reject && !judged.dry_run;
+    // A rate that has just rejected says so itself, which is the usual case.
+    if rejection.cause == LimitCause::Rate && judgement.decisions.iter().any(rejects) {
+        return;
+    }
     let limits = chain_of(worker, call_chain.as_ref(), *route).chain.limits();
     let is_own = |judged: &RateDecision| {
         limits[usize::from(judged.limit_index)].id == rejection.limit && !judged.dry_run
     };
-    let is_refused =
-        |judged: &RateDecision| is_own(judged) && judged.decision.outcome == LimitOutcome::Reject;
-    if judgement.decisions.iter().any(is_refused) {
+    if judgement.decisions.iter().any(|judged| rejects(judged) && is_own(judged)) {
         return;
     }
     let refused = Decision::without_numbers(LimitOutcome::Reject);

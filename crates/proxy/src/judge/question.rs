@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use http::{HeaderName, HeaderValue, Request};
+use smallvec::SmallVec;
 
 use super::facts::RequestHead;
 use crate::gateway::auth::RouteAuth;
@@ -65,7 +66,7 @@ pub(super) fn hash_request(
     scheme: Scheme,
 ) -> Option<u128> {
     let cache = auth.config.cache.as_ref()?;
-    let mut text = Vec::with_capacity(512);
+    let mut text = SmallVec::<[u8; 512]>::new();
     // Each part has its length in front, so that no two requests have one text.
     let mut push = |part: &[u8]| {
         text.extend_from_slice(&(part.len() as u32).to_le_bytes());

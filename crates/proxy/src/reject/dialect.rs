@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use super::prepared_response::{ResponseContent, RetryHint};
-use super::template::{CompiledTemplate, Escape, TemplateBuilder};
+use super::template::{CompiledTemplate, Escape, RareValue, TemplateBuilder};
 use sluicegate_model::TemplateVar;
 
 /// The code of a request that is refused whenever it comes, and of a fault of the gateway (JSON-RPC 2.0).
@@ -54,7 +54,7 @@ impl ResponseContent {
         };
         let mut out = TemplateBuilder::new(Escape::Json);
         out.push_verbatim("{\"jsonrpc\":\"2.0\",\"id\":");
-        out.push_rpc_id();
+        out.push_rare(RareValue::RpcId);
         out.push_verbatim(&format!(",\"error\":{{\"code\":{code},\"message\":\""));
         out.push_parts(&self.message);
         out.push_verbatim("\"");

@@ -26,7 +26,6 @@ use limit_fields::RateLimitFields;
 use location_responses::{FaultResponses, LimitResponses, PauseResponses, prepare_limit};
 use prepared_response::PreparedResponse;
 use sluicegate_base::escape;
-use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_http::request::source::BodyTexts;
 use sluicegate_limit::Decision;
 use sluicegate_model::{Config, LimitId, LocationId, OnRejectPatch, UpstreamId};
@@ -112,16 +111,6 @@ impl<'a> RejectContext<'a> {
     fn key_column(&self, name: &str) -> &'a str {
         let column = self.key_columns.iter().find(|(known, _)| **known == *name);
         column.map_or("", |(_, value)| value)
-    }
-
-    /// The value at a place of its body; empty without one.
-    fn body_value(&self, pointer: &JsonPointer) -> &'a str {
-        self.body.map_or("", |body| body.value(pointer))
-    }
-
-    /// The `id` of the JSON-RPC message that is its body.
-    fn rpc_id(&self) -> &'a str {
-        self.body.map_or("null", BodyTexts::rpc_id)
     }
 }
 

@@ -9,6 +9,7 @@ use super::RejectContext;
 use sluicegate_base::escape;
 use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_http::request::location;
+use sluicegate_http::request::source::BodyTexts;
 use sluicegate_model::{TemplateConfig, TemplatePiece, TemplateVar};
 
 /// Bytes of a header value with variables; a longer one is cut.
@@ -31,12 +32,28 @@ pub(super) enum TemplatePart {
     Text(String),
     /// A value that each request fills in.
     Slot(TemplateVar),
+    /// A value that few templates have.
+    Rare(Box<RareValue>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RareValue {
     /// The value of a further column of the request's API key.
     KeyColumn(Box<str>),
     /// The value at this place of the request's body.
-    JsonValue(JsonPointer),
+    Json(JsonPointer),
     /// The `id` of the JSON-RPC message that is the request's body, as it was written.
     RpcId,
+}
+
+impl RareValue {
+    fn text<'c>(&self, context: &RejectContext<'c>) -> &'c str {
+        match self {
+            RareValue::KeyColumn(name) => context.key_column(name),
+            RareValue::Json(pointer) => context.body.map_or("", |body| body.value(pointer)),
+            RareValue::RpcId => context.body.map_or("null", BodyTexts::rpc_id),
+        }
+    }
 }
 
 /// The escaping of values for the content type they are written into.
@@ -105,11 +122,9 @@ impl CompiledTemplate {
                 TemplatePiece::Text(text) => builder.push_verbatim(text),
                 TemplatePiece::Var(var) => builder.push_variable(*var, fixed),
                 TemplatePiece::KeyColumn(column) => {
-                    builder.parts.push(TemplatePart::KeyColumn(column.as_str().into()));
+                    builder.push_rare(RareValue::KeyColumn(column.as_str().into()));
                 }
-                TemplatePiece::JsonValue(pointer) => {
-                    builder.parts.push(TemplatePart::JsonValue(pointer.clone()));
-                }
+                TemplatePiece::JsonValue(pointer) => builder.push_rare(RareValue::Json(pointer.clone())),
             }
         }
         builder.finish()
@@ -145,7 +160,7 @@ impl CompiledTemplate {
         };
         self.parts.iter().any(|part| match part {
             TemplatePart::Slot(slot) => !is_of_response(slot),
-            TemplatePart::KeyColumn(_) | TemplatePart::JsonValue(_) | TemplatePart::RpcId => true,
+            TemplatePart::Rare(_) => true,
             TemplatePart::Text(_) => false,
         })
     }
@@ -188,9 +203,7 @@ impl CompiledTemplate {
         let values = self.parts.iter().map(|part| match part {
             TemplatePart::Text(_) => 0,
             TemplatePart::Slot(slot) => text(*slot).len(),
-            TemplatePart::KeyColumn(column) => context.key_column(column).len(),
-            TemplatePart::JsonValue(pointer) => context.body_value(pointer).len(),
-            TemplatePart::RpcId => context.rpc_id().len(),
+            TemplatePart::Rare(value) => value.text(context).len(),
         });
         let mut out = Vec::with_capacity(self.text_bytes + values.sum::<usize>());
         for part in &self.parts {
@@ -209,18 +222,7 @@ impl CompiledTemplate {
                     out.extend_from_slice(text(*slot));
                 }
                 TemplatePart::Slot(slot) => self.escape.write_slot(&mut out, *slot, text(*slot)),
-                TemplatePart::KeyColumn(column) => {
-                    let value = context.key_column(column).as_bytes();
-                    match self.escape {
-                        // A text of the operator, as the name of a location is.
-                        Escape::Header => escape::escape_header_controls(&mut out, value),
-                        escape => escape.write_escaped(&mut out, value),
-                    }
-                }
-                TemplatePart::JsonValue(pointer) => {
-                    self.escape.write_escaped(&mut out, context.body_value(pointer).as_bytes());
-                }
-                TemplatePart::RpcId => out.extend_from_slice(context.rpc_id().as_bytes()),
+                TemplatePart::Rare(value) => self.escape.write_rare(&mut out, value, value.text(context)),
             }
         }
         if self.begins_with_path {
@@ -261,6 +263,18 @@ impl Escape {
             Escape::Plain => out.extend_from_slice(text),
             Escape::Header => escape::escape_header_text(out, text),
             Escape::Url => escape::escape_url_component(out, text),
+        }
+    }
+
+    #[cold]
+    fn write_rare(self, out: &mut Vec<u8>, value: &RareValue, text: &str) {
+        match (value, self) {
+            (RareValue::RpcId, _) => out.extend_from_slice(text.as_bytes()),
+            // A text of the operator, as the name of a location is.
+            (RareValue::KeyColumn(_), Escape::Header) => {
+                escape::escape_header_controls(out, text.as_bytes());
+            }
+            _ => self.write_escaped(out, text.as_bytes()),
         }
     }
 
@@ -308,9 +322,8 @@ impl TemplateBuilder {
         self.push_verbatim(&String::from_utf8_lossy(&out));
     }
 
-    /// Appends the `id` of the request's message.
-    pub(super) fn push_rpc_id(&mut self) {
-        self.parts.push(TemplatePart::RpcId);
+    pub(super) fn push_rare(&mut self, value: RareValue) {
+        self.parts.push(TemplatePart::Rare(Box::new(value)));
     }
 
     pub(super) fn push_slot(&mut self, slot: TemplateVar) {

@@ -43,6 +43,8 @@ impl HeaderSummary {
 
     /// Forwarded, X-Real-IP, or an X-Forwarded field.
     pub const ORIGIN: HeaderSummary = HeaderSummary(1 << 14);
+    /// The Authorization field.
+    pub const AUTHORIZATION: HeaderSummary = HeaderSummary(1 << 15);
 
     /// The fields of a request.
     #[inline]
@@ -92,6 +94,7 @@ fn field_flag(name: &HeaderName) -> u16 {
         10 if name == "connection" => HeaderSummary::CONNECTION,
         10 if name == "keep-alive" => HeaderSummary::KEEP_ALIVE,
         12 if name == "content-type" => HeaderSummary::CONTENT_TYPE,
+        13 if name == "authorization" => HeaderSummary::AUTHORIZATION,
         14 if name == "content-length" => HeaderSummary::CONTENT_LENGTH,
         14 if name == "http2-settings" => HeaderSummary::HTTP2_SETTINGS,
         15 if name == "x-forwarded-for" => HeaderSummary::ORIGIN,
