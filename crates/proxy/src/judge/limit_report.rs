@@ -109,16 +109,14 @@ pub fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
 
 /// Makes the decisions those of a rejection that came after them, or that concerns slots: clients are told its wait
 /// as the window of the limit, so that none returns before.
+#[inline]
 pub fn mark_refused(state: &mut RequestState, rejection: &LimitRejection) {
-    if matches!(rejection.cause, LimitCause::TooCostly | LimitCause::MissingKey) {
+    // A rate that has just rejected says so itself, which is the usual case.
+    if matches!(rejection.cause, LimitCause::Rate | LimitCause::TooCostly | LimitCause::MissingKey) {
         return;
     }
     let RequestState { worker, call_chain, route, judgement, .. } = state;
     let rejects = |judged: &RateDecision| judged.decision.outcome == LimitOutcome::Reject && !judged.dry_run;
-    // A rate that has just rejected says so itself, which is the usual case.
-    if rejection.cause == LimitCause::Rate && judgement.decisions.iter().any(rejects) {
-        return;
-    }
     let limits = chain_of(worker, call_chain.as_ref(), *route).chain.limits();
     let is_own = |judged: &RateDecision| {
         limits[usize::from(judged.limit_index)].id == rejection.limit && !judged.dry_run

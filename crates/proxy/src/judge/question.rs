@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use http::{HeaderName, HeaderValue, Request};
-use smallvec::SmallVec;
 
 use super::facts::RequestHead;
 use crate::gateway::auth::RouteAuth;
@@ -66,14 +65,14 @@ pub(super) fn hash_request(
     scheme: Scheme,
 ) -> Option<u128> {
     let cache = auth.config.cache.as_ref()?;
-    let mut text = SmallVec::<[u8; 512]>::new();
+    let mut text = Vec::with_capacity(256);
+    text.extend_from_slice(&route.0.to_le_bytes());
+    text.push(u8::from(scheme == Scheme::Https));
     // Each part has its length in front, so that no two requests have one text.
     let mut push = |part: &[u8]| {
         text.extend_from_slice(&(part.len() as u32).to_le_bytes());
         text.extend_from_slice(part);
     };
-    push(&route.0.to_le_bytes());
-    push(scheme.as_str().as_bytes());
     push(location::named_host(head.headers, head.authority).as_ref().map_or(&[], HeaderValue::as_bytes));
     if !cache.ignores_method {
         push(head.method.as_str().as_bytes());
