@@ -1,7 +1,6 @@
 //! Parses dates of HTTP (RFC 9110, section 5.6.7): the one form in use, and the two obsolete ones.
 
-const MONTHS: [&str; 12] =
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+use crate::time_text::{self, MONTHS};
 
 /// Seconds since 1970 of a date; `None` also for one before that.
 pub fn parse_http_date(text: &str) -> Option<u64> {
@@ -21,28 +20,17 @@ pub fn parse_http_date(text: &str) -> Option<u64> {
         }
         _ => return None,
     };
-    let month = MONTHS.iter().position(|name| *name == month)? as u64 + 1;
-    let day = Some(parse_digits(day)?).filter(|day| (1..=31).contains(day))?;
+    let month = MONTHS.iter().position(|name| *name == month.as_bytes())? as u64 + 1;
+    let days = time_text::days_since_1970(year, month, parse_digits(day)?)?;
     let mut parts = time.splitn(3, ':');
     let (hours, minutes) = (parse_digits(parts.next()?)?, parse_digits(parts.next()?)?);
     let seconds = parse_digits(parts.next()?)?;
-    if hours > 23 || minutes > 59 || seconds > 60 || !(1970..10_000).contains(&year) {
-        return None;
-    }
-    Some(days_since_1970(year, month, day) * 86_400 + hours * 3_600 + minutes * 60 + seconds)
+    let is_time = hours < 24 && minutes < 60 && seconds <= 60;
+    is_time.then_some(days as u64 * 86_400 + hours * 3_600 + minutes * 60 + seconds)
 }
 
 fn parse_digits(text: &str) -> Option<u64> {
-    let is_number = (1..=4).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
-    if is_number { text.parse().ok() } else { None }
-}
-
-/// Days of the Gregorian calendar from 1970 on, counted in years that begin in March.
-fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let leap_days = year / 4 - year / 100 + year / 400;
-    // Cannot fail: 1 March 1969, the earliest start of such a year, is 719,162 days after 1 March of year 0.
-    year * 365 + leap_days + (month * 153 + 2) / 5 + day - 1 - 719_468
+    time_text::digits(text.as_bytes()).filter(|_| text.len() <= 4)
 }
 
 #[cfg(test)]
