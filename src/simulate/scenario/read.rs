@@ -46,13 +46,9 @@ pub fn load_file(path: &Path, config: Option<&Path>) -> Result<ScenarioFile, Pro
     let root = parse_document(text).map_err(|(position, error)| {
         let line = text.lines().nth(position.line.saturating_sub(1)).unwrap_or_default();
         // A mapping in braces ends with its brace.
-        let error = match line.trim_start().starts_with("expect:") {
-            true => {
-                error.with_help("write `expect` inside the braces of its step, or the step without braces")
-            }
-            false => error,
-        };
-        report(vec![error.at_position(position, "")])
+        let help = "write `expect` inside the braces of its step, or the step without braces";
+        let is_outside = line.trim_start().starts_with("expect:");
+        report(vec![if is_outside { error.with_help(help) } else { error }.at_position(position, "")])
     })?;
     let sink = ProblemSink::default();
     let whole = FieldValue { node: &root, path: String::new(), named_at: Position::START, sink: &sink };
@@ -83,8 +79,7 @@ fn find_config(fields: &FieldReader<'_>, path: &Path, given: Option<&Path>) -> O
     }
     if let Some(value) = written.filter(|_| !named.is_file()) {
         let message = format!("the file `{}` does not exist", named.display());
-        let error = ValueError::new(codes::UNREADABLE, message);
-        value.report_at_value(error.with_help("the path starts at the folder of the scenario file"));
+        value.refuse(codes::UNREADABLE, message, "the path starts at the folder of the scenario file");
         return None;
     }
     Some(named)
@@ -99,7 +94,7 @@ fn read_file(fields: &FieldReader<'_>, config: &Config) -> (Duration, Vec<Scenar
             scenarios.iter().find(|known| known.name == scenario.name && !known.name.is_empty())
         {
             let message = format!("line {} has a scenario named `{}` as well", twice.line, twice.name);
-            value.report_at_name(ValueError::new(codes::NAME, message).with_help("give each its own name"));
+            value.refuse_name(codes::NAME, message, "give each its own name");
         }
         scenarios.push(scenario);
     }
@@ -164,8 +159,7 @@ fn read_at(fields: &FieldReader<'_>, before: Duration) -> Duration {
         && let Some(value) = fields.find(&step::AT)
     {
         let message = format!("the step before is sent at {}", show_duration(before));
-        let error = ValueError::new(codes::DURATION, message);
-        value.report_at_value(error.with_help("write the steps in the order of time"));
+        value.refuse(codes::DURATION, message, "write the steps in the order of time");
     }
     at.max(before)
 }
@@ -177,20 +171,15 @@ fn check_length(fields: &FieldReader<'_>, at: Duration, every: Duration, send: u
         && let Some(value) = fields.find(&step::EVERY)
     {
         let message = format!("the last of {send} requests would be sent later than after 366d");
-        value.report_at_value(
-            ValueError::new(codes::DURATION, message).with_help("send fewer, or more often"),
-        );
+        value.refuse(codes::DURATION, message, "send fewer, or more often");
     }
 }
 
 fn read_from(fields: &FieldReader<'_>) -> Vec<IpNet> {
-    let from = fields.read(&step::FROM);
-    if let Some(value) = fields.find(&step::FROM)
-        && value.is_empty()
-    {
-        value.report_empty("write at least one address");
+    if let Some(value) = fields.find(&step::FROM) {
+        value.check_filled("write at least one address");
     }
-    from
+    fields.read(&step::FROM)
 }
 
 /// The request of a step, as `explain` would be asked about it.
@@ -255,6 +244,6 @@ fn write_account(value: &FieldValue<'_>, query: &mut Query, config: &Config) {
         return;
     };
     if let Err((message, help)) = account::write_account(&account, query, &config.account) {
-        value.report_at_value(ValueError::new(codes::NO_EFFECT, message).with_help(help));
+        value.refuse(codes::NO_EFFECT, message, help);
     }
 }

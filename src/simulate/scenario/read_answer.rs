@@ -59,8 +59,8 @@ fn read_json(value: &FieldValue<'_>) -> Option<String> {
     if let Some(text) = value.as_text() {
         let is_json = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
         if !is_json {
-            let error = ValueError::new(codes::WORD, "the text is not JSON");
-            value.report_at_value(error.with_help("write e.g. { tokens: 5 }, or the text with `body`"));
+            let help = "write e.g. { tokens: 5 }, or the text with `body`";
+            value.refuse(codes::WORD, "the text is not JSON", help);
         }
         return is_json.then(|| text.to_owned());
     }

@@ -263,12 +263,13 @@ fn read_token_keys(
 
 fn check_jwt_algorithms(given: &FieldValue<'_>, algorithms: &[Algorithm], keys: bool, secret: bool) {
     let is_shared = |algorithm: &Algorithm| algorithm.family() == AlgorithmFamily::Hmac;
-    if secret && !keys && !algorithms.is_empty() && !algorithms.iter().any(is_shared) {
+    let (any_shared, all_shared) = (algorithms.iter().any(is_shared), algorithms.iter().all(is_shared));
+    if secret && !keys && !algorithms.is_empty() && !any_shared {
         let help = "remove `algorithms`, because a secret is for HS256; or write jwks: FILE for public keys";
         return given.refuse_name(codes::TOKEN, "no algorithm here uses `secret`", help);
     }
     for algorithm in algorithms {
-        let shared = algorithm.family() == AlgorithmFamily::Hmac;
+        let shared = is_shared(algorithm);
         let (has, needs) = if shared { (secret, "secret") } else { (keys, "jwks") };
         if !has {
             let message = format!("the algorithm {algorithm:?} needs `{needs}`");
@@ -280,20 +281,13 @@ fn check_jwt_algorithms(given: &FieldValue<'_>, algorithms: &[Algorithm], keys: 
             given.refuse_name(codes::TOKEN, message, help);
         }
     }
-    let signed = |family: AlgorithmFamily| algorithms.iter().any(|one| one.family() == family);
-    if secret && !signed(AlgorithmFamily::Hmac) {
-        given.refuse_name(
-            codes::TOKEN,
-            "no algorithm here uses `secret`",
-            "write algorithms with HS256, or leave the secret out",
-        );
+    if secret && !any_shared {
+        let help = "write algorithms with HS256, or leave the secret out";
+        given.refuse_name(codes::TOKEN, "no algorithm here uses `secret`", help);
     }
-    if keys && algorithms.iter().all(|one| one.family() == AlgorithmFamily::Hmac) && !algorithms.is_empty() {
-        given.refuse_name(
-            codes::TOKEN,
-            "no algorithm here uses `jwks`",
-            "write algorithms with RS256 or ES256, or leave jwks out",
-        );
+    if keys && all_shared && !algorithms.is_empty() {
+        let help = "write algorithms with RS256 or ES256, or leave jwks out";
+        given.refuse_name(codes::TOKEN, "no algorithm here uses `jwks`", help);
     }
 }
 
@@ -318,6 +312,10 @@ fn check_mentions(
     let sink = root.whole.sink;
     let services: Vec<&AuthConfig> = locations.iter().filter_map(|location| location.auth.as_ref()).collect();
     for (position, field, mentioned) in sink.take_mentions() {
+        let refuse = |code, message: &str, near: Option<String>, help: &str| {
+            let error = ValueError::new(code, message).with_optional_help(near).with_default_help(help);
+            sink.add_problem(position, &field, error);
+        };
         let rules = &account.tier;
         match mentioned {
             Mention::KeyColumn(column) => match &mut account.keys {
@@ -329,36 +327,28 @@ fn check_mentions(
                     let near = table.as_ref().and_then(|table| did_you_mean(&column, table.columns()));
                     let message = format!("no file of API keys has the column `{column}`");
                     let help = "write the name of a further column of account.keys.file";
-                    let error = ValueError::new(codes::TEMPLATE, message);
-                    sink.add_problem(
-                        position,
-                        &field,
-                        error.with_optional_help(near).with_default_help(help),
-                    );
+                    refuse(codes::TEMPLATE, &message, near, help);
                 }
             },
             Mention::Source(source) if is_key_source(account, &source) => {
-                let error =
-                    ValueError::new(codes::TOKEN, "API keys are read from here, and nothing else may be");
-                sink.add_problem(position, &field, error.with_help("write account, which a key gives"));
+                let message = "API keys are read from here, and nothing else may be";
+                refuse(codes::TOKEN, message, None, "write account, which a key gives");
             }
             Mention::Source(ValueSource::Auth(_)) if services.is_empty() => {
-                let error = ValueError::new(codes::UNDEFINED, "no location has `auth`, whose answer this is");
-                sink.add_problem(position, &field, error.with_help("write auth: { url: … } in a location"));
+                let message = "no location has `auth`, whose answer this is";
+                refuse(codes::UNDEFINED, message, None, "write auth: { url: … } in a location");
             }
             Mention::Source(ValueSource::Header(name))
                 if services.iter().any(|auth| is_copied(&auth.copy, &name)) =>
             {
                 let message = format!("`{name}` is in `copy` of `auth`, so every request loses its own");
-                let error = ValueError::new(codes::PROTECTED_HEADER, message);
                 let help = format!("write account here, and account: {{ from: auth:{name} }}");
-                sink.add_problem(position, &field, error.with_help(help));
+                refuse(codes::PROTECTED_HEADER, &message, None, &help);
             }
             Mention::Source(ValueSource::Jwt(_)) if account.jwt.is_none() && !reported => {
-                let error = ValueError::new(codes::TOKEN, "a `jwt:` source needs a way to verify tokens");
                 let help =
                     "write account: { jwt: { issuer: URL, jwks: discover } }, or jwks: FILE, or secret: …";
-                sink.add_problem(position, &field, error.with_help(help));
+                refuse(codes::TOKEN, "a `jwt:` source needs a way to verify tokens", None, help);
             }
             Mention::Tier(tier) if !is_reachable_tier(rules, account.keys.is_some(), &tier) => {
                 let message = format!("no caller can be in the tier `{tier}`");

@@ -13,7 +13,7 @@ use crate::yaml::tree::NodeContent;
 use sluicegate_model::value::scalars;
 use sluicegate_model::{
     Algorithm, BodyReserve, ChargeConfig, ChargedUnits, Cost, LlmWeights, OverrunAction, Reserve,
-    ResponseSet, ValueError, codes,
+    ResponseSet, codes,
 };
 
 /// Reads `charge` of a limit; `variants` are the numbers of the limit and of its tiers.
@@ -82,9 +82,8 @@ fn read_one_units(item: &FieldValue<'_>) -> Option<ChargedUnits> {
             let weights = fields.read_section(&units::LLM, read_weights);
             let is_free = [weights.input, weights.output, weights.cached] == [0; 3];
             if is_free {
-                let error =
-                    ValueError::new(codes::NUMBER, "every weight is 0, so that no token costs anything");
-                value.report_at_name(error.with_help("write at least one weight above 0"));
+                let message = "every weight is 0, so that no token costs anything";
+                value.refuse_name(codes::NUMBER, message, "write at least one weight above 0");
             }
             Some(ChargedUnits::Llm(weights))
         }),

@@ -60,8 +60,7 @@ pub(crate) fn read_locations(
                 lines[earlier]
             );
             let help = "remove one, or let them differ in one of these";
-            let error = ValueError::new(codes::SAME_LOCATION, message).with_help(help);
-            fields.find(&location::PATH).unwrap_or(item).report_at_value(error);
+            fields.find(&location::PATH).unwrap_or(item).refuse(codes::SAME_LOCATION, message, help);
         }
         locations.push(location);
         lines.push(line);

@@ -117,9 +117,8 @@ fn read_ratelimit_headers(value: &FieldValue<'_>) -> RateLimitHeaders {
         match form {
             Some(None) => headers.legacy = true,
             Some(Some(_)) if headers.draft.is_some() => {
-                value.report_at_value(ValueError::new(codes::WORD, "`RateLimit` has one form").with_help(
-                    "write draft-11 or draft-10, or [draft-11, draft-03] for X-RateLimit-* as well",
-                ))
+                let help = "write draft-11 or draft-10, or [draft-11, draft-03] for X-RateLimit-* as well";
+                value.refuse(codes::WORD, "`RateLimit` has one form", help);
             }
             Some(draft) => headers.draft = draft,
             None => value.report_at_value(ValueError::new(codes::WORD, "`none` stands alone or not at all")),

@@ -16,7 +16,7 @@ use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
 use sluicegate_base::file::explain_path;
 use sluicegate_base::system_roots::load_system_roots;
-use sluicegate_model::value::redis_url::{parse_seed_url, parse_server_url, url_error};
+use sluicegate_model::value::redis_url::{parse_seed_url, parse_server_url};
 use sluicegate_model::value::words::parse_word;
 use sluicegate_model::{
     LimitConfig, OnFailure, Parsed, RedisConfig, RedisServers, RedisTlsFiles, StateConfig, StoreConfig,
@@ -67,8 +67,7 @@ fn read_snapshot(fields: &FieldReader<'_>, folder: &Path) -> Option<PathBuf> {
     let value = fields.find(&state::SNAPSHOT)?;
     let path = folder.join(&name);
     if let Err(message) = check_folder(&path, &name) {
-        let error = ValueError::new(codes::SNAPSHOT, message).with_help(explain_path(folder, &name));
-        value.report_at_value(error);
+        value.refuse(codes::SNAPSHOT, message, explain_path(folder, &name));
     } else if let Err(error) = probe_writable(&path) {
         let message = format!("the snapshot `{}` cannot be written: {error}", value.written_text());
         let help = "name a folder in which the user of the gateway may make files";
@@ -172,8 +171,8 @@ impl StateReader {
         }
         if let Err(reason) = check_redis_range(config) {
             let (message, help) = reason.split_once(": ").unwrap_or((&reason, "write state: local"));
-            let error = ValueError::new(codes::SHARED, message).with_help(help);
-            warm_up.filter(|_| config.warm_up.is_some()).unwrap_or(value).report_at_name(error);
+            let place = warm_up.filter(|_| config.warm_up.is_some()).unwrap_or(value);
+            place.refuse_name(codes::SHARED, message, help);
         }
     }
 
@@ -222,9 +221,7 @@ fn read_cluster_urls(value: &FieldValue<'_>) -> Option<RedisConfig> {
                 if (first.tls, &first.user, &first.password) != (url.tls, &url.user, &url.password) =>
             {
                 let message = "the nodes of a Cluster must have the same scheme, user and password";
-                item.report_at_value(
-                    url_error(message).with_help("write the same ones in each URL of the list"),
-                );
+                item.refuse(codes::REDIS, message, "write the same ones in each URL of the list");
             }
             Some(_) => {}
         }
