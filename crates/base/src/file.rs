@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
-use aws_lc_rs::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
+
+use crate::value_hash::sha256;
 
 /// A file that the configuration names, with its last valid content.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ struct LastRead {
 }
 
 /// The SHA-256 of a file's content.
-type FileDigest = [u8; SHA256_OUTPUT_LEN];
+type FileDigest = [u8; 32];
 
 /// The parsed content of a named file.
 pub trait FileContent: Sized {
@@ -64,7 +65,7 @@ impl<T: FileContent> NamedFile<T> {
         let stamp = read_stamp(&path);
         let bytes = read_capped(&path, T::BYTES_MAX)?;
         let content = ArcSwap::from_pointee(T::parse(&bytes)?);
-        let last_read = Mutex::new(LastRead { stamp, digest: hash_bytes(&bytes), fault: None });
+        let last_read = Mutex::new(LastRead { stamp, digest: sha256(&bytes), fault: None });
         Ok(NamedFile { path, content, last_read })
     }
 
@@ -93,7 +94,7 @@ impl<T: FileContent> NamedFile<T> {
 
     fn read_again(&self, known: &mut FileDigest) -> Result<bool, String> {
         let bytes = read_capped(&self.path, T::BYTES_MAX)?;
-        let digest = hash_bytes(&bytes);
+        let digest = sha256(&bytes);
         if digest == *known {
             return Ok(false);
         }
@@ -113,12 +114,6 @@ fn read_stamp(path: &Path) -> Option<FileStamp> {
     Some((data.ino(), data.mtime(), data.mtime_nsec(), data.len()))
 }
 
-fn hash_bytes(bytes: &[u8]) -> FileDigest {
-    let mut digest_of_bytes = [0; SHA256_OUTPUT_LEN];
-    digest_of_bytes.copy_from_slice(digest(&SHA256, bytes).as_ref());
-    digest_of_bytes
-}
-
 /// A file that was read, with a digest of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileFingerprint {
@@ -134,9 +129,9 @@ const SHORT_HASH_BYTES: usize = 6;
 impl FileFingerprint {
     fn new(path: &Path, bytes_max: u64, read: &Result<Vec<u8>, String>) -> FileFingerprint {
         let digest = match read {
-            Ok(bytes) => hash_bytes(bytes),
+            Ok(bytes) => sha256(bytes),
             // An unreadable file has a digest too, so that a repair shows as a change.
-            Err(reason) => hash_bytes(format!("unreadable: {reason}").as_bytes()),
+            Err(reason) => sha256(format!("unreadable: {reason}").as_bytes()),
         };
         FileFingerprint { path: path.to_owned(), bytes_max, digest }
     }

@@ -1,4 +1,4 @@
-//! The hashes that stand for accounts and keys wherever these must not be shown.
+//! SHA-256, and the hashes that stand for accounts and keys wherever these must not be shown.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -24,9 +24,7 @@ impl ValueHasher {
 
     /// The hasher of every process with this secret.
     pub fn from_secret(text: &str) -> ValueHasher {
-        let mut secret = [0; 16];
-        secret.copy_from_slice(&digest(&SHA256, text.as_bytes()).as_ref()[..16]);
-        ValueHasher { secret }
+        ValueHasher { secret: sha256(text.as_bytes()) }
     }
 
     /// The hasher of every process that was told this secret.
@@ -46,6 +44,13 @@ impl std::fmt::Debug for ValueHasher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ValueHasher(MASKED)")
     }
+}
+
+/// The first N bytes of the SHA-256, at most 32.
+pub fn sha256<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut hash = [0; N];
+    hash.copy_from_slice(&digest(&SHA256, bytes).as_ref()[..N]);
+    hash
 }
 
 #[cfg(test)]

@@ -7,13 +7,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use csv_core::ReadRecordResult;
 
 use crate::value::names;
 use sluicegate_base::file::FileContent;
 use sluicegate_base::time_text;
+use sluicegate_base::value_hash::sha256;
 
 /// The SHA-256 of a key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,9 +110,7 @@ const BROKEN_SHARE: usize = 100;
 impl ApiKeyHash {
     /// The hash of a key as a request presents it.
     pub fn of_key(key: &[u8]) -> ApiKeyHash {
-        let mut hash = [0; 32];
-        hash.copy_from_slice(digest(&SHA256, key).as_ref());
-        ApiKeyHash(hash)
+        ApiKeyHash(sha256(key))
     }
 
     /// Reads 64 hexadecimal digits.

@@ -1,9 +1,9 @@
 //! Keys of shared limits: hashed without a secret, so that all gateways agree on them.
 
-use aws_lc_rs::digest::{SHA256, digest};
 use smallvec::SmallVec;
 
 use super::{KeyHasher, KeyInput, KeyOutcome, KeySink, KeySpec, KeyText};
+use sluicegate_base::value_hash::sha256;
 use sluicegate_limit::table::CounterKey;
 
 /// The first 16 bytes of SHA-256 of the text that [`KeyHasher::hash_key`](super::KeyHasher::hash_key) hashes; `None`
@@ -14,7 +14,7 @@ use sluicegate_limit::table::CounterKey;
 pub fn hash_shared(spec: &KeySpec, subject: &KeyInput<'_>) -> Option<[u8; 16]> {
     let mut text = KeyText(KeyBuffer::default());
     text.write_parts(spec, subject).ok()?;
-    Some(hash_text(&text.0))
+    Some(sha256(&text.0))
 }
 
 impl KeyHasher {
@@ -24,19 +24,13 @@ impl KeyHasher {
         if let Err(outcome) = text.write_parts(spec, subject) {
             return outcome;
         }
-        let id = u128::from_le_bytes(hash_text(&text.0));
+        let id = u128::from_le_bytes(sha256(&text.0));
         KeyOutcome::Key(CounterKey { id, prefix: self.prefix_of(subject, id) })
     }
 }
 
 /// Collects the whole text: hashing it at once needs no further memory.
 type KeyBuffer = SmallVec<[u8; 128]>;
-
-pub(super) fn hash_text(text: &[u8]) -> [u8; 16] {
-    let mut id = [0; 16];
-    id.copy_from_slice(&digest(&SHA256, text).as_ref()[..16]);
-    id
-}
 
 impl KeySink for KeyBuffer {
     fn write_bytes(&mut self, bytes: &[u8]) {
@@ -49,6 +43,7 @@ mod tests {
     use std::collections::HashSet;
     use std::net::IpAddr;
 
+    use aws_lc_rs::digest::{SHA256, digest};
     use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
     use super::*;

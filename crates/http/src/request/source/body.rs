@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use aws_lc_rs::digest::{SHA256, digest};
-
 use super::body_texts::BodyTexts;
 use sluicegate_base::json::{JsonNumber, JsonPaths, JsonScanner, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
 use sluicegate_base::json_pointer::JsonPointer;
+use sluicegate_base::value_hash::sha256;
 use sluicegate_model::{BodyUse, ToldValue};
 
 /// The values that are read from the bodies of a location's requests.
@@ -169,7 +168,7 @@ impl BodyValues {
         if bytes.is_empty() {
             return BodyValues::without_values(BodyForm::Empty, length);
         }
-        let hash = plan.hashes_body.then(|| hash_body(bytes));
+        let hash = plan.hashes_body.then(|| sha256(bytes));
         let mut values = Vec::with_capacity(plan.pointers.len());
         let mut elements = None;
         for (paths, pointers) in plan.path_sets.iter().zip(plan.pointers.chunks(PATHS_MAX).chain([&[][..]])) {
@@ -260,12 +259,6 @@ impl BodyValues {
     pub fn json_bytes(&self) -> Option<u64> {
         (self.form == BodyForm::Json).then_some(self.bytes)
     }
-}
-
-fn hash_body(bytes: &[u8]) -> [u8; 32] {
-    let mut hash = [0; 32];
-    hash.copy_from_slice(digest(&SHA256, bytes).as_ref());
-    hash
 }
 
 impl BodyValue {

@@ -10,8 +10,9 @@ use siphasher::sip128::Hasher128;
 
 use super::render::push_part_name;
 use super::{CUT, KeyNaming, MISSING};
-use crate::request::key::{KeyHasher, KeyPartTag, KeySink, KeySpec, KeyText, shared};
+use crate::request::key::{KeyHasher, KeyPartTag, KeySink, KeySpec, KeyText};
 use crate::request::location;
+use sluicegate_base::value_hash::sha256;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{KeyPart, MissingKey};
 
@@ -62,7 +63,7 @@ impl ParsedKey {
 
     /// The key by which all gateways count, as of [`hash_shared`](crate::request::key::hash_shared).
     pub fn shared_key(&self) -> [u8; 16] {
-        shared::hash_text(&self.text)
+        sha256(&self.text)
     }
 }
 
