@@ -3,6 +3,7 @@
 use http::{HeaderValue, StatusCode};
 
 use sluicegate_base::clock::Now;
+use sluicegate_base::labelled::labelled_enum;
 use sluicegate_http::net::deadline::MissedDeadline;
 use sluicegate_http::request::api_key::KeyFault;
 use sluicegate_http::request::body::BodyFault;
@@ -59,21 +60,23 @@ pub struct PauseRejection {
     pub retry_after_ns: u64,
 }
 
-/// Why a limit rejects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LimitCause {
-    /// Too many requests for a rate.
-    Rate,
-    /// The queue is full, or the wait in it would be too long.
-    Queue,
-    /// Too many requests in flight.
-    Concurrency,
-    /// The cost exceeds the capacity of the limit.
-    TooCostly,
-    /// The key is missing, and the limit is configured to reject that.
-    MissingKey,
-    /// The location's timeout passed, or would pass, while the request waits in the limit's queue.
-    QueuedTooLong,
+labelled_enum! {
+    /// Why a limit rejects, by its name in logs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum LimitCause: cause_name -> &'static str {
+        /// Too many requests for a rate.
+        Rate = "rate",
+        /// The queue is full, or the wait in it would be too long.
+        Queue = "queue",
+        /// Too many requests in flight.
+        Concurrency = "concurrency",
+        /// The cost exceeds the capacity of the limit.
+        TooCostly = "too_costly",
+        /// The key is missing, and the limit is configured to reject that.
+        MissingKey = "missing_key",
+        /// The location's timeout passed, or would pass, while the request waits in the limit's queue.
+        QueuedTooLong = "queued_too_long",
+    }
 }
 
 macro_rules! faults {
@@ -232,22 +235,6 @@ impl LimitRejection {
     /// The time until a retry if it is known exactly: nobody knows when slots are freed.
     pub fn exact_retry_ns(&self) -> Option<u64> {
         self.retry_after_ns.filter(|_| self.cause != LimitCause::Concurrency)
-    }
-}
-
-// === impl LimitCause ===
-
-impl LimitCause {
-    /// The name of the cause in logs.
-    pub fn cause_name(self) -> &'static str {
-        match self {
-            LimitCause::Rate => "rate",
-            LimitCause::Queue => "queue",
-            LimitCause::Concurrency => "concurrency",
-            LimitCause::TooCostly => "too_costly",
-            LimitCause::MissingKey => "missing_key",
-            LimitCause::QueuedTooLong => "queued_too_long",
-        }
     }
 }
 

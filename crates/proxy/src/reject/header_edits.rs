@@ -1,21 +1,26 @@
 //! Edits of header fields, compiled when the configuration is read. Only values with variables are rendered for a
 //! request.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use std::collections::HashSet;
+use std::sync::LazyLock;
 
+use http::{HeaderMap, HeaderName, HeaderValue};
+use parking_lot::Mutex;
+
+use super::template::{Escape, FixedValues};
 use crate::reject::{CompiledTemplate, RejectContext};
 use sluicegate_model::{HeaderEdits, HeaderText};
 
 /// The edits of one or more sections, in the order they apply.
 #[derive(Debug, Default)]
 pub struct CompiledEdits {
-    edits: Box<[CompiledEdit]>,
+    pub(super) edits: Box<[CompiledEdit]>,
     /// Values must be rendered for each request.
     pub has_variables: bool,
 }
 
 #[derive(Debug)]
-enum CompiledEdit {
+pub(super) enum CompiledEdit {
     Set(HeaderName, EditValue),
     Add(HeaderName, EditValue),
     Remove(HeaderName),
@@ -41,6 +46,22 @@ impl CompiledEdits {
             let add = section.add.iter().map(|(name, text)| CompiledEdit::Add(name.clone(), text.into()));
             edits.extend(set.chain(add).chain(section.remove.iter().cloned().map(CompiledEdit::Remove)));
         }
+        CompiledEdits::of_edits(edits)
+    }
+
+    /// Compiles the headers of `on_reject`; names and fixed values are interned, which makes their copies cheap.
+    pub(super) fn of_rejections(headers: &[(HeaderName, HeaderText)]) -> CompiledEdits {
+        let edit = |(name, text): &(HeaderName, HeaderText)| {
+            let value = match text {
+                HeaderText::Fixed(value) => EditValue::Fixed(intern_value(value)),
+                HeaderText::Template(_) => text.into(),
+            };
+            CompiledEdit::Set(HeaderName::from_static(intern_text(name.as_str())), value)
+        };
+        CompiledEdits::of_edits(headers.iter().map(edit).collect())
+    }
+
+    fn of_edits(edits: Vec<CompiledEdit>) -> CompiledEdits {
         let has_variables = edits.iter().any(|edit| edit.template().is_some());
         CompiledEdits { edits: edits.into(), has_variables }
     }
@@ -93,17 +114,9 @@ impl CompiledEdits {
 impl CompiledEdit {
     fn template(&self) -> Option<&CompiledTemplate> {
         match self {
-            CompiledEdit::Set(_, value) | CompiledEdit::Add(_, value) => value.template(),
-            CompiledEdit::Remove(_) => None,
-        }
-    }
-}
-
-impl EditValue {
-    pub(super) fn template(&self) -> Option<&CompiledTemplate> {
-        match self {
-            EditValue::Fixed(_) => None,
-            EditValue::Template(template) => Some(template),
+            CompiledEdit::Set(_, EditValue::Template(template))
+            | CompiledEdit::Add(_, EditValue::Template(template)) => Some(template),
+            _ => None,
         }
     }
 }
@@ -112,9 +125,34 @@ impl From<&HeaderText> for EditValue {
     fn from(text: &HeaderText) -> EditValue {
         match text {
             HeaderText::Fixed(value) => EditValue::Fixed(value.clone()),
-            HeaderText::Template(template) => EditValue::Template(CompiledTemplate::for_header(template)),
+            HeaderText::Template(template) => EditValue::Template(CompiledTemplate::compile_with(
+                template,
+                Escape::Header,
+                &FixedValues::default(),
+            )),
         }
     }
+}
+
+/// Every interned text. It grows only with distinct configurations, which have a bounded number of texts each.
+static INTERNED: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
+
+/// `value`, interned; a value that is not plain ASCII is only cloned.
+pub(super) fn intern_value(value: &HeaderValue) -> HeaderValue {
+    match value.to_str() {
+        Ok(text) => HeaderValue::from_static(intern_text(text)),
+        Err(_) => value.clone(),
+    }
+}
+
+fn intern_text(text: &str) -> &'static str {
+    let mut known = INTERNED.lock();
+    if let Some(kept) = known.get(text) {
+        return kept;
+    }
+    let kept: &'static str = Box::leak(text.into());
+    known.insert(kept);
+    kept
 }
 
 #[cfg(test)]
@@ -132,6 +170,12 @@ locations:
       add: { Vary: "${host}, B", X-Path: "${path}${request_uri}" }
       remove: [X-Kept]
 "#;
+
+    #[test]
+    fn equal_texts_are_kept_once() {
+        let one = intern_text("equal-texts-are-kept-once");
+        assert!(std::ptr::eq(one, intern_text("equal-texts-are-kept-once")));
+    }
 
     fn edited(context: &RejectContext<'_>) -> Vec<String> {
         let config = config::parse(EDITS, "x.yaml").unwrap_or_else(|report| panic!("{report}")).config;

@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use super::prepared_response::{intern_value, number_value, rate_text};
+use super::header_edits::intern_value;
+use super::prepared_response::{number_value, rate_text};
 use super::quote_name;
 use sluicegate_limit::{Decision, LimitOutcome};
 use sluicegate_model::{
@@ -120,7 +121,7 @@ impl RateLimitFields {
         decisions: impl Iterator<Item = (LimitId, usize, Decision)>,
         headers: &mut HeaderMap,
     ) {
-        let mut line: FieldBuffer<FIELD_MAX> = FieldBuffer::default();
+        let mut line = FieldBuffer::new();
         let mut written: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
         let mut tightest: Option<(bool, u64, Option<u64>, u64)> = None;
         let mut next = 0;
@@ -132,7 +133,7 @@ impl RateLimitFields {
             next = index + 1;
             let item = &self.items[index];
             if item.draft.is_some() && written.len() < ITEMS_MAX {
-                line.append_bytes(if written.is_empty() { b"" } else { b", " });
+                line.extend_from_slice(if written.is_empty() { b"" } else { b", " });
                 item.append_counts(&mut line, decision.remaining, item.told_seconds(&decision));
                 written.push(index);
             }
@@ -145,7 +146,7 @@ impl RateLimitFields {
                 tightest = Some(candidate);
             }
         }
-        if let (false, Ok(line)) = (written.is_empty(), HeaderValue::from_bytes(line.as_bytes())) {
+        if let (false, Ok(line)) = (written.is_empty(), HeaderValue::from_bytes(&line)) {
             headers.insert(POLICY_HEADER, self.policy_value(&written));
             headers.insert(LIMIT_HEADER, line);
         }
@@ -178,14 +179,8 @@ impl RateLimitFields {
 
 /// Whole seconds, rounded up; a window is never shorter than one.
 #[inline]
-fn whole_seconds(ns: u64) -> u64 {
+pub(super) fn whole_seconds(ns: u64) -> u64 {
     ns.div_ceil(1_000_000_000).max(1)
-}
-
-/// The effective window of a rejection, in seconds; `None` = no wait helps.
-#[inline]
-pub(super) fn rejected_seconds(decision: &Decision) -> Option<u64> {
-    decision.window_ns().map(whole_seconds)
 }
 
 impl PolicyItem {
@@ -234,54 +229,28 @@ impl PolicyItem {
     }
 
     fn render_value(&self, remaining: u64, seconds: Option<u64>) -> HeaderValue {
-        let mut line: FieldBuffer<ITEM_MAX> = FieldBuffer::default();
+        let mut line = FieldBuffer::new();
         self.append_counts(&mut line, remaining, seconds);
         // A quoted name and digits are always a valid header value.
-        HeaderValue::from_bytes(line.as_bytes()).unwrap_or(HeaderValue::from_static(""))
+        HeaderValue::from_bytes(&line).unwrap_or(HeaderValue::from_static(""))
     }
 
     #[inline]
-    fn append_counts<const N: usize>(&self, line: &mut FieldBuffer<N>, remaining: u64, seconds: Option<u64>) {
-        line.append_bytes(&self.head);
-        line.append_bytes(itoa::Buffer::new().format(self.told_units(remaining)).as_bytes());
+    fn append_counts(&self, line: &mut FieldBuffer, remaining: u64, seconds: Option<u64>) {
+        line.extend_from_slice(&self.head);
+        line.extend_from_slice(itoa::Buffer::new().format(self.told_units(remaining)).as_bytes());
         if let Some(seconds) = seconds {
-            line.append_bytes(b";t=");
-            line.append_bytes(itoa::Buffer::new().format(seconds.min(INTEGER_MAX)).as_bytes());
+            line.extend_from_slice(b";t=");
+            line.extend_from_slice(itoa::Buffer::new().format(seconds.min(INTEGER_MAX)).as_bytes());
         }
     }
 }
 
-/// A buffer on the stack for a field value; four of the longest items fit.
-struct FieldBuffer<const N: usize> {
-    bytes: [u8; N],
-    length: usize,
-}
+/// A field value on the stack, in which four of the longest items fit: each is a head and at most 48 bytes of numbers.
+type FieldBuffer = SmallVec<[u8; 1024]>;
 
-const FIELD_MAX: usize = 768;
-/// Bytes of a quoted name with `;r=`; [`ITEM_MAX`] adds the longest numbers.
+/// Bytes of a quoted name with `;r=`.
 const HEAD_MAX: usize = 112;
-const ITEM_MAX: usize = HEAD_MAX + 48;
-
-impl<const N: usize> Default for FieldBuffer<N> {
-    fn default() -> FieldBuffer<N> {
-        FieldBuffer { bytes: [0; N], length: 0 }
-    }
-}
-
-impl<const N: usize> FieldBuffer<N> {
-    /// Appends `piece`, or nothing if it does not fit whole.
-    #[inline]
-    fn append_bytes(&mut self, piece: &[u8]) {
-        if let Some(space) = self.bytes.get_mut(self.length..self.length + piece.len()) {
-            space.copy_from_slice(piece);
-            self.length += piece.len();
-        }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
-}
 
 fn join_policies<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
     let policies: Vec<&[u8]> = policies.map(HeaderValue::as_bytes).collect();
@@ -320,7 +289,7 @@ fn build_items(config: &Config, id: LimitId, style: RateLimitHeaders) -> Vec<Pol
             policy.extend_from_slice(unit_parameter(limit).as_bytes());
         }
         if let Some(rate) = &rate {
-            policy.extend_from_slice(format!(";w={}", quota_window(rate, quota)).as_bytes());
+            policy.extend_from_slice(format!(";w={}", whole_seconds(span_ns(rate, quota))).as_bytes());
         }
         head.extend_from_slice(b";r=");
         // Cannot fail: `escape_structured_string` writes printable ASCII only, and the rest is digits.
@@ -373,9 +342,4 @@ fn further_ns(limit: &LimitConfig, rate: &Rate) -> u64 {
 fn span_ns(rate: &Rate, units: u64) -> u64 {
     let ns = u128::from(units).saturating_mul(rate.period.as_nanos()).div_ceil(u128::from(rate.units.get()));
     u64::try_from(ns).unwrap_or(u64::MAX)
-}
-
-/// Whole seconds, rounded up, in which the rate lets `quota` units pass.
-fn quota_window(rate: &Rate, quota: u64) -> u64 {
-    whole_seconds(span_ns(rate, quota))
 }

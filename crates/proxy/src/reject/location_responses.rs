@@ -11,9 +11,10 @@ use http::{HeaderValue, Response, StatusCode};
 use parking_lot::RwLock;
 
 use super::cause::{Fault, LimitCause, PauseRejection};
+use super::header_edits::intern_value;
 use super::prepared_response::{
     ABNORMAL_USAGE, PreparedResponse, QUOTA_EXCEEDED, REDUCED_CAPACITY, ResponseContent, RetryHint,
-    SectionStyle, intern_value, rate_text,
+    SectionStyle, rate_text,
 };
 use super::{DegradedTo, RejectContext, quote_name};
 use sluicegate_config::describe;

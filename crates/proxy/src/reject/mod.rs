@@ -254,16 +254,14 @@ impl Rejecter {
         let responses = self.limit_responses(limit_rejection)?;
         if !matches!(limit_rejection.cause, LimitCause::Rate | LimitCause::Queue)
             || responses.degraded_to.is_some()
+            || responses.rejected.extra_headers.has_variables
         {
             return None;
         }
         let response = &responses.rejected;
-        if !response.has_fixed_head() {
-            return None;
-        }
         let retry = response.retry_times(request_id, limit_rejection.retry_after_ns);
         let seconds = retry.seconds?;
-        if decision.remaining > 0 || limit_fields::rejected_seconds(decision) != Some(seconds) {
+        if decision.remaining > 0 || decision.window_ns().map(limit_fields::whole_seconds) != Some(seconds) {
             return None;
         }
         let kept = responses.usual_heads.get(usize::try_from(seconds).ok()?.checked_sub(1)?)?;

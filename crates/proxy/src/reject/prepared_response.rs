@@ -1,30 +1,24 @@
 //! A prepared response: everything that does not depend on a request, compiled when the configuration is read.
 
-use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use parking_lot::Mutex;
 
 use super::RejectContext;
-use super::header_edits::EditValue;
+use super::header_edits::{CompiledEdits, intern_value};
 use super::template::{CompiledTemplate, Escape, FixedValues, RetryTimes, TemplateBuilder, TemplatePart};
 use sluicegate_base::escape;
 use sluicegate_http::upstream::fnv1a;
-use sluicegate_model::{
-    CannedResponse, Degrade, HeaderText, LimitConfig, OnReject, Rate, RejectBody, TemplateConfig, TemplateVar,
-};
-
-/// The headers of `on_reject`.
-type ExtraHeaders = Arc<[(HeaderName, EditValue)]>;
+use sluicegate_model::{Degrade, LimitConfig, OnReject, Rate, RejectBody, TemplateConfig, TemplateVar};
 
 /// The parts of an `on_reject` section that its responses share, prepared once.
 pub(super) struct SectionStyle<'a> {
     pub on_reject: &'a OnReject,
-    extra_headers: ExtraHeaders,
+    /// Its headers.
+    extra_headers: Arc<CompiledEdits>,
 }
 
 /// The content of a response, independent of its format.
@@ -64,7 +58,8 @@ pub(super) struct PreparedResponse {
     /// The body contains more of the request than its id.
     pub uses_context: bool,
     message: CompiledTemplate,
-    extra_headers: ExtraHeaders,
+    /// The headers of `on_reject`.
+    pub extra_headers: Arc<CompiledEdits>,
     retry_hint: RetryHint,
     /// Percent.
     jitter: u8,
@@ -86,22 +81,7 @@ const NO_KIND: &str = "about:blank";
 
 impl<'a> SectionStyle<'a> {
     pub(super) fn new(on_reject: &'a OnReject) -> SectionStyle<'a> {
-        let entry = |(name, text): &(HeaderName, HeaderText)| {
-            let value = match text {
-                HeaderText::Fixed(value) => EditValue::Fixed(intern_value(value)),
-                HeaderText::Template(_) => text.into(),
-            };
-            (intern_name(name), value)
-        };
-        SectionStyle { on_reject, extra_headers: on_reject.headers.iter().map(entry).collect() }
-    }
-
-    /// The response in the configuration that replaces rejections by limits.
-    fn canned_response(&self) -> Option<&'a CannedResponse> {
-        match &self.on_reject.degrade {
-            Some(Degrade::Canned(canned)) => Some(canned),
-            _ => None,
-        }
+        SectionStyle { on_reject, extra_headers: Arc::new(CompiledEdits::of_rejections(&on_reject.headers)) }
     }
 }
 
@@ -133,8 +113,7 @@ impl ResponseContent {
         let mut sentence = detail.clone();
         sentence.get_mut(..1).into_iter().for_each(str::make_ascii_uppercase);
         let message = retry_hint.complete_message(sentence);
-        let (kind, limit, challenge) = (NO_KIND, None, None);
-        let rpc_code = None;
+        let (kind, limit, challenge, rpc_code) = (NO_KIND, None, None, None);
         ResponseContent { status, kind, detail, message, limit, retry_hint, grpc_status, challenge, rpc_code }
     }
 
@@ -172,10 +151,6 @@ impl ResponseContent {
         out.finish()
     }
 
-    fn envelope_body(&self) -> CompiledTemplate {
-        self.enclose_message("{\"resp_code\":-1,\"resp_msg\":\"", "\",\"datas\":{}}").finish()
-    }
-
     /// The message between two texts of JSON.
     pub(super) fn enclose_message(&self, before: &str, behind: &str) -> TemplateBuilder {
         let mut out = TemplateBuilder::new(Escape::Json);
@@ -203,7 +178,11 @@ impl PreparedResponse {
             );
             (template_body, Some(intern_value(content_type)))
         };
-        let canned = style.canned_response().filter(|_| content.limit.is_some());
+        // The response in the configuration that replaces rejections by limits.
+        let canned = match &style.on_reject.degrade {
+            Some(Degrade::Canned(canned)) if content.limit.is_some() => Some(canned),
+            _ => None,
+        };
         let status = canned.map_or(content.status, |canned| canned.status);
         let body = match content.rpc_code {
             Some(code) => &RejectBody::JsonRpc { code },
@@ -214,7 +193,10 @@ impl PreparedResponse {
             (None, RejectBody::Problem) => {
                 (content.problem_body(), Some(HeaderValue::from_static("application/problem+json")))
             }
-            (None, RejectBody::Envelope) => (content.envelope_body(), Some(json)),
+            (None, RejectBody::Envelope) => {
+                let (before, behind) = ("{\"resp_code\":-1,\"resp_msg\":\"", "\",\"datas\":{}}");
+                (content.enclose_message(before, behind).finish(), Some(json))
+            }
             (None, RejectBody::OpenAi) => (content.openai_body(), Some(json)),
             (None, RejectBody::Anthropic) => (content.anthropic_body(), Some(json)),
             (None, RejectBody::JsonRpc { code }) => (content.rpc_body(*code), Some(json)),
@@ -240,16 +222,7 @@ impl PreparedResponse {
     }
 
     pub(super) fn uses_target(&self) -> bool {
-        self.body.uses_target() || self.header_templates().any(CompiledTemplate::uses_target)
-    }
-
-    /// True if the head is the same for every request, but for the time until the retry.
-    pub(super) fn has_fixed_head(&self) -> bool {
-        self.header_templates().next().is_none()
-    }
-
-    fn header_templates(&self) -> impl Iterator<Item = &CompiledTemplate> {
-        self.extra_headers.iter().filter_map(|(_, value)| value.template())
+        self.body.uses_target() || self.extra_headers.uses_target()
     }
 
     pub(super) fn render_response(
@@ -282,7 +255,7 @@ impl PreparedResponse {
 
     pub(super) fn render_head(&self, context: &RejectContext<'_>, retry: RetryTimes) -> Parts {
         // Reserve for the fields about limits as well: the smallest map holds six.
-        let mut headers = HeaderMap::with_capacity(4 + self.extra_headers.len());
+        let mut headers = HeaderMap::with_capacity(4 + self.extra_headers.edits.len());
         if let Some(content_type) = &self.content_type {
             headers.insert(CONTENT_TYPE, content_type.clone());
         }
@@ -293,7 +266,7 @@ impl PreparedResponse {
         if let Some(challenge) = &self.challenge {
             headers.insert(WWW_AUTHENTICATE, challenge.clone());
         }
-        self.add_extra_headers(context, &mut headers);
+        self.extra_headers.apply(&mut headers, &self.extra_headers.render_values(context));
         let mut head = Response::new(());
         *head.status_mut() = self.status;
         *head.headers_mut() = headers;
@@ -304,7 +277,7 @@ impl PreparedResponse {
     fn render_grpc(&self, context: &RejectContext<'_>, retry: RetryTimes) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
-        self.add_extra_headers(context, headers);
+        self.extra_headers.apply(headers, &self.extra_headers.render_values(context));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(GRPC_STATUS, HeaderValue::from_static(self.grpc_status));
         let mut message = Vec::new();
@@ -316,20 +289,6 @@ impl PreparedResponse {
             headers.insert(RETRY_AFTER, number_value(seconds));
         }
         response
-    }
-
-    /// Adds the headers of `on_reject`. An empty value is not sent, but replaces the gateway's own.
-    fn add_extra_headers(&self, context: &RejectContext<'_>, headers: &mut HeaderMap) {
-        for (name, value) in self.extra_headers.iter() {
-            let value = match value {
-                EditValue::Fixed(value) => Some(value.clone()),
-                EditValue::Template(template) => template.render_header_value(context),
-            };
-            match value {
-                Some(value) => drop(headers.insert(name.clone(), value)),
-                None => drop(headers.remove(name)),
-            }
-        }
     }
 
     #[inline]
@@ -368,32 +327,6 @@ pub(super) fn rate_text(limit: &LimitConfig, rate: &Rate) -> String {
     }
 }
 
-/// Every interned text. It grows only with distinct configurations, which have a bounded number of texts each.
-static INTERNED: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
-
-/// `value`, interned; a value that is not plain ASCII is only cloned.
-pub(super) fn intern_value(value: &HeaderValue) -> HeaderValue {
-    match value.to_str() {
-        Ok(text) => HeaderValue::from_static(intern_text(text)),
-        Err(_) => value.clone(),
-    }
-}
-
-/// `name`, interned.
-pub(super) fn intern_name(name: &HeaderName) -> HeaderName {
-    HeaderName::from_static(intern_text(name.as_str()))
-}
-
-fn intern_text(text: &str) -> &'static str {
-    let mut known = INTERNED.lock();
-    if let Some(kept) = known.get(text) {
-        return kept;
-    }
-    let kept: &'static str = Box::leak(text.into());
-    known.insert(kept);
-    kept
-}
-
 /// A number as a header value; small ones are prepared.
 #[inline]
 pub(super) fn number_value(number: u64) -> HeaderValue {
@@ -409,12 +342,6 @@ pub(super) fn number_value(number: u64) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn equal_texts_are_kept_once() {
-        let one = intern_text("equal-texts-are-kept-once");
-        assert!(std::ptr::eq(one, intern_text("equal-texts-are-kept-once")));
-    }
 
     #[test]
     fn numbers_are_exact_on_both_sides_of_the_ready_ones() {

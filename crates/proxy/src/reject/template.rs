@@ -106,11 +106,6 @@ impl CompiledTemplate {
         compiled
     }
 
-    /// Compiles a header value.
-    pub fn for_header(template: &TemplateConfig) -> CompiledTemplate {
-        CompiledTemplate::compile_with(template, Escape::Header, &FixedValues::default())
-    }
-
     pub(super) fn compile_with(
         template: &TemplateConfig,
         escape: Escape,
