@@ -72,7 +72,7 @@ pub use script::settle::{SettleItem, SettledKey};
 pub use secret::share_secret;
 pub use session::{Session, StoreAnswer, StoreOutbox, StoreQuestion};
 pub use settlements::{SettlementQueue, StoreSettlement, StoreUnits};
-pub use shared_limit::SharedLimit;
+pub use shared_limit::{LimitCounts, SharedLimit};
 pub use slot_queue::{AskTurn, SharedSlotQueue, SlotNewcomer, SlotTerms, SlotTicket};
 pub use upstream_pauses::{SharedPause, SharedPauses, share_pauses};
 

@@ -240,7 +240,8 @@ impl SettlingKey {
         for settlement in &self.settlements {
             let (own, later) = rest.split_at(settlement.marks.len().min(rest.len()));
             rest = later;
-            settlement.limit.count_overrun(own.iter().flatten().copied().max().unwrap_or(0));
+            let overrun = own.iter().flatten().copied().max().unwrap_or(0);
+            settlement.limit.counts.overrun.fetch_add(overrun, Relaxed);
         }
     }
 }

@@ -72,7 +72,8 @@ impl Gateway {
             }
             let (overflow, shared_limit) = (limit.clone(), self.shared[limit.id.0].clone());
             metrics.watch_limit(values::OVERFLOW, limit.id, None, move || {
-                overflow.overflow_count() + shared_limit.as_ref().map_or(0, |shared| shared.overflow_count())
+                let shared = shared_limit.as_ref().map_or(0, |shared| shared.counts.overflow.load(Relaxed));
+                overflow.overflow_count() + shared
             });
             // A grant is not shown: its name holds a key, and no client may choose a label.
             let is_in_file = |variant: &usize| limit.config.variant_grant(*variant).is_none();
@@ -123,7 +124,7 @@ impl Gateway {
             let limit = shared_limit.id();
             for (name, how) in model::OnFailure::WORDS {
                 let shared_limit = shared_limit.clone();
-                let read = move || shared_limit.fallback_count(how);
+                let read = move || shared_limit.counts.fallbacks[how as usize].load(Relaxed);
                 metrics.watch_limit(values::DEGRADED_DECISIONS, limit, Some(("how", name)), read);
             }
             let watch = |metric, read: fn(&SharedLimit) -> u64| {
@@ -132,13 +133,13 @@ impl Gateway {
             };
             watch(values::NUMBERS_DIFFER, |limit| limit.fleet.differs().into());
             watch(values::NAME_COLLIDES, |limit| limit.fleet.collides().into());
-            watch(values::REJECT_CACHE_HITS, SharedLimit::cache_hit_count);
+            watch(values::REJECT_CACHE_HITS, |limit| limit.counts.cache_hits.load(Relaxed));
             watch(values::LOST_REFUNDS, SharedLimit::lost_count);
             watch(values::QUEUE_DEPTH, |limit| limit.waiting_count() as u64);
             let config = &self.limits[limit.0].config;
             if config.charge.is_some() {
                 let overruns = shared_limit.clone();
-                metrics.watch_overruns(limit, move || overruns.overrun_units());
+                metrics.watch_overruns(limit, move || overruns.counts.overrun.load(Relaxed));
             }
             // A shared concurrency limit knows only the slots that are taken here, not its keys: 0 would be wrong.
             if !matches!(config.algorithm, model::Algorithm::Concurrency { .. }) {

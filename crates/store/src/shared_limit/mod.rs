@@ -19,7 +19,7 @@ use super::process_slots::ProcessSlots;
 use super::script::rule::RuleShape;
 use super::slot_queue::{SharedSlotQueue, SlotTerms};
 use super::{GatewayTurn, RateAnswer, RateRule, SharedKey, SlotKey};
-use counts::LimitCounts;
+pub use counts::LimitCounts;
 use reset::LastReset;
 use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_limit::table::persistent::SnapshotTable;
@@ -54,7 +54,8 @@ pub struct SharedLimit {
     /// Nanoseconds after which an answer is meaningless; one entry per rate.
     recovery_ns: Vec<u64>,
     pub(super) local_share: Arc<LocalShare>,
-    counts: Arc<LimitCounts>,
+    /// What happened to it, counted for its name.
+    pub counts: Arc<LimitCounts>,
     resets: Arc<LastReset>,
 }
 

@@ -4,6 +4,7 @@ mod conclusion;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::claims::{Claim, ClaimKind, ClaimSet};
 use super::slots::LackingSlots;
@@ -150,7 +151,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             && shared_limit.admitting_share(&units, now).is_none()
         {
             if M::CHARGES {
-                shared_limit.count_cache_hit();
+                shared_limit.counts.cache_hits.fetch_add(1, Relaxed);
             }
             return self.push_last_answers(limit, &demand);
         }

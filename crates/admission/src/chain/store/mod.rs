@@ -9,6 +9,7 @@ mod round;
 use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
 
@@ -206,7 +207,7 @@ impl StoreQuery {
                 demand.key = SharedKey::of_network(demand.units.key.prefix);
                 demand.units.key.id = u128::from_le_bytes(demand.key.0);
                 if M::CHARGES {
-                    demand.limit.count_overflow();
+                    demand.limit.counts.overflow.fetch_add(1, Relaxed);
                 }
             }
         }
