@@ -49,7 +49,8 @@ impl Collector for MetricsCollector {
         let out = &mut encoder;
         self.encode_build(out)?;
         self.encode_requests(out)?;
-        self.encode_verdicts(out)?;
+        let mut family = counter_family(out, "sluicegate_verdicts", "Requests by their verdict")?;
+        encode_series(&mut family, &[], "verdict", &VERDICT_NAMES, 0, &self.0.verdicts)?;
         self.encode_limits(out)?;
         self.encode_upstreams(out)?;
         self.encode_connections(out)?;
@@ -88,11 +89,6 @@ impl MetricsCollector {
             .map(|index| (name(index), metrics.durations[index].read_buckets()));
         let help = "Time from the head of a request to the end of its response, without tunnels";
         encode_histograms(out, "sluicegate_request_duration", help, "location", durations)
-    }
-
-    fn encode_verdicts(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let mut family = counter_family(out, "sluicegate_verdicts", "Requests by their verdict")?;
-        encode_series(&mut family, &[], "verdict", &VERDICT_NAMES, 0, &self.0.verdicts)
     }
 
     fn encode_limits(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {

@@ -7,10 +7,12 @@ use http::Method;
 
 use super::SpanContext;
 
-/// Bytes of a path, of a host and of any other text from a client; longer ones are cut.
-const PATH_MAX: usize = 1024;
-const HOST_MAX: usize = 256;
-const TEXT_MAX: usize = 128;
+/// Bytes of a path; a longer one is cut.
+pub const PATH_MAX: usize = 1024;
+/// Bytes of a host; a longer one is cut.
+pub const HOST_MAX: usize = 256;
+/// Bytes of any other text from a client, like a request's id; a longer one is cut.
+pub const TEXT_MAX: usize = 128;
 
 /// The methods that are named as they are.
 const METHODS: [Method; 9] = [
@@ -80,23 +82,8 @@ pub fn name_method(method: &Method) -> (Option<Method>, Option<Box<str>>) {
     }
 }
 
-/// The first 1024 bytes of a path at most, never cut inside a character.
-pub fn cut_path(path: &str) -> Box<str> {
-    cut_text(path, PATH_MAX)
-}
-
-/// The first 256 bytes of a host at most, never cut inside a character.
-pub fn cut_host(host: &str) -> Box<str> {
-    cut_text(host, HOST_MAX)
-}
-
-/// The first 128 bytes of a request's id at most, never cut inside a character.
-pub fn cut_id(id: &str) -> Box<str> {
-    cut_text(id, TEXT_MAX)
-}
-
 /// The first `max` bytes at most, never cut inside a character.
-fn cut_text(text: &str, max: usize) -> Box<str> {
+pub fn cut_text(text: &str, max: usize) -> Box<str> {
     let end = (0..=max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text[..end.unwrap_or_default()].into()
 }

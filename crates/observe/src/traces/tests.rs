@@ -2,6 +2,7 @@
 
 use http::HeaderValue;
 
+use super::span::{HOST_MAX, PATH_MAX, TEXT_MAX, cut_text};
 use super::*;
 use sluicegate_config as config;
 
@@ -123,8 +124,8 @@ fn an_unchanged_section_keeps_its_queue_and_another_keeps_the_counts() {
 #[test]
 fn texts_of_clients_are_cut() {
     let long = "ä".repeat(5_000);
-    assert_eq!((span::cut_path(&long).len(), span::cut_host(&long).len()), (1024, 256));
-    assert_eq!(span::cut_id(&format!("x{long}")).len(), 127);
+    assert_eq!((cut_text(&long, PATH_MAX).len(), cut_text(&long, HOST_MAX).len()), (1024, 256));
+    assert_eq!(cut_text(&format!("x{long}"), TEXT_MAX).len(), 127);
     let (known, text) = span::name_method(&http::Method::from_bytes(&[b'X'; 999]).unwrap());
     assert_eq!((known, text.unwrap().len()), (None, 128));
 }

@@ -13,7 +13,7 @@ use super::retry::NextTry;
 use super::{ForwardFault, OutgoingRequest, balance_hash_for, count_outcome};
 use crate::gateway::auth::{AuthOutcome, RouteAuth};
 use crate::gateway::worker::Worker;
-use crate::reject::header_edits::RenderedValues;
+use crate::reject::header_edits::{CompiledEdits, RenderedValues};
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::RequestWatch;
 use sluicegate_http::request::body::RequestBody;
@@ -48,7 +48,9 @@ async fn exchange_question(
     auth: &RouteAuth,
     question: Request<RequestBody>,
 ) -> Result<Response<Bytes>, &'static str> {
-    let RouteAuth { config, upstream, no_edits, .. } = auth;
+    let RouteAuth { config, upstream, .. } = auth;
+    // The gateway itself reads the answer.
+    let no_edits = CompiledEdits::default();
     let watch = RequestWatch::unswept(&worker.ticks);
     let outgoing = OutgoingRequest {
         body_outcome: None,
@@ -62,7 +64,7 @@ async fn exchange_question(
     let exchange = Exchange {
         worker,
         upstream,
-        response_edits: no_edits,
+        response_edits: &no_edits,
         connection: None,
         watch: &watch,
         outgoing: &outgoing,

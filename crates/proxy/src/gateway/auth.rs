@@ -17,7 +17,6 @@ use http::{HeaderMap, HeaderName, Response, StatusCode};
 
 use super::limit_chain::BuiltLimits;
 use super::{Gateway, LimitChain};
-use crate::reject::header_edits::CompiledEdits;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::headers::hop_by_hop::list_members;
 use sluicegate_http::upstream::Upstream;
@@ -38,8 +37,6 @@ pub struct RouteAuth {
     pub upstream: Arc<Upstream>,
     /// The limits before the question.
     pub chain: Arc<LimitChain>,
-    /// No edits, for answers that the gateway itself reads.
-    pub no_edits: CompiledEdits,
 }
 
 /// An answer that admits a request.
@@ -121,7 +118,7 @@ impl RouteAuth {
         let config = location.auth.clone()?;
         let upstream = upstreams[config.upstream.0].clone();
         let chain = Arc::new(LimitChain::before_question(built, &config, location.timeout));
-        Some(Box::new(RouteAuth { config, upstream, chain, no_edits: CompiledEdits::default() }))
+        Some(Box::new(RouteAuth { config, upstream, chain }))
     }
 }
 

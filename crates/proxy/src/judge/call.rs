@@ -156,10 +156,7 @@ pub fn judge_named<'r, M: JudgeMode<'r>>(
         return Err(Fault::TooManyInFlight.into());
     }
     identify_named(gateway, facts, stated)?;
-    let (ip, now) = (facts.head.client.ip, facts.head.received);
-    if let Some(left_ns) = gateway.operator_bans.ban_left_ns(ip, facts.account.as_deref(), now) {
-        return Err(Rejection::Banned { by_operator: true, left_ns });
-    }
+    head::check_operator_ban(gateway, facts)?;
     // Bans are checked only for a client that the call names.
     let is_known = |key: BanKey| stated.has_ip || key == BanKey::Account && facts.account.is_some();
     if gateway.config.bans.as_ref().is_some_and(|bans| is_known(bans.key)) {

@@ -94,11 +94,8 @@ pub fn judge<'r, M: JudgeMode<'r>>(
         return Ok(JudgeProgress::AwaitsBody(body_use));
     }
     identify_caller(gateway, facts).map_err(|DuplicateAccount| Fault::RepeatedKey)?;
-    let (ip, now) = (facts.head.client.ip, facts.head.received);
     // Before `bypass`, which operators overrule.
-    if let Some(left_ns) = gateway.operator_bans.ban_left_ns(ip, facts.account.as_deref(), now) {
-        return Err(Rejection::Banned { by_operator: true, left_ns });
-    }
+    check_operator_ban(gateway, facts)?;
     if facts.access == Some(AccessDecision::Bypassed) {
         if let Some(fault) = facts.key_fault {
             return Err(Fault::from(fault).into());
@@ -141,10 +138,7 @@ fn judge_question<'r, M: JudgeMode<'r>>(
     if facts.key_fault.is_some() {
         return Ok(false);
     }
-    let (ip, now) = (facts.head.client.ip, facts.head.received);
-    if let Some(left_ns) = gateway.operator_bans.ban_left_ns(ip, facts.account.as_deref(), now) {
-        return Err(Rejection::Banned { by_operator: true, left_ns });
-    }
+    check_operator_ban(gateway, facts)?;
     if facts.access != Some(AccessDecision::Bypassed) {
         check_ban(gateway, facts, mode)?;
         judge_chain(gateway, &auth.chain, facts, mode, decisions, verdict)?;
@@ -309,6 +303,16 @@ fn identify_by_key(
 #[inline]
 fn cached_ip_key<'r, M: JudgeMode<'r>>(facts: &RequestFacts<'r>, mode: &M) -> Option<CounterKey> {
     if facts.head.client.trusted_peer { None } else { mode.peer_key() }
+}
+
+/// Rejects a client that an operator banned.
+#[inline]
+pub(super) fn check_operator_ban(gateway: &Gateway, facts: &RequestFacts<'_>) -> Result<(), Rejection> {
+    let (ip, now) = (facts.head.client.ip, facts.head.received);
+    match gateway.operator_bans.ban_left_ns(ip, facts.account.as_deref(), now) {
+        Some(left_ns) => Err(Rejection::Banned { by_operator: true, left_ns }),
+        None => Ok(()),
+    }
 }
 
 /// Rejects a banned client, and finds the target of a possible strike.
