@@ -214,18 +214,15 @@ fn print_hash(stdin: impl Read) -> CommandResult {
 /// `90d` from now or a time, as the file has it.
 fn parse_until(text: &str) -> Result<String, String> {
     if let Ok(span) = humantime::parse_duration(text) {
-        let until = SystemTime::now().checked_add(span).filter(|until| time_is_written(*until));
+        // The text of a time has four digits for the year.
+        let too_late = UNIX_EPOCH + Duration::from_secs(253_402_300_800);
+        let until = SystemTime::now().checked_add(span).filter(|until| *until < too_late);
         return until
             .map(|until| humantime::format_rfc3339_seconds(until).to_string())
             .ok_or_else(|| "it ends too late".to_owned());
     }
     let read = time_text::parse_rfc3339(text.as_bytes());
     read.map(|_| text.to_owned()).ok_or_else(|| "write e.g. 90d or 2027-01-31T00:00:00Z".to_owned())
-}
-
-/// True if the year has four digits.
-fn time_is_written(time: SystemTime) -> bool {
-    time.duration_since(UNIX_EPOCH).is_ok_and(|since| since.as_secs() < 253_402_300_800)
 }
 
 /// The lines of a file of keys, with its comments.

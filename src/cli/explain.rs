@@ -26,7 +26,7 @@ pub(super) fn run_explain(input: &ConfigInput, args: ExplainArgs) -> CommandResu
 
 fn build_query(args: ExplainArgs) -> Result<Query, String> {
     if !args.limits.is_empty() {
-        return build_call(args).map(Query::of_call);
+        return build_call(args).map(|call| Query { call: Some(call), ..Query::default() });
     }
     if !args.keys.is_empty() || args.cost.is_some() || args.wait.is_some() {
         return Err("--key, --cost and --wait describe a call, whose limits --limits names".to_owned());

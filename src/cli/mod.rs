@@ -60,7 +60,8 @@ impl CommandFault {
 
 impl From<&ProblemReport> for CommandFault {
     fn from(report: &ProblemReport) -> CommandFault {
-        CommandFault { code: CONFIG_INVALID, text: format!("{}\n", report.render(use_colors())) }
+        let use_colors = io::stderr().is_terminal() && !is_no_color_set();
+        CommandFault { code: CONFIG_INVALID, text: format!("{}\n", report.render(use_colors)) }
     }
 }
 
@@ -171,11 +172,6 @@ fn warning_text(warning: &Problem, file: &str) -> String {
     let Problem { code, line, column, message, suggestion, .. } = warning;
     let help = suggestion.as_ref().map(|help| format!("  = help: {help}\n")).unwrap_or_default();
     format!("warning[{code}]: {message}\n --> {file}:{line}:{column}\n{help}")
-}
-
-/// Colours only on a terminal, and not with NO_COLOR set.
-fn use_colors() -> bool {
-    io::stderr().is_terminal() && !is_no_color_set()
 }
 
 /// True if the environment asks for no colours (no-color.org).

@@ -44,11 +44,6 @@ impl Default for Query {
 }
 
 impl Query {
-    /// A call of the rate-limit service, by the body of its `/check`.
-    pub fn of_call(call: Value) -> Query {
-        Query { call: Some(call), ..Query::default() }
-    }
-
     /// True if it has members of a request.
     pub(super) fn describes_request(&self) -> bool {
         let is_empty = self.method.is_empty() && self.url.is_empty() && self.headers.is_empty();
