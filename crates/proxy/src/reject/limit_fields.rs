@@ -121,7 +121,7 @@ impl RateLimitFields {
         decisions: impl Iterator<Item = (LimitId, usize, Decision)>,
         headers: &mut HeaderMap,
     ) {
-        let mut line = FieldBuffer::new();
+        let mut line = FieldBuffer::<FIELD_MAX>::new();
         let mut written: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
         let mut tightest: Option<(bool, u64, Option<u64>, u64)> = None;
         let mut next = 0;
@@ -133,7 +133,7 @@ impl RateLimitFields {
             next = index + 1;
             let item = &self.items[index];
             if item.draft.is_some() && written.len() < ITEMS_MAX {
-                line.extend_from_slice(if written.is_empty() { b"" } else { b", " });
+                line.append_bytes(if written.is_empty() { b"" } else { b", " });
                 item.append_counts(&mut line, decision.remaining, item.told_seconds(&decision));
                 written.push(index);
             }
@@ -146,7 +146,7 @@ impl RateLimitFields {
                 tightest = Some(candidate);
             }
         }
-        if let (false, Ok(line)) = (written.is_empty(), HeaderValue::from_bytes(&line)) {
+        if let (false, Ok(line)) = (written.is_empty(), HeaderValue::from_bytes(line.as_bytes())) {
             headers.insert(POLICY_HEADER, self.policy_value(&written));
             headers.insert(LIMIT_HEADER, line);
         }
@@ -229,28 +229,53 @@ impl PolicyItem {
     }
 
     fn render_value(&self, remaining: u64, seconds: Option<u64>) -> HeaderValue {
-        let mut line = FieldBuffer::new();
+        let mut line = FieldBuffer::<ITEM_MAX>::new();
         self.append_counts(&mut line, remaining, seconds);
         // A quoted name and digits are always a valid header value.
-        HeaderValue::from_bytes(&line).unwrap_or(HeaderValue::from_static(""))
+        HeaderValue::from_bytes(line.as_bytes()).unwrap_or(HeaderValue::from_static(""))
     }
 
     #[inline]
-    fn append_counts(&self, line: &mut FieldBuffer, remaining: u64, seconds: Option<u64>) {
-        line.extend_from_slice(&self.head);
-        line.extend_from_slice(itoa::Buffer::new().format(self.told_units(remaining)).as_bytes());
+    fn append_counts<const N: usize>(&self, line: &mut FieldBuffer<N>, remaining: u64, seconds: Option<u64>) {
+        line.append_bytes(&self.head);
+        line.append_bytes(itoa::Buffer::new().format(self.told_units(remaining)).as_bytes());
         if let Some(seconds) = seconds {
-            line.extend_from_slice(b";t=");
-            line.extend_from_slice(itoa::Buffer::new().format(seconds.min(INTEGER_MAX)).as_bytes());
+            line.append_bytes(b";t=");
+            line.append_bytes(itoa::Buffer::new().format(seconds.min(INTEGER_MAX)).as_bytes());
         }
     }
 }
 
-/// A field value on the stack, in which four of the longest items fit: each is a head and at most 48 bytes of numbers.
-type FieldBuffer = SmallVec<[u8; 1024]>;
+/// A buffer on the stack for a field value; four of the longest items fit. A SmallVec would cost each request more.
+struct FieldBuffer<const N: usize> {
+    bytes: [u8; N],
+    length: usize,
+}
 
-/// Bytes of a quoted name with `;r=`.
+const FIELD_MAX: usize = 768;
+/// Bytes of a quoted name with `;r=`; [`ITEM_MAX`] adds the longest numbers.
 const HEAD_MAX: usize = 112;
+const ITEM_MAX: usize = HEAD_MAX + 48;
+
+impl<const N: usize> FieldBuffer<N> {
+    #[inline]
+    fn new() -> FieldBuffer<N> {
+        FieldBuffer { bytes: [0; N], length: 0 }
+    }
+
+    /// Appends `piece`, or nothing if it does not fit whole.
+    #[inline]
+    fn append_bytes(&mut self, piece: &[u8]) {
+        if let Some(space) = self.bytes.get_mut(self.length..self.length + piece.len()) {
+            space.copy_from_slice(piece);
+            self.length += piece.len();
+        }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
 
 fn join_policies<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
     let policies: Vec<&[u8]> = policies.map(HeaderValue::as_bytes).collect();
