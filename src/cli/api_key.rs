@@ -122,6 +122,9 @@ fn add_key(new: &NewKeyArgs, config: &Path) -> CommandResult {
 }
 
 fn check_line(header: &str, line: &str) -> Result<(), String> {
+    if line.bytes().any(|byte| byte.is_ascii_control()) {
+        return Err("is not changed: a value has control characters".to_owned());
+    }
     let mut values = LineSplitter::default();
     let columns = values.split_line(header.as_bytes()).map_err(str::to_owned);
     let columns = columns.and_then(|()| KeyColumns::read_header(&values))?;

@@ -294,6 +294,7 @@ fn keys_are_made_at_the_command_line() {
     );
     let hash = sha256(key);
     assert!(said.contains(&hash[..12]) && !said.contains(&key[4..]), "{said}");
+    assert_eq!(run(&["new", "--account", "bolt\nforged"]).0, Some(1), "a value is no second line");
     let (_, other, _) = run(&["new", "--account", "bolt"]);
     let (_, list, _) = run(&["list"]);
     assert!(list.contains(&hash[..12]) && list.contains("acme, \"Inc\"\tgold\t20"), "{list}");

@@ -86,8 +86,8 @@ const ERROR_PAGE: &str = "write on_reject: { body: { template: \"…\", content_
 #[rustfmt::skip]
 const ADVICE: &[(&str, &str, &str)] = &[
     ("features", "basic_auth basicauth auth_basic auth_basic_user_file htpasswd",
-        "passwords are not checked here: give out API keys, account: { keys: { file: keys.csv, from: basic } }, or let a \
-         service decide, auth: { url: … } in a location"),
+        "passwords are not checked here: give out API keys, account: { keys: { file: keys.csv, from: basic } }, or let \
+         a service decide, auth: { url: … } in a location"),
     ("features", "gzip brotli compress compression encode",
         "compression is not a feature; compress in the upstream"),
     ("features", "cache proxy_cache caching", "caching is not a feature; cache in the upstream or in a CDN"),

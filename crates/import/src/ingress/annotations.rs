@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use super::object::{IngressObject, IngressPath, PathKindOfIngress};
 use crate::gateway_file::{NamedLimitPlan, PlannedField};
 use crate::networks::parse_networks;
-use crate::nginx::auth::{ASKED, can_be_copied};
+use crate::nginx::auth::{ASKED, AuthFields};
+use crate::nginx::headers::can_be_copied;
 use crate::nginx::regex::translate_pattern;
 use crate::yaml_text::{one_or_list, quote, quoted_list, write_rate};
 use crate::{FindingKind, ImportFault, ImportReport, ImportedLine};
@@ -76,7 +77,7 @@ pub(super) fn read_rules(
         scheme: "http",
         ..IngressRules::default()
     };
-    let (mut access, mut times, mut auth) = (Vec::new(), Vec::new(), read_auth(object));
+    let (mut access, mut times, auth) = (Vec::new(), Vec::new(), read_auth(object));
     for (at, key, value) in &object.annotations {
         let Some(name) = key.strip_prefix(PREFIX) else {
             report.skips(at, key, "it is no annotation of ingress-nginx");
@@ -126,13 +127,7 @@ pub(super) fn read_rules(
     rules.location_fields.extend(PlannedField::map("access", &access));
     rules.upstream_fields.extend(PlannedField::map("timeouts", &times));
     build_limits(object, &numbers, &mut rules, report);
-    if !auth.is_empty() {
-        // ingress-nginx judges rates before it asks.
-        let rates = rules.limits.iter().filter(|limit| !limit.name.ends_with("-connections"));
-        let rates: Vec<String> = rates.map(|limit| quote(&limit.name)).collect();
-        auth.extend((!rates.is_empty()).then(|| ("limits", one_or_list(&rates))));
-        rules.location_fields.extend(PlannedField::map("auth", &auth));
-    }
+    rules.write_auth(auth);
     if !access.is_empty() && !rules.limits.is_empty() {
         let says =
             "the gateway judges addresses before limits: who is denied gets 403 at once and is not counted";
@@ -143,7 +138,7 @@ pub(super) fn read_rules(
 
 /// The fields of `auth` for a service that decides; empty if there is none, or if it is asked in a way that the gateway
 /// has not, which closes the paths.
-fn read_auth(object: &IngressObject) -> Vec<(&'static str, String)> {
+fn read_auth(object: &IngressObject) -> AuthFields {
     const FIT: &str = "auth-url auth-response-headers auth-signin auth-signin-redirect-param auth-realm auth-cache-key \
                        auth-cache-duration auth-always-set-cookie auth-keepalive auth-keepalive-requests \
                        auth-keepalive-timeout auth-keepalive-share-vars";
@@ -174,7 +169,7 @@ fn skip_annotation(
 ) {
     let text = format!("{key}: {value}");
     let says = if matches!(name, "auth-type" | "auth-url" | "auth-tls-secret") && !value.is_empty() {
-        "its paths answer 403: the gateway makes no such check; give out API keys (account.keys), or ask a service (auth)"
+        "its paths answer 403: the gateway makes no such check; give out API keys (account.keys) or ask a service"
     } else if matches!(name, "permanent-redirect" | "temporal-redirect") {
         "its paths answer 403: write the redirect into the field `redirect`"
     } else if HARMLESS.split(' ').any(|known| known == name)
@@ -282,6 +277,16 @@ fn build_limits(
 }
 
 impl IngressRules {
+    /// Adds `auth`, if a service is asked, with the rates that ingress-nginx judges before.
+    fn write_auth(&mut self, mut auth: AuthFields) {
+        let rates = self.limits.iter().filter(|limit| !limit.name.ends_with("-connections"));
+        let rates: Vec<String> = rates.map(|limit| quote(&limit.name)).collect();
+        if !auth.is_empty() && !rates.is_empty() {
+            auth.push(("limits", one_or_list(&rates)));
+        }
+        self.location_fields.extend(PlannedField::map("auth", &auth));
+    }
+
     /// True if ingress-nginx matches all paths of the host by expressions because of this one.
     pub(super) fn makes_expressions(&self, path: &IngressPath) -> bool {
         self.use_regex || self.rewrite_target.as_ref().is_some_and(|target| *target != path.path)

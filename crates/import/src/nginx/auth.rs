@@ -1,6 +1,7 @@
 //! `auth_request`: a service that decides, written as `auth` of a location.
 
 use super::content::SiteContext;
+use super::headers::is_copied;
 use super::known::find_harmless;
 use super::location_tree::{LocationNode, MatchKind};
 use super::parser::Directive;
@@ -8,11 +9,10 @@ use super::scope::Scope;
 use super::upstreams::ProxyTarget;
 use crate::ImportFault;
 use crate::yaml_text::{quote, quoted_list};
-use sluicegate_model::value::names::parse_editable_header;
 
 /// The difference between `auth` and a check that becomes it.
-pub(crate) const ASKED: &str = "auth: the service gets the cookies and Authorization of the client, name other headers in \
-                                `send`; its answers 401 and 403 go to the client as they are, and so do redirects";
+pub(crate) const ASKED: &str = "auth: the service gets the cookies and Authorization, name others in `send`; its \
+                                answers 401 and 403 go to the client as they are, and so do redirects";
 
 /// Fields of a question that the gateway writes as nginx does with these values.
 const TOLD: &[(&str, &[&str])] = &[
@@ -28,12 +28,13 @@ const TOLD: &[(&str, &[&str])] = &[
 ];
 
 /// The fields of `auth`, in order.
-pub(super) type AuthFields = Vec<(&'static str, String)>;
+pub(crate) type AuthFields = Vec<(&'static str, String)>;
 
 /// The fields of `auth` for the check of a location.
 ///
 /// # Errors
-/// The outer one is a fault of the file; the inner one says why the question cannot be written, and closes the location.
+/// The outer one is a fault of the file; the inner one says why the question cannot be written, and closes the
+/// location.
 pub(super) fn read_auth<'d>(
     check: &'d Directive,
     scope: &Scope<'d>,
@@ -132,24 +133,4 @@ fn sent_headers(asked: &Scope<'_>) -> Result<Vec<String>, String> {
         }
     }
     Ok(sent)
-}
-
-/// True if a header for the upstream is the header of that name in the answer of the service.
-pub(super) fn is_copied(scope: &Scope<'_>, set_header: &Directive) -> bool {
-    let name = set_header.arg(0).to_ascii_lowercase();
-    if !can_be_copied(&name) {
-        return false;
-    }
-    let header = format!("$upstream_http_{}", name.replace('-', "_"));
-    let is_same =
-        |set: &&Directive| set.arg(0) == set_header.arg(1) && set.arg(1).eq_ignore_ascii_case(&header);
-    scope.value_of("auth_request").is_some_and(|check| check.arg(0) != "off")
-        && scope.nearest("auth_request_set").iter().any(is_same)
-}
-
-/// True if `copy` of gateway.yaml takes a header.
-pub(crate) fn can_be_copied(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    let is_ours = ["x-forwarded-", "x-original-", "x-real-ip", "forwarded", "cookie", "authorization"];
-    parse_editable_header(&name).is_ok() && !is_ours.iter().any(|start| name.starts_with(start))
 }

@@ -1,6 +1,5 @@
 //! `proxy_set_header`, `add_header` and `proxy_hide_header`.
 
-use super::auth::is_copied;
 use super::parser::Directive;
 use super::pieces::translate_text;
 use super::scope::Scope;
@@ -177,4 +176,24 @@ pub(super) fn read_response_headers(scope: &Scope<'_>, server_name: &str) -> Opt
         }
     }
     edits.into_field("response_headers")
+}
+
+/// True if a header for the upstream is the header of that name in the answer of the service.
+pub(super) fn is_copied(scope: &Scope<'_>, set_header: &Directive) -> bool {
+    let name = set_header.arg(0).to_ascii_lowercase();
+    if !can_be_copied(&name) {
+        return false;
+    }
+    let header = format!("$upstream_http_{}", name.replace('-', "_"));
+    let is_same =
+        |set: &&Directive| set.arg(0) == set_header.arg(1) && set.arg(1).eq_ignore_ascii_case(&header);
+    scope.value_of("auth_request").is_some_and(|check| check.arg(0) != "off")
+        && scope.nearest("auth_request_set").iter().any(is_same)
+}
+
+/// True if `copy` of gateway.yaml takes a header.
+pub(crate) fn can_be_copied(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is_ours = ["x-forwarded-", "x-original-", "x-real-ip", "forwarded", "cookie", "authorization"];
+    parse_editable_header(&name).is_ok() && !is_ours.iter().any(|start| name.starts_with(start))
 }

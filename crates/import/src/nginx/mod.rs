@@ -8,7 +8,7 @@ mod error_pages;
 mod flatten;
 mod glob;
 mod globals;
-mod headers;
+pub(super) mod headers;
 mod hosts;
 mod key;
 mod known;
