@@ -127,6 +127,6 @@ impl LocationConfig {
         config.account.body_pointers().next().is_some()
             || self.bandwidth.as_ref().is_some_and(|own| own.body_pointers().next().is_some())
             || chain.any(|&limit| config.limits[limit].body_use() > BodyUse::Unused)
-            || !config.told_values(Some(self)).is_empty()
+            || !config.echoed_values(Some(self)).is_empty()
     }
 }

@@ -116,12 +116,12 @@ fn dialects_of_bodies_and_the_values_that_they_contain() {
     );
     assert_eq!(method.on_reject.body, Some(RejectBody::Anthropic));
     assert!(method.reads_mcp() && method.hashes_body() && method.reads_body());
-    let told = |location: usize| config.told_values(Some(&config.locations[location]));
-    let at = |text| vec![ToldValue::At(value::names::parse_pointer(text).expect("a pointer"))];
+    let told = |location: usize| config.echoed_values(Some(&config.locations[location]));
+    let at = |text| vec![EchoedValue::At(value::names::parse_pointer(text).expect("a pointer"))];
     // Nothing is read for a body that a location replaces.
     assert_eq!(told(3), at("/model"));
     assert_eq!(told(4), at("/a~1b"));
-    assert!([0, 1, 2].map(told).iter().all(|told| told[0] == ToldValue::RpcId));
-    assert_eq!(config.told_values(None), [ToldValue::RpcId]);
-    assert!(read("smallest").told_values(None).is_empty());
+    assert!([0, 1, 2].map(told).iter().all(|told| told[0] == EchoedValue::RpcId));
+    assert_eq!(config.echoed_values(None), [EchoedValue::RpcId]);
+    assert!(read("smallest").echoed_values(None).is_empty());
 }

@@ -9,8 +9,8 @@ use sluicegate_http::request::key::LimitKeys;
 use sluicegate_http::request::source::BodyPlan;
 use sluicegate_limit::Limit;
 use sluicegate_model::{
-    AuthConfig, BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, DescriptorRuleConfig, KeyPart, LimitConfig,
-    LimitId, LocationConfig, ToldValue, ValueSource, ViewId,
+    AuthConfig, BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, DescriptorRuleConfig, EchoedValue, KeyPart,
+    LimitConfig, LimitId, LocationConfig, ValueSource, ViewId,
 };
 use sluicegate_store::SharedLimit;
 
@@ -136,8 +136,8 @@ pub(super) fn build_body_plan(config: &Config, location: Option<&LocationConfig>
     let of_bandwidth = || bandwidth.into_iter().flat_map(BandwidthConfig::body_pointers);
     let claims = || limits().filter_map(LimitConfig::body_reserve);
     let must_fit = of_caller().chain(of_bandwidth()).next().is_some();
-    let told = config.told_values(location);
-    if !must_fit && told.is_empty() && limits().all(|limit| limit.body_use() == BodyUse::Unused) {
+    let echoed = config.echoed_values(location);
+    if !must_fit && echoed.is_empty() && limits().all(|limit| limit.body_use() == BodyUse::Unused) {
         return None;
     }
     let peek_bytes = location.map_or(BODY_PEEK_AUTO, LocationConfig::body_peek_bytes);
@@ -146,9 +146,9 @@ pub(super) fn build_body_plan(config: &Config, location: Option<&LocationConfig>
     let pointers = of_caller().chain(of_limits).chain(of_bandwidth());
     pointers.chain(claims().flat_map(|claim| &claim.from)).for_each(|pointer| plan.add_pointer(pointer));
     plan.hashes_body = limits().any(LimitConfig::hashes_body);
-    plan.least_use = if told.is_empty() { BodyUse::Unused } else { BodyUse::Response };
+    plan.least_use = if echoed.is_empty() { BodyUse::Unused } else { BodyUse::Response };
     // A header that says otherwise than a message is answered by JSON-RPC in any case.
-    let of_messages = limits().any(LimitConfig::reads_mcp).then_some(ToldValue::RpcId);
-    told.into_iter().chain(of_messages).for_each(|value| plan.add_told(value));
+    let of_messages = limits().any(LimitConfig::reads_mcp).then_some(EchoedValue::RpcId);
+    echoed.into_iter().chain(of_messages).for_each(|value| plan.add_echoed(value));
     Some(Arc::new(plan))
 }

@@ -6,7 +6,7 @@ use super::body_texts::BodyTexts;
 use sluicegate_base::json::{JsonNumber, JsonPaths, JsonScanner, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
 use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_base::value_hash::sha256;
-use sluicegate_model::{BodyUse, ToldValue};
+use sluicegate_model::{BodyUse, EchoedValue};
 
 /// The values that are read from the bodies of a location's requests.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct BodyPlan {
     /// The purpose of a body of which no limit asks for anything.
     pub least_use: BodyUse,
     /// The values that responses contain; each of the JSON is a pointer as well.
-    told: Vec<ToldValue>,
+    echoed: Vec<EchoedValue>,
 }
 
 /// The values found in the body of one request.
@@ -117,23 +117,23 @@ impl BodyPlan {
             identifies_caller,
             hashes_body: false,
             least_use: BodyUse::Unused,
-            told: Vec::new(),
+            echoed: Vec::new(),
         }
     }
 
     /// Adds a value that responses contain.
-    pub fn add_told(&mut self, value: ToldValue) {
-        if let ToldValue::At(pointer) = &value {
+    pub fn add_echoed(&mut self, value: EchoedValue) {
+        if let EchoedValue::At(pointer) = &value {
             self.add_pointer(pointer);
         }
-        if !self.told.contains(&value) {
-            self.told.push(value);
+        if !self.echoed.contains(&value) {
+            self.echoed.push(value);
         }
     }
 
     /// True if responses contain the `id` of a message.
     pub fn tells_id(&self) -> bool {
-        self.told.contains(&ToldValue::RpcId)
+        self.echoed.contains(&EchoedValue::RpcId)
     }
 
     /// Adds a value to find.
@@ -196,14 +196,14 @@ impl BodyValues {
 
     /// The values of the plan that responses contain, of a body that begins with `bytes`; `None` = they contain none.
     pub fn told_texts(&self, plan: &BodyPlan, bytes: &[u8]) -> Option<Box<BodyTexts>> {
-        if plan.told.is_empty() {
+        if plan.echoed.is_empty() {
             return None;
         }
         let mut texts = BodyTexts::default();
-        for value in &plan.told {
+        for value in &plan.echoed {
             match value {
-                ToldValue::RpcId => texts.read_rpc_id(bytes),
-                ToldValue::At(pointer) => texts.add_value(pointer, self.find(pointer).key_text()),
+                EchoedValue::RpcId => texts.read_rpc_id(bytes),
+                EchoedValue::At(pointer) => texts.add_value(pointer, self.find(pointer).key_text()),
             }
         }
         Some(Box::new(texts))

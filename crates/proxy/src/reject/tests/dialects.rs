@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_http::request::source::{BodyPlan, BodyValues};
-use sluicegate_model::ToldValue;
+use sluicegate_model::EchoedValue;
 
 use super::*;
 
-fn texts_of(body: &[u8], told: impl IntoIterator<Item = ToldValue>) -> Option<Box<BodyTexts>> {
+fn texts_of(body: &[u8], told: impl IntoIterator<Item = EchoedValue>) -> Option<Box<BodyTexts>> {
     let mut plan = BodyPlan::new(1 << 16, false, false);
-    told.into_iter().for_each(|value| plan.add_told(value));
+    told.into_iter().for_each(|value| plan.add_echoed(value));
     let plan = Arc::new(plan);
     BodyValues::read(&plan, body, true).told_texts(&plan, body)
 }
@@ -84,7 +84,7 @@ fn anthropic_reads_its_error_object() {
 #[test]
 fn json_rpc_repeats_the_id_and_tells_the_wait() {
     let body = br#"{"jsonrpc":"2.0","id":"a\u0041\"","method":"tools/call"}"#;
-    let texts = texts_of(body, [ToldValue::RpcId]);
+    let texts = texts_of(body, [EchoedValue::RpcId]);
     let rejecters = with_on_reject("{ body: json-rpc }");
     let told = |rejection: &Rejection| body_of(&rejecters, rejection, texts.as_deref());
     assert_eq!(
@@ -132,7 +132,7 @@ fn every_rejection_is_one_document_in_every_dialect() {
 
 #[test]
 fn a_template_tells_values_of_the_body() {
-    let at = |text| ToldValue::At(JsonPointer::parse(text).expect("a pointer"));
+    let at = |text| EchoedValue::At(JsonPointer::parse(text).expect("a pointer"));
     let body = br#"{"model":"a\"<b>","n":1e0,"list":[]}"#;
     let texts = texts_of(body, [at("/model"), at("/n"), at("/list")]);
     let rejecters = with_on_reject(
