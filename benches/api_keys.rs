@@ -95,7 +95,7 @@ impl Drop for Gateway {
 }
 
 fn start_gateway(program: &Path, folder: &Path) -> Result<Gateway, Box<dyn std::error::Error>> {
-    let yaml = "listen: 127.0.0.1:0\nadmin: none\naccess_log: { output: none }\nserver: { workers: 1 }\n\
+    let yaml = "listen: 127.0.0.1:0\nadmin: none\naccess_log: { output: none }\nserver: { workers: 1, keepalive: { requests: 100000000 } }\n\
                 account: { keys: { file: keys.csv } }\nlocations: [{ path: /, respond: { body: ok } }]\n";
     std::fs::write(folder.join("gateway.yaml"), yaml)?;
     let file = folder.join("gateway.yaml");
@@ -131,7 +131,8 @@ fn measure_reload(program: &Path, text: &str) -> Result<(), Box<dyn std::error::
         std::fs::write(folder.join("new.csv"), text)
             .and_then(|()| std::fs::rename(folder.join("new.csv"), folder.join("keys.csv")))
     };
-    replace(&text[..200])?;
+    let first: String = text.split_inclusive('\n').take(2).collect();
+    replace(&first)?;
     let gateway = start_gateway(program, &folder)?;
     let before = resident(&gateway.0.id().to_string());
     replace(text)?;
