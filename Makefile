@@ -78,11 +78,11 @@ test-clients: tools ## try the admin API with schemathesis, limits with the clie
 	@[ -d $(CONFORMANCE)/node_modules/node ] || \
 		npm install --silent --no-audit --no-fund --prefix $(CONFORMANCE) $(CONFORMANCE_PACKAGES)
 	cargo build --locked --bin sluicegate
-	tests/clients/openapi.sh target/debug/sluicegate $(CLIENTS)/bin/schemathesis
 	$(CLIENTS)/bin/python tests/clients/llm.py target/debug/sluicegate
 	$(CLIENTS)/bin/python tests/clients/mcp_tools.py target/debug/sluicegate $(CONFORMANCE)/node_modules/.bin/node \
 		$(CONFORMANCE)/node_modules/@modelcontextprotocol/conformance/dist/index.js
 	$(CLIENTS)/bin/python tests/clients/auth.py target/debug/sluicegate $(CLIENTS)/bin/traefik
+	tests/clients/openapi.sh target/debug/sluicegate $(CLIENTS)/bin/schemathesis
 
 fuzz: tools ## feed everything that reads strangers' words for 5 minutes a target; make fuzz SECONDS=60
 	FUZZ_SECONDS=$(SECONDS) cargo test --locked --test fuzz --test boundaries --test streams

@@ -131,4 +131,4 @@ def main(gateway, traefik):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*(str(pathlib.Path(program).resolve()) for program in sys.argv[1:]))
