@@ -46,16 +46,6 @@ pub(super) enum RareValue {
     RpcId,
 }
 
-impl RareValue {
-    fn text<'c>(&self, context: &RejectContext<'c>) -> &'c str {
-        match self {
-            RareValue::KeyColumn(name) => context.key_column(name),
-            RareValue::Json(pointer) => context.body.map_or("", |body| body.value(pointer)),
-            RareValue::RpcId => context.body.map_or("null", BodyTexts::rpc_id),
-        }
-    }
-}
-
 /// The escaping of values for the content type they are written into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Escape {
@@ -194,11 +184,10 @@ impl CompiledTemplate {
             | TemplateVar::Limit
             | TemplateVar::Rate => b"",
         };
-        // Exact unless a value is escaped, so the body needs no second allocation.
+        // Exact unless a value is escaped or rare, so the body needs no second allocation.
         let values = self.parts.iter().map(|part| match part {
-            TemplatePart::Text(_) => 0,
             TemplatePart::Slot(slot) => text(*slot).len(),
-            TemplatePart::Rare(value) => value.text(context).len(),
+            TemplatePart::Text(_) | TemplatePart::Rare(_) => 0,
         });
         let mut out = Vec::with_capacity(self.text_bytes + values.sum::<usize>());
         for part in &self.parts {
@@ -217,7 +206,7 @@ impl CompiledTemplate {
                     out.extend_from_slice(text(*slot));
                 }
                 TemplatePart::Slot(slot) => self.escape.write_slot(&mut out, *slot, text(*slot)),
-                TemplatePart::Rare(value) => self.escape.write_rare(&mut out, value, value.text(context)),
+                TemplatePart::Rare(value) => self.escape.write_rare(&mut out, value, context),
             }
         }
         if self.begins_with_path {
@@ -262,7 +251,12 @@ impl Escape {
     }
 
     #[cold]
-    fn write_rare(self, out: &mut Vec<u8>, value: &RareValue, text: &str) {
+    fn write_rare(self, out: &mut Vec<u8>, value: &RareValue, context: &RejectContext<'_>) {
+        let text = match value {
+            RareValue::KeyColumn(name) => context.key_column(name),
+            RareValue::Json(pointer) => context.body.map_or("", |body| body.value(pointer)),
+            RareValue::RpcId => context.body.map_or("null", BodyTexts::rpc_id),
+        };
         match (value, self) {
             (RareValue::RpcId, _) => out.extend_from_slice(text.as_bytes()),
             // A text of the operator, as the name of a location is.
