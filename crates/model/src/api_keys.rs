@@ -142,24 +142,9 @@ impl fmt::Display for ApiKeyHash {
 // === impl ApiKeyTable ===
 
 impl ApiKeyTable {
-    /// The number of keys, those that expired or were disabled included.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// True if no line of the file has a key.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// The names of the columns that `${key:NAME}` can read.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.columns.iter().map(String::as_str)
-    }
-
-    /// Every tier of at least one line.
-    pub fn tiers(&self) -> impl Iterator<Item = &str> {
-        self.tiers.iter().map(|tier| &**tier)
     }
 
     /// The key with this hash, unless it is unknown, expired or disabled. `now` in seconds since 1970.
@@ -265,7 +250,7 @@ impl ApiKeyTable {
         let text_at = u32::try_from(text.len()).map_err(|_| "a value beyond the first 4 GiB of values")?;
         let further = columns.further.iter().map(|(column, _)| values.value(*column));
         if further.clone().any(|value| !is_value(value)) {
-            return Err("a value of a further column that is too long or has control bytes");
+            return Err("a value of a further column that is too long, not UTF-8 or has control bytes");
         }
         let tier = match key.tier {
             None => 0,
@@ -295,6 +280,11 @@ impl<'t> ApiKey<'t> {
     /// Never empty.
     pub fn account(&self) -> &'t [u8] {
         self.value(0)
+    }
+
+    /// Seconds since 1970 at which it expires.
+    pub fn until(&self) -> u64 {
+        self.line.until
     }
 
     /// The tier of the line; `None` = the account's own.
@@ -452,7 +442,7 @@ impl KeyColumns {
             return Err("no account");
         }
         if !is_value(account) {
-            return Err("an account that is too long or has control bytes");
+            return Err("an account that is too long, not UTF-8 or has control bytes");
         }
         let tier = match value(self.tier) {
             [] => None,
@@ -476,7 +466,8 @@ impl KeyColumns {
 
 /// True if a value may stand in a header field and in a log.
 fn is_value(value: &[u8]) -> bool {
-    value.len() <= VALUE_BYTES_MAX && !value.iter().any(u8::is_ascii_control)
+    let is_text = str::from_utf8(value).is_ok_and(|text| !text.bytes().any(|byte| byte.is_ascii_control()));
+    value.len() <= VALUE_BYTES_MAX && is_text
 }
 
 /// Keys that are made here begin with this, so that scanners of leaked secrets find them.

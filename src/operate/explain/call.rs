@@ -72,7 +72,7 @@ fn explain_stated(
     rejection: Option<&Rejection>,
 ) -> Explanation {
     let named = terms.limits.iter().flatten().map(|id| gateway.limits[id.0].name.to_string());
-    let account = match (&terms.stated.account, &facts.account) {
+    let account = match (&terms.stated.account, facts.account()) {
         (Some(stated), _) => Some(AccountExplanation {
             name: Some(describe::escape_bytes(stated)),
             from: "the call".to_owned(),

@@ -76,11 +76,11 @@ pub(super) fn describe_question(auth: &RouteAuth) -> String {
 pub(super) fn explain_account(gateway: &Gateway, facts: &RequestFacts<'_>) -> Option<AccountExplanation> {
     let account = &gateway.config.account;
     let key = account.keys.as_ref().map(|_| "valid API key".to_owned());
-    let source = account.from.clone().filter(|_| !facts.has_key);
+    let source = account.from.clone().filter(|_| facts.key.is_none());
     let token_not_accepted = matches!(source, Some(ValueSource::Jwt(_)))
         && facts.token.is_some_and(|token| token.fault().is_some());
     let from = source.map(|source| describe_key_part(&KeyPart::Source(source))).or(key)?;
-    let name = facts.account.as_deref().map(escape_bytes);
+    let name = facts.account().map(escape_bytes);
     Some(AccountExplanation { name, from, token_not_accepted })
 }
 
@@ -101,7 +101,7 @@ pub(super) fn explain_ban(
         return None;
     }
     let head = &facts.head;
-    let ban = gateway.operator_bans.find_ban(head.client.ip, facts.account.as_deref(), head.received)?;
+    let ban = gateway.operator_bans.find_ban(head.client.ip, facts.account(), head.received)?;
     let (by, reason) = (escape_bytes(ban.by.as_bytes()), escape_bytes(ban.reason.as_bytes()));
     Some(BanExplanation { target: escape_bytes(ban.target.to_string().as_bytes()), by, reason })
 }

@@ -72,11 +72,11 @@ fn redirect_context<'c>(facts: &'c RequestFacts<'_>, location: &'c str) -> Rejec
         |bytes: Option<&'c [u8]>| bytes.and_then(|bytes| str::from_utf8(bytes).ok()).unwrap_or_default();
     let request_uri = facts.head.uri.path_and_query().map_or("", PathAndQuery::as_str);
     RejectContext {
-        key_columns: &facts.key_columns,
+        key_columns: facts.key.as_ref().map_or(&[], |caller| &caller.columns),
         body: None,
         request_id: b"REQUEST-ID",
         client_ip: Some(facts.head.client.ip),
-        account: text(facts.account.as_deref()),
+        account: text(facts.account()),
         tier: facts.tier.as_ref().map_or("", |tier| tier.as_str()),
         host: &facts.host,
         uri: str::from_utf8(&facts.path).unwrap_or(facts.head.uri.path()),

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use smallvec::SmallVec;
+use compact_str::CompactString;
 
 use crate::request::source::{SourceInput, SourceValue, read_source};
 use sluicegate_model::{self as model, Config, TierRules, ValueSource};
@@ -26,26 +26,10 @@ pub fn find_account<'a>(
 }
 
 /// The name of a tier, up to 64 visible ASCII characters. Most are short and need no allocation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tier(SmallVec<[u8; 24]>);
+pub type Tier = CompactString;
 
 /// Finds the tier of a request.
 pub struct Tiers(TierRules);
-
-impl Tier {
-    /// The name of the tier.
-    #[inline]
-    pub fn as_str(&self) -> &str {
-        str::from_utf8(&self.0).unwrap_or(TierRules::DEFAULT)
-    }
-}
-
-impl From<&str> for Tier {
-    #[inline]
-    fn from(name: &str) -> Tier {
-        Tier(SmallVec::from_slice(name.as_bytes()))
-    }
-}
 
 impl Tiers {
     /// `None` if nothing in the configuration depends on tiers.

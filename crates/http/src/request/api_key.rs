@@ -2,26 +2,26 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{AUTHORIZATION, COOKIE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use siphasher::sip128::SipHasher13;
 
+use super::account::Tier;
 use super::headers::summary::HeaderSummary;
 use super::source::{self, SourceInput, SourceValue, read_source};
-use sluicegate_model::api_keys::{self, ApiKey, ApiKeyHash, ApiKeyTable};
+use sluicegate_model::api_keys::{self, ApiKeyHash, ApiKeyTable};
 use sluicegate_model::{ApiKeysConfig, KeySource, ValueSource};
 
 /// Longer keys are unknown, and are not hashed.
 const KEY_BYTES_MAX: usize = 1024;
 
 /// The shown value of a header or a parameter that holds an API key.
-pub const HIDDEN_VALUE: &str = "***";
+const HIDDEN_VALUE: &str = "***";
 
 /// Why the key of a request gives it no account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +32,18 @@ pub enum KeyFault {
     Unknown,
 }
 
-/// The further columns of a key by their names.
-pub type KeyColumnValues = Box<[(Arc<str>, Box<str>)]>;
+/// The caller that a key of the file names.
+#[derive(Debug)]
+pub struct KeyCaller {
+    /// The account of its requests; never empty.
+    pub account: Box<str>,
+    /// The tier of its requests; `None` = that of the account.
+    pub tier: Option<Tier>,
+    /// The values of the further columns that the configuration uses, by their names.
+    pub columns: Box<[(Arc<str>, Box<str>)]>,
+    /// Seconds since 1970.
+    until: u64,
+}
 
 /// The key that a request presents. It presents two if one place holds two values, or two places different ones.
 pub fn presented_key<'a>(
@@ -53,42 +63,70 @@ pub fn presented_key<'a>(
     found.map_or(SourceValue::Absent, SourceValue::One)
 }
 
-/// The line of a key. `now` in seconds since 1970.
-pub fn find_key<'t>(table: &'t ApiKeyTable, key: &[u8], now: u64) -> Option<ApiKey<'t>> {
-    if key.len() > KEY_BYTES_MAX || api_keys::is_mistyped(key) {
-        return None;
-    }
-    table.find_key(&RECENT_HASHES.with_borrow_mut(|recent| recent.hash_key(key)), now)
+/// The caller that a key names; `None` if no line has the key, or it is expired or disabled. `now` in seconds since
+/// 1970.
+pub fn find_caller(keys: &ApiKeysConfig, key: &[u8], now: u64) -> Option<Rc<KeyCaller>> {
+    let table = keys.file.content();
+    RECENT_KEYS.with_borrow_mut(|recent| {
+        if recent.table.as_ptr() != Arc::as_ptr(&table) || recent.columns != keys.columns {
+            *recent = RecentKeys { table: Arc::downgrade(&table), ..RecentKeys::new(&keys.columns) };
+        }
+        recent.find_caller(&table, key, now)
+    })
 }
 
 thread_local! {
-    static RECENT_HASHES: RefCell<RecentHashes> = RefCell::new(RecentHashes::new());
+    static RECENT_KEYS: RefCell<RecentKeys> = RefCell::new(RecentKeys::new(&[]));
 }
 
-/// The hashes of keys that were presented lately. SHA-256 costs five times as much as the fingerprint that finds one.
-struct RecentHashes {
-    /// Its secret is the worker's own, so nobody can find two keys with one fingerprint.
-    hasher: SipHasher13,
-    entries: Box<[(u128, ApiKeyHash)]>,
+/// The callers of keys that were presented lately: the SHA-256 and the search cost ten times as much.
+struct RecentKeys {
+    /// The table that knows them. It is not kept alive, but its address is not used again.
+    table: Weak<ApiKeyTable>,
+    columns: Vec<Arc<str>>,
+    entries: Box<[Option<RecentKey>]>,
+}
+
+struct RecentKey {
+    key: Box<[u8]>,
+    caller: Rc<KeyCaller>,
 }
 
 const RECENT_MAX: usize = 256;
 
-impl RecentHashes {
-    fn new() -> RecentHashes {
-        let secret = RandomState::new();
-        let hasher = SipHasher13::new_with_keys(secret.hash_one(0), secret.hash_one(1));
-        RecentHashes { hasher, entries: vec![(0, ApiKeyHash::of_key(b"")); RECENT_MAX].into() }
+impl RecentKeys {
+    fn new(columns: &[Arc<str>]) -> RecentKeys {
+        let entries = (0..RECENT_MAX).map(|_| None).collect();
+        RecentKeys { table: Weak::new(), columns: columns.to_vec(), entries }
     }
 
-    fn hash_key(&mut self, key: &[u8]) -> ApiKeyHash {
-        let fingerprint = self.hasher.hash(key).as_u128();
-        let (known, hash) = &mut self.entries[fingerprint as usize % RECENT_MAX];
-        if *known != fingerprint {
-            (*known, *hash) = (fingerprint, ApiKeyHash::of_key(key));
+    fn find_caller(&mut self, table: &ApiKeyTable, key: &[u8], now: u64) -> Option<Rc<KeyCaller>> {
+        // Any key ends in random characters. A golden-ratio product spreads them (Knuth, volume 3, section 6.4).
+        let end = key.last_chunk().map_or(0, |end| u64::from_le_bytes(*end));
+        let entry = &mut self.entries[(end.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize];
+        match entry {
+            Some(known) if is_equal(&known.key, key) => {}
+            _ if key.len() > KEY_BYTES_MAX || api_keys::is_mistyped(key) => return None,
+            _ => {
+                let line = table.find_key(&ApiKeyHash::of_key(key), now)?;
+                let text = |value| String::from_utf8_lossy(value).into();
+                let column = |name: &Arc<str>| Some((name.clone(), text(line.column(name)?)));
+                let caller = KeyCaller {
+                    account: text(line.account()),
+                    tier: line.tier().map(Tier::from),
+                    columns: self.columns.iter().filter_map(column).collect(),
+                    until: line.until(),
+                };
+                *entry = Some(RecentKey { key: key.into(), caller: caller.into() });
+            }
         }
-        *hash
+        entry.as_ref().map(|known| known.caller.clone()).filter(|caller| now < caller.until)
     }
+}
+
+/// True for equal keys. All bytes are compared, so that the time tells nothing about the key of another client.
+fn is_equal(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differences, (a, b)| differences | (a ^ b)) == 0
 }
 
 fn read_place<'a>(place: &KeySource, has_tokens: bool, input: &SourceInput<'a>) -> SourceValue<'a> {
@@ -158,8 +196,11 @@ pub fn strip_fields(keys: &ApiKeysConfig, summary: HeaderSummary, headers: &mut 
 }
 
 /// Removes the key from the query.
+#[inline]
 pub fn strip_query(keys: &ApiKeysConfig, uri: &mut Uri) {
-    keys.queries().for_each(|name| strip_parameter(name, uri));
+    if uri.query().is_some() {
+        keys.queries().for_each(|name| strip_parameter(name, uri));
+    }
 }
 
 fn strip_cookie(name: &[u8], headers: &mut HeaderMap) {
@@ -208,4 +249,54 @@ fn edit_query(url: &[u8], name: &[u8], shown: Option<&str>) -> Vec<u8> {
     let pairs: Vec<Vec<u8>> = url[mark + 1..].split(|byte| *byte == b'&').filter_map(edited).collect();
     let end = if pairs.is_empty() { mark } else { mark + 1 };
     [&url[..end], &pairs.join(&b"&"[..])].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate_base::file::NamedFile;
+
+    /// Account, tier and first column of a key.
+    fn found(keys: &ApiKeysConfig, key: &str, now: u64) -> Option<(String, Option<String>, Option<String>)> {
+        let caller = find_caller(keys, key.as_bytes(), now)?;
+        let tier = caller.tier.as_ref().map(|tier| tier.as_str().to_owned());
+        Some((caller.account.to_string(), tier, caller.columns.first().map(|(_, text)| text.to_string())))
+    }
+
+    #[test]
+    fn a_recent_key_is_what_its_table_says_now() {
+        let path = std::env::temp_dir().join(format!("sluicegate-keys-{}.csv", std::process::id()));
+        let line = |key: &str, rest: &str| format!("{},{rest}\n", ApiKeyHash::of_key(key.as_bytes()));
+        let write = |lines: String| {
+            std::fs::write(&path, format!("sha256,account,tier,until,note\n{lines}")).unwrap();
+        };
+        write(line("key-one-1", "one,gold,2001-09-09T01:46:40Z,x") + &line("key-two-1", "two"));
+        let keys = ApiKeysConfig {
+            file: NamedFile::load_file(path.clone()).unwrap().into(),
+            from: Vec::new(),
+            rejects_unknown: true,
+            rejects_missing: false,
+            is_passed: false,
+            columns: Vec::new(),
+            has_tokens: false,
+        };
+        let one = || Some(("one".to_owned(), Some("gold".to_owned()), None));
+        // The same last eight bytes share an entry.
+        for _ in 0..3 {
+            assert_eq!(found(&keys, "key-one-1", 999_999_999), one());
+            assert_eq!(found(&keys, "key-one-1", 1_000_000_000), None, "expired");
+            assert_eq!(found(&keys, "bey-one-1", 1), None, "another key");
+            assert_eq!(found(&keys, "key-two-1", 1), Some(("two".to_owned(), None, None)));
+        }
+        let with_note = ApiKeysConfig { columns: vec!["note".into()], ..keys.clone() };
+        assert_eq!(found(&with_note, "key-one-1", 1).unwrap().2.as_deref(), Some("x"));
+        assert_eq!(found(&keys, "key-one-1", 1), one());
+        write(line("key-two-1", "other"));
+        assert!(keys.file.reload_if_changed().unwrap());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(found(&keys, "key-one-1", 1), None, "revoked");
+        assert_eq!(found(&keys, "key-two-1", 1), Some(("other".to_owned(), None, None)));
+        assert_eq!(found(&keys, &"k".repeat(KEY_BYTES_MAX + 1), 1), None);
+        assert_eq!(found(&keys, "", 1), None);
+    }
 }

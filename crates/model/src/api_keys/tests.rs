@@ -46,8 +46,8 @@ fn a_line_gives_its_key_an_account_a_tier_and_further_values() {
     assert_eq!(found(&table, "two"), Some(("m\u{fc}ller", None, None)));
     assert_eq!(found(&table, "three"), Some(("three", None, Some("x"))));
     assert_eq!(found(&table, "four"), None);
-    assert_eq!((table.len(), table.columns().collect::<Vec<_>>()), (3, vec!["note"]));
-    assert_eq!((table.tiers().collect::<Vec<_>>(), table.warning()), (vec!["gold"], None));
+    assert_eq!((table.entries.len(), table.columns().collect::<Vec<_>>()), (3, vec!["note"]));
+    assert_eq!((&table.tiers[..], table.warning()), (&["gold".into()][..], None));
     assert!(!format!("{table:?}").contains("acme"));
 }
 
@@ -102,6 +102,9 @@ fn a_line_is_broken_for_one_reason_and_quotes_nothing() {
         assert_eq!(found(&table, "last"), Some(("last", None, None)), "{line}");
         assert_eq!(found(&table, "key"), None, "{line}");
     }
+    let latin1 = [format!("sha256,account\n{good}{hash},m").as_bytes(), b"\xfc"].concat();
+    let warning = ApiKeyTable::parse(&latin1).unwrap().warning().unwrap_or_default();
+    assert!(warning.contains("not UTF-8"), "{warning}");
 }
 
 #[test]
@@ -122,7 +125,7 @@ fn a_file_with_too_many_broken_lines_or_without_its_header_is_broken() {
         assert!(message.starts_with(reason), "{message}");
     }
     assert!(table(&format!("sha256,account\n{}x,y\n", good(99))).warning().is_some());
-    assert!(table("sha256,account").is_empty());
+    assert!(table("sha256,account").entries.is_empty());
     assert_eq!(found(&table("sha256,account"), "one"), None);
 }
 
@@ -161,7 +164,7 @@ proptest! {
             map.insert(key, (tier, disabled));
         }
         let table = table(&text);
-        prop_assert_eq!(table.len(), map.len());
+        prop_assert_eq!(table.entries.len(), map.len());
         for key in (0..300).map(|key| format!("key{key}")) {
             let expected = map.get(&key).filter(|(_, disabled)| !disabled);
             let account = format!("of-{key}");

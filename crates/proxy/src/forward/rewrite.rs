@@ -47,7 +47,7 @@ pub(super) fn rewrite_request(
     state: &RequestState,
 ) -> (HopOptions, AddedFields) {
     let stripped_keys = gateway.config.account.keys.as_ref();
-    let stripped_keys = stripped_keys.filter(|keys| state.identity.has_key && !keys.is_passed);
+    let stripped_keys = stripped_keys.filter(|keys| state.identity.key.is_some() && !keys.is_passed);
     if let Some(keys) = stripped_keys {
         api_key::strip_fields(keys, inbound.summary, inbound.request.headers_mut());
         api_key::strip_query(keys, inbound.request.uri_mut());

@@ -158,7 +158,7 @@ pub fn judge_named<'r, M: JudgeMode<'r>>(
     identify_named(gateway, facts, stated)?;
     head::check_operator_ban(gateway, facts)?;
     // Bans are checked only for a client that the call names.
-    let is_known = |key: BanKey| stated.has_ip || key == BanKey::Account && facts.account.is_some();
+    let is_known = |key: BanKey| stated.has_ip || key == BanKey::Account && facts.account().is_some();
     if gateway.config.bans.as_ref().is_some_and(|bans| is_known(bans.key)) {
         head::check_ban(gateway, facts, mode)?;
     }

@@ -163,9 +163,9 @@ pub fn response_context<'c>(state: &'c RequestState, texts: &'c RequestTexts<'_>
     RejectContext {
         request_id: state.identity.request_id.as_bytes(),
         client_ip: Some(state.identity.client.ip),
-        account: state.identity.account.as_deref().unwrap_or_default(),
+        account: state.identity.account().unwrap_or_default(),
         tier: state.tier_name(),
-        key_columns: &state.identity.key_columns,
+        key_columns: state.identity.key.as_ref().map_or(&[], |caller| &caller.columns),
         body: state.identity.body_texts.as_deref(),
         host: &texts.host,
         uri: str::from_utf8(&texts.path).unwrap_or(texts.uri.path()),

@@ -69,7 +69,7 @@ impl<'a> Caller<'a> {
         let subject = KeyInput {
             ip: gateway.clients.mask_address(head.client.ip),
             ip_key,
-            account: facts.account.as_deref(),
+            account: facts.account(),
             tier: facts.tier_name(),
             path: &facts.path,
             query: head.uri.query(),

@@ -17,7 +17,7 @@ use sluicegate_admission::ban::StrikeTarget;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::access::AccessDecision;
 use sluicegate_http::request::account::Tier;
-use sluicegate_http::request::api_key::{KeyColumnValues, KeyFault};
+use sluicegate_http::request::api_key::{KeyCaller, KeyFault};
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::cors::CorsAnswer;
 use sluicegate_http::request::headers::summary::HeaderSummary;
@@ -98,14 +98,12 @@ pub struct RequestFacts<'r> {
     pub answer: Option<Rc<AuthAnswer>>,
     /// The limits before the question have judged the request.
     pub is_question_charged: bool,
-    /// The caller's account; `None` = unknown, or not yet read.
+    /// The caller's account unless its key gives it; `None` = unknown, or not yet read.
     pub account: Option<Cow<'r, [u8]>>,
-    /// A key of the file gave the account.
-    pub has_key: bool,
+    /// The caller by its API key.
+    pub key: Option<Rc<KeyCaller>>,
     /// The request is answered 401 for its API key, and judged by the limits of addresses alone.
     pub key_fault: Option<KeyFault>,
-    /// The further columns of its key that the configuration uses.
-    pub key_columns: KeyColumnValues,
     /// `None` also where no tiers are configured.
     pub tier: Option<Tier>,
     /// The client that a strike counts against; `None` = no strikes are counted.
@@ -167,9 +165,8 @@ impl<'r> RequestFacts<'r> {
             answer: None,
             is_question_charged: false,
             account: None,
-            has_key: false,
+            key: None,
             key_fault: None,
-            key_columns: KeyColumnValues::default(),
             tier: None,
             strike_target: None,
             target: None,
@@ -206,6 +203,15 @@ impl<'r> RequestFacts<'r> {
         match self.location {
             LocationLookup::Found(route) => Some(route),
             _ => None,
+        }
+    }
+
+    /// The caller's account; `None` = unknown, or not yet read.
+    #[inline]
+    pub fn account(&self) -> Option<&[u8]> {
+        match (&self.account, &self.key) {
+            (Some(account), _) => Some(account),
+            (None, key) => key.as_ref().map(|caller| caller.account.as_bytes()),
         }
     }
 
@@ -254,16 +260,8 @@ impl<'r> RequestFacts<'r> {
         state.route = self.route();
         state.identity.scheme = self.scheme;
         state.identity.is_grpc = self.is_grpc();
-        // That of an API key is not copied again.
-        state.identity.account = self.account.take().map(|account| match account {
-            Cow::Borrowed(text) => String::from_utf8_lossy(text).into(),
-            Cow::Owned(text) => match String::from_utf8(text) {
-                Ok(text) => text.into_boxed_str(),
-                Err(error) => String::from_utf8_lossy(error.as_bytes()).into(),
-            },
-        });
-        state.identity.has_key = self.has_key;
-        state.identity.key_columns = std::mem::take(&mut self.key_columns);
+        state.identity.account = self.account.take().map(|account| String::from_utf8_lossy(&account).into());
+        state.identity.key = self.key.take();
         state.identity.tier = self.tier.take();
         state.identity.strike_target = self.strike_target;
         state.permits.bandwidth = self.bandwidth.take();

@@ -1,8 +1,5 @@
 //! Judges a request by its head: every decision that needs no wait, in one sequence for requests and explanations.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::header::{EXPECT, HeaderValue};
 use http::uri::PathAndQuery;
@@ -253,7 +250,7 @@ pub(super) fn identify_caller(
     };
     facts.is_account_read = true;
     if let Some(tiers) = &gateway.callers.tiers {
-        facts.tier = Some(tiers.find_tier(key_tier, facts.account.as_deref(), &sources)?);
+        facts.tier = Some(tiers.find_tier(key_tier, facts.account(), &sources)?);
     }
     Ok(())
 }
@@ -284,19 +281,16 @@ fn identify_by_key(
         }
     };
     let now = clock::unix_at_zero().saturating_add(facts.head.received.0) / 1_000_000_000;
-    let table = keys.file.content();
-    let Some(found) = api_key::find_key(&table, &key, now) else {
+    let Some(caller) = api_key::find_caller(keys, &key, now) else {
         facts.key_fault = keys.rejects_unknown.then_some(KeyFault::Unknown);
         return Ok(None);
     };
     if facts.account.is_some() {
         return Err(DuplicateAccount);
     }
-    facts.has_key = true;
-    facts.account = Some(Cow::Owned(found.account().to_vec()));
-    let value = |name: &Arc<str>| Some((name.clone(), String::from_utf8_lossy(found.column(name)?).into()));
-    facts.key_columns = keys.columns.iter().filter_map(value).collect();
-    Ok(found.tier().map(Tier::from))
+    let tier = caller.tier.clone();
+    facts.key = Some(caller);
+    Ok(tier)
 }
 
 /// The key of the client's address, if the connection has cached it.
@@ -306,10 +300,10 @@ fn cached_ip_key<'r, M: JudgeMode<'r>>(facts: &RequestFacts<'r>, mode: &M) -> Op
 }
 
 /// Rejects a client that an operator banned.
-#[inline]
+#[inline(always)]
 pub(super) fn check_operator_ban(gateway: &Gateway, facts: &RequestFacts<'_>) -> Result<(), Rejection> {
     let (ip, now) = (facts.head.client.ip, facts.head.received);
-    match gateway.operator_bans.ban_left_ns(ip, facts.account.as_deref(), now) {
+    match gateway.operator_bans.ban_left_ns(ip, facts.account(), now) {
         Some(left_ns) => Err(Rejection::Banned { by_operator: true, left_ns }),
         None => Ok(()),
     }
@@ -418,7 +412,7 @@ fn heed_pause<'r, M: JudgeMode<'r>>(
 }
 
 /// Judges the chain of the location; `None` if it has no limits.
-#[inline]
+#[inline(always)]
 pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
     gateway: &Gateway,
     facts: &RequestFacts<'r>,
@@ -430,7 +424,7 @@ pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
 }
 
 /// Judges a chain; without limits there is no verdict.
-#[inline]
+#[inline(always)]
 fn judge_chain<'r, M: JudgeMode<'r>>(
     gateway: &Gateway,
     limits: &LimitChain,

@@ -1,5 +1,6 @@
 //! Values in the JSON of a request body, read before the request is judged.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::body_texts::BodyTexts;
@@ -195,7 +196,7 @@ impl BodyValues {
     }
 
     /// The values of the plan that responses contain, of a body that begins with `bytes`; `None` = they contain none.
-    pub fn told_texts(&self, plan: &BodyPlan, bytes: &[u8]) -> Option<Box<BodyTexts>> {
+    pub fn told_texts(&self, plan: &BodyPlan, bytes: &[u8]) -> Option<Rc<BodyTexts>> {
         if plan.echoed.is_empty() {
             return None;
         }
@@ -206,7 +207,7 @@ impl BodyValues {
                 EchoedValue::At(pointer) => texts.add_value(pointer, self.find(pointer).key_text()),
             }
         }
-        Some(Box::new(texts))
+        Some(Rc::new(texts))
     }
 
     /// The values of a body that a trusted caller states.

@@ -27,7 +27,7 @@ use sluicegate_admission::settlement::{FinalCharge, ResponseReading};
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::RequestWatch;
 use sluicegate_http::request::account::Tier;
-use sluicegate_http::request::api_key::{self, KeyColumnValues};
+use sluicegate_http::request::api_key::{self, KeyCaller};
 use sluicegate_http::request::body::RequestBody;
 use sluicegate_http::request::client::{Client, UNIX_CLIENT};
 use sluicegate_http::request::cors::CorsAnswer;
@@ -91,18 +91,24 @@ pub struct RequestIdentity {
     pub is_grpc: bool,
     /// The request was a CONNECT for a WebSocket, to which any success would say that there is one.
     pub is_websocket_connect: bool,
-    /// The caller's account; `None` = unknown.
+    /// The caller's account unless its key gives it; `None` = unknown.
     pub account: Option<Box<str>>,
+    /// The caller by its API key, which must not reach the upstream, unless it is passed.
+    pub key: Option<Rc<KeyCaller>>,
     /// The client that a strike counts against; `None` = no strikes are counted.
     pub strike_target: Option<StrikeTarget>,
     /// `None` before it is found, and where no tiers are configured.
     pub tier: Option<Tier>,
-    /// An API key gave the account; it must not reach the upstream, unless it is passed.
-    pub has_key: bool,
-    /// The further columns of the key that the configuration uses.
-    pub key_columns: KeyColumnValues,
     /// The values of its body that responses contain; `None` = they contain none, or it was not read.
-    pub body_texts: Option<Box<BodyTexts>>,
+    pub body_texts: Option<Rc<BodyTexts>>,
+}
+
+impl RequestIdentity {
+    /// The caller's account; `None` = unknown.
+    #[inline]
+    pub fn account(&self) -> Option<&str> {
+        self.account.as_deref().or_else(|| self.key.as_ref().map(|caller| &*caller.account))
+    }
 }
 
 /// The progress of asking the auth service of its location.
@@ -292,10 +298,9 @@ impl RequestState {
                 is_grpc: false,
                 is_websocket_connect: false,
                 account: None,
+                key: None,
                 strike_target: None,
                 tier: None,
-                has_key: false,
-                key_columns: KeyColumnValues::default(),
                 body_texts: None,
             },
             auth: None,

@@ -58,7 +58,7 @@ impl RequestState {
             upstream: self.outcome.server.map(|server| &*gateway.servers[server].name),
             error: self.outcome.error,
             location: gateway.location_name(self.route).map(|name| &**name),
-            account: self.identity.account.as_deref(),
+            account: self.identity.account(),
             tier: self.identity.tier.as_ref().map(Tier::as_str),
             verdict: self.outcome.verdict.as_str(),
             limit: self.judgement.limit.map(|limit| &*gateway.limits[limit.0].name),

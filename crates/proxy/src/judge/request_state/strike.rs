@@ -59,12 +59,12 @@ fn record_strike(state: &RequestState, bans: &Bans, target: StrikeTarget, now: N
         StrikeTarget::Key(key) => key,
         StrikeTarget::Deferred => {
             let ip = gateway.clients.mask_address(state.identity.client.ip);
-            bans.deferred_key(&gateway.keys, ip, state.identity.account.as_deref())
+            bans.deferred_key(&gateway.keys, ip, state.identity.account())
         }
     };
     let count = |event| gateway.metrics.count_ban_event(worker.id, event);
     let identity = || {
-        let account = state.identity.account.as_deref().map(|account| worker.log.shown_account(account));
+        let account = state.identity.account().map(|account| worker.log.shown_account(account));
         let network = gateway.clients.mask_network(state.identity.client.ip);
         ClientIdentity { ip: state.identity.client.ip, network, account }
     };

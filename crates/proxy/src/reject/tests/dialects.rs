@@ -1,5 +1,6 @@
 //! The bodies of OpenAI, of Anthropic and of JSON-RPC, byte for byte.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use sluicegate_base::json_pointer::JsonPointer;
@@ -8,7 +9,7 @@ use sluicegate_model::EchoedValue;
 
 use super::*;
 
-fn texts_of(body: &[u8], told: impl IntoIterator<Item = EchoedValue>) -> Option<Box<BodyTexts>> {
+fn texts_of(body: &[u8], told: impl IntoIterator<Item = EchoedValue>) -> Option<Rc<BodyTexts>> {
     let mut plan = BodyPlan::new(1 << 16, false, false);
     told.into_iter().for_each(|value| plan.add_echoed(value));
     let plan = Arc::new(plan);
