@@ -14,7 +14,6 @@ pub mod address;
 pub mod clock;
 pub mod escape;
 pub mod file;
-pub mod http_date;
 pub mod ip_set;
 pub mod json;
 pub mod json_pointer;

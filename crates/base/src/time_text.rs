@@ -43,7 +43,7 @@ pub fn parse_seconds(text: &[u8]) -> Option<u64> {
 /// Nanoseconds of a second.
 pub const SECOND: u64 = 1_000_000_000;
 
-pub(crate) const MONTHS: [&[u8; 3]; 12] =
+const MONTHS: [&[u8; 3]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
 /// A number of at most 18 digits.
@@ -90,7 +90,7 @@ fn parse_offset(text: &[u8]) -> Option<i64> {
 }
 
 /// Days from 1970 to a date of the Gregorian calendar (H. Hinnant, "chrono-compatible low-level date algorithms").
-pub(crate) fn days_since_1970(year: u64, month: u64, day: u64) -> Option<i64> {
+fn days_since_1970(year: u64, month: u64, day: u64) -> Option<i64> {
     if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }

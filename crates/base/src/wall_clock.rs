@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::HeaderValue;
 
 use crate::clock::{self, Now};
-use crate::time_text::MONTHS;
 
 /// Turns moments of the gateway's clock into times of day. One per worker.
 #[derive(Debug)]
@@ -117,15 +116,11 @@ impl StepDetector {
     }
 }
 
-/// `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, section 5.6.7).
+/// `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, section 5.6.7), which has no form for years of five digits.
 fn http_date(unix_s: u64) -> Option<HeaderValue> {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    let time = UNIX_EPOCH.checked_add(Duration::from_secs(unix_s))?;
-    let text = humantime::format_rfc3339_seconds(time).to_string();
-    let (year, month, day, time) = (text.get(..4)?, text.get(5..7)?, text.get(8..10)?, text.get(11..19)?);
-    let weekday = DAYS[(unix_s / 86_400 % 7) as usize];
-    let month = str::from_utf8(*MONTHS.get(month.parse::<usize>().ok()?.checked_sub(1)?)?).ok()?;
-    HeaderValue::try_from(format!("{weekday}, {day} {month} {year} {time} GMT")).ok()
+    const YEAR_10000: u64 = 253_402_300_800;
+    let time = UNIX_EPOCH.checked_add(Duration::from_secs(unix_s)).filter(|_| unix_s < YEAR_10000)?;
+    HeaderValue::try_from(httpdate::fmt_http_date(time)).ok()
 }
 
 /// The time of day follows the gateway's clock, and not the system's.

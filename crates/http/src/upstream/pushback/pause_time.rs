@@ -4,10 +4,10 @@
 //! forms of all drafts are read (draft-ietf-httpapi-ratelimit-headers), and `X-RateLimit-*`, where a reset can only be
 //! seconds or only a time of day. Whatever does not parse is not there; the work is bounded for any value.
 
+use std::time::UNIX_EPOCH;
+
 use http::header::{AsHeaderName, DATE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
-
-use sluicegate_base::http_date::parse_http_date;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// The pause of a refusal that names no time. Clients of many kinds begin with about a second, and the pace after
@@ -133,6 +133,12 @@ fn split_unquoted(text: &str, separator: char) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Seconds since 1970 of a date; `None` also for one before that.
+fn parse_http_date(text: &str) -> Option<u64> {
+    let date = httpdate::parse_http_date(text).ok()?;
+    Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
+}
+
 /// A number of digits alone; one that is too large is the greatest.
 fn parse_number(text: &str) -> Option<u64> {
     let text = text.trim();
@@ -174,14 +180,27 @@ mod tests {
         assert_eq!(refusal_ms(&[("ratelimit", "\"a\";r=0;t=9")]), 9_000);
         // 1,800,000,030 by the clock of the gateway, and by that of an upstream which is 20 s behind.
         let date = "Fri, 15 Jan 2027 08:00:30 GMT";
-        assert_eq!(refusal_ms(&[("retry-after", date)]), 30_000);
+        for form in [date, "Friday, 15-Jan-27 08:00:30 GMT", "Fri Jan 15 08:00:30 2027"] {
+            assert_eq!(refusal_ms(&[("retry-after", form)]), 30_000, "{form}");
+        }
         assert_eq!(refusal_ms(&[("retry-after", date), ("date", "Fri, 15 Jan 2027 07:59:40 GMT")]), 50_000);
     }
 
     #[test]
     fn a_refusal_without_a_usable_time_lasts_a_second() {
-        for text in ["", "-5", "+5", "1.5", "soon", "0", "Sun, 06 Nov 1994 08:49:37 GMT", "5 s", "5, 6", "٥"]
-        {
+        for text in [
+            "",
+            "-5",
+            "+5",
+            "1.5",
+            "soon",
+            "0",
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "2027-01-15T08:00:30Z",
+            "5 s",
+            "5, 6",
+            "٥",
+        ] {
             let mut headers = HeaderMap::new();
             headers.insert(RETRY_AFTER, HeaderValue::from_bytes(text.as_bytes()).unwrap());
             assert_eq!(read_refusal(&headers, TODAY), UNTIMED_NS, "{text}");
