@@ -210,9 +210,13 @@ pub fn describe_failure(error: std::io::Error) -> String {
 }
 
 fn read_bytes(path: &Path, max: u64) -> Result<Vec<u8>, String> {
-    let file = open_regular(path).map_err(describe_failure)?;
+    read_at_most(open_regular(path).map_err(describe_failure)?, max)
+}
+
+/// The bytes of `source`, or a phrase that follows its name: "is larger than 1 MiB".
+pub fn read_at_most(source: impl Read, max: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    file.take(max + 1).read_to_end(&mut bytes).map_err(describe_failure)?;
+    source.take(max + 1).read_to_end(&mut bytes).map_err(describe_failure)?;
     if bytes.len() as u64 > max {
         return Err(match max >> 20 {
             0 => format!("is larger than {} KiB", max >> 10),

@@ -10,11 +10,6 @@ pub fn bearer_token(authorization: &[u8]) -> Option<&[u8]> {
 
 /// The position of the secret that was sent. The time that it takes depends only on lengths.
 pub fn find_secret<'s>(sent: &[u8], secrets: impl Iterator<Item = &'s [u8]>) -> Option<usize> {
-    let mut found = None;
-    for (position, secret) in secrets.enumerate() {
-        if verify_slices_are_equal(sent, secret).is_ok() {
-            found = Some(position);
-        }
-    }
-    found
+    let equal = secrets.enumerate().filter(|(_, secret)| verify_slices_are_equal(sent, secret).is_ok());
+    equal.map(|(position, _)| position).last()
 }

@@ -14,12 +14,7 @@ pub struct ValueHasher {
 impl ValueHasher {
     /// A hasher of this process alone.
     pub fn random() -> ValueHasher {
-        // The standard library seeds its maps from the operating system's randomness.
-        let random = RandomState::new();
-        let mut secret = [0; 16];
-        secret[..8].copy_from_slice(&random.hash_one("low half").to_le_bytes());
-        secret[8..].copy_from_slice(&random.hash_one("high half").to_le_bytes());
-        ValueHasher { secret }
+        ValueHasher { secret: random_secret() }
     }
 
     /// The hasher of every process with this secret.
@@ -44,6 +39,14 @@ impl std::fmt::Debug for ValueHasher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ValueHasher(MASKED)")
     }
+}
+
+/// A new secret.
+pub fn random_secret() -> [u8; 16] {
+    // The standard library seeds its maps from the operating system's randomness.
+    let random = RandomState::new();
+    let halves = ["low half", "high half"].map(|half| u128::from(random.hash_one(half)));
+    (halves[0] | halves[1] << 64).to_le_bytes()
 }
 
 /// The first N bytes of the SHA-256, at most 32.

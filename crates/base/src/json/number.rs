@@ -7,7 +7,7 @@ const NUMBER_MAX: u128 = u64::MAX as u128 * WHOLE;
 const DIGITS_FULL: u128 = 10u128.pow(37);
 
 /// A number while its digits come.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct NumberScan {
     step: NumberStep,
     negative: bool,
@@ -19,8 +19,9 @@ pub(super) struct NumberScan {
     exponent_negative: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum NumberStep {
+    #[default]
     Sign,
     Zero,
     Integer,
@@ -46,15 +47,7 @@ pub(super) enum NumberEnd {
 impl NumberScan {
     /// `first` is a minus sign or a digit.
     pub(super) fn new(first: u8) -> NumberScan {
-        let mut number = NumberScan {
-            step: NumberStep::Sign,
-            negative: first == b'-',
-            digits: 0,
-            scale: 0,
-            left_out: false,
-            exponent: 0,
-            exponent_negative: false,
-        };
+        let mut number = NumberScan { negative: first == b'-', ..NumberScan::default() };
         if !number.negative {
             number.push(&[first]);
         }
@@ -79,7 +72,9 @@ impl NumberScan {
             };
             match self.step {
                 Integer | Fraction => self.push_digit(byte - b'0', self.step == Fraction),
-                Exponent => self.push_exponent(byte - b'0'),
+                Exponent => {
+                    self.exponent = self.exponent.saturating_mul(10).saturating_add(i32::from(byte - b'0'));
+                }
                 ExponentSign => self.exponent_negative = byte == b'-',
                 _ => {}
             }
@@ -95,10 +90,6 @@ impl NumberScan {
             self.left_out |= digit != 0;
             self.scale = self.scale.saturating_add(i32::from(!in_fraction));
         }
-    }
-
-    fn push_exponent(&mut self, digit: u8) {
-        self.exponent = self.exponent.saturating_mul(10).saturating_add(i32::from(digit));
     }
 
     /// True if the number may end here.

@@ -16,8 +16,8 @@ pub struct JsonPaths {
     levels: Vec<PathLevel>,
     /// The paths that end after so many segments.
     ends: [PathSet; POINTER_SEGMENTS_MAX + 1],
-    all: PathSet,
-    texts: PathSet,
+    pub(super) all: PathSet,
+    pub(super) texts: PathSet,
     length: usize,
 }
 
@@ -90,14 +90,6 @@ impl JsonPaths {
     /// True if there is no pointer, so that nothing is read.
     pub fn is_empty(&self) -> bool {
         self.length == 0
-    }
-
-    pub(super) fn all(&self) -> PathSet {
-        self.all
-    }
-
-    pub(super) fn texts(&self) -> PathSet {
-        self.texts
     }
 
     /// The paths that end after so many segments.

@@ -52,7 +52,7 @@ pub struct JsonNumber<'a> {
 }
 
 /// The state of one document between its slices.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct JsonScanner {
     state: ScanState,
     /// Open containers, and the objects among them as bits, the innermost lowest.
@@ -77,9 +77,10 @@ pub struct JsonScanner {
 }
 
 /// The position in the grammar, which decides about the next byte.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum ScanState {
     Mark,
+    #[default]
     Value,
     FirstElement,
     FirstName,
@@ -94,29 +95,6 @@ enum ScanState {
 }
 
 // === impl JsonScanner ===
-
-impl Default for JsonScanner {
-    fn default() -> Self {
-        JsonScanner {
-            state: ScanState::Value,
-            depth: 0,
-            objects: 0,
-            live: Default::default(),
-            indices: Default::default(),
-            top_is_array: false,
-            elements: 0,
-            member: PathSet::default(),
-            values: PathSet::default(),
-            texts: PathSet::default(),
-            token: TokenBuffer::default(),
-            is_name: false,
-            cut: CutCharacter::default(),
-            escape: EscapeScan::default(),
-            number: NumberScan::new(b'0'),
-            literal: b"",
-        }
-    }
-}
 
 impl JsonScanner {
     /// Begins another document.
@@ -218,14 +196,14 @@ impl JsonScanner {
 
     fn begin_value(&mut self, paths: &JsonPaths, byte: u8, visitor: &mut impl JsonVisitor) {
         let here = if self.depth == 0 {
-            paths.all()
+            paths.all
         } else if self.in_object() {
             self.member
         } else {
             self.begin_element(paths)
         };
         let found = here.0 & paths.ends(self.depth).0;
-        (self.values, self.texts) = (PathSet(found & !paths.texts().0), PathSet(found & paths.texts().0));
+        (self.values, self.texts) = (PathSet(found & !paths.texts.0), PathSet(found & paths.texts.0));
         match byte {
             b'"' => self.begin_string(false, !self.values.is_empty()),
             b'{' | b'[' => self.open(paths, byte == b'{', here, visitor),
