@@ -86,8 +86,7 @@ pub fn load_admin(path: &Path) -> Option<AdminConfig> {
     }
     let unset = ProblemSink::default();
     substitution::substitute_all(&mut root, &environment, &unset);
-    let (problems, _) = unset.into_sorted();
-    if !problems.is_empty() {
+    if unset.has_problems() {
         return None;
     }
     let whole = FieldValue { node: &root, path: String::new(), named_at: Position::START, sink: &sink };

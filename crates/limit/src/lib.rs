@@ -107,7 +107,7 @@ pub struct Units {
     pub key: CounterKey,
     /// Units, at least 1; 0 counts as 1.
     pub cost: u64,
-    /// The variant that judges it: [`model::LimitConfig::variant_for_tier`].
+    /// The variant that judges it: [`model::LimitConfig::variant_at`].
     pub variant: usize,
     /// Hash of its `fair_by` value, which takes turns with others in a queue; else unused.
     pub fair_hash: u64,

@@ -331,7 +331,7 @@ impl fmt::Display for BrokenLines {
 
 // === impl LineSplitter ===
 
-/// The lines of a key file with their numbers, without empty lines and comments.
+/// The lines of a CSV file with their numbers, without empty lines and comments.
 pub fn numbered_lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).enumerate();

@@ -290,12 +290,8 @@ impl LimitConfig {
         self.grants.get(variant.checked_sub(self.file_variants().count())?)
     }
 
-    /// The index into [`LimitConfig::algorithm_variants`] for callers of `tier`; `None` = they are not limited.
-    pub fn variant_for_tier(&self, tier: Option<&str>) -> Option<usize> {
-        self.variant_at(0, tier)
-    }
-
-    /// The same at the place of a chain with the variant `own` instead of the limit's own numbers.
+    /// The index into [`LimitConfig::algorithm_variants`] for callers of `tier` at the place of a chain with the
+    /// variant `own`, 0 = the limit's own numbers; `None` = they are not limited.
     #[inline]
     pub fn variant_at(&self, own: usize, tier: Option<&str>) -> Option<usize> {
         let Some(index) = self.tiers.iter().position(|(name, _)| tier == Some(name)) else {

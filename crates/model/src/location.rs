@@ -18,15 +18,6 @@ pub struct BandwidthConfig {
     pub key: Vec<KeyPart>,
 }
 
-impl BandwidthConfig {
-    /// Whole bytes that leave within `span`.
-    pub fn bytes_within(&self, span: Duration) -> u64 {
-        let bytes = u128::from(self.rate.units.get()).saturating_mul(span.as_nanos())
-            / self.rate.period.as_nanos().max(1);
-        u64::try_from(bytes).unwrap_or(u64::MAX)
-    }
-}
-
 /// The `cors` of a location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CorsConfig {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use crate::api_keys::numbered_lines;
 use crate::value::names;
 use sluicegate_base::file::FileContent;
 
@@ -27,11 +28,6 @@ impl TierMembers {
     /// True if no account has a tier.
     pub fn is_empty(&self) -> bool {
         self.tier_by_account.is_empty()
-    }
-
-    /// The number of accounts with a tier.
-    pub fn len(&self) -> usize {
-        self.tier_by_account.len()
     }
 
     /// Every tier of at least one account, in the order of the alphabet.
@@ -67,16 +63,12 @@ impl FileContent for TierMembers {
 
     /// Lines `id,tier`; skips empty lines, lines that begin with `#`, and a heading `id,tier`.
     fn parse(bytes: &[u8]) -> Result<TierMembers, String> {
-        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         let (mut members, mut first) = (TierMembers::default(), true);
-        for (index, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
-            let number = index + 1;
-            // The text after the last line end is not a line.
-            if number > LINES_MAX && !line.is_empty() {
+        for (number, line) in numbered_lines(bytes) {
+            if number > LINES_MAX {
                 return Err(format!("has more than {LINES_MAX} lines"));
             }
-            let line = line.trim_ascii();
-            if line.is_empty() || line.starts_with(b"#") || std::mem::take(&mut first) && line == b"id,tier" {
+            if std::mem::take(&mut first) && line == b"id,tier" {
                 continue;
             }
             let (account, tier) = split_pair(line).map_err(|reason| format!("{reason} in line {number}"))?;
@@ -117,7 +109,10 @@ mod tests {
         assert_eq!(members.tier_of(b"alice"), Some("gold"));
         assert_eq!(members.tier_of(b"bob"), Some("gold"));
         assert_eq!(members.tier_of(b"m\xfcller"), Some("free"));
-        assert_eq!((members.tier_of(b"id"), members.tier_of(b""), members.len()), (None, None, 3));
+        assert_eq!(
+            (members.tier_of(b"id"), members.tier_of(b""), members.tier_by_account.len()),
+            (None, None, 3)
+        );
         assert_eq!(members.tiers().collect::<BTreeSet<_>>(), BTreeSet::from(["gold", "free"]));
         assert!(TierMembers::parse(b"").unwrap().is_empty());
     }
@@ -142,7 +137,7 @@ mod tests {
     fn a_file_is_bounded() {
         let lines = "#\n".repeat(LINES_MAX);
         assert!(TierMembers::parse(lines.as_bytes()).is_ok());
-        let more = format!("{lines}#");
+        let more = format!("{lines}a,gold");
         assert!(TierMembers::parse(more.as_bytes()).unwrap_err().contains("2000000 lines"));
     }
 }

@@ -37,14 +37,9 @@ pub fn check_redis_range(limit: &LimitConfig) -> Result<(), String> {
     // One with charge keeps requests instead.
     let log_max = if limit.charge.is_some() { u32::MAX.into() } else { LOG_MAX };
     limit.algorithm_variants().try_for_each(|numbers| check_algorithm_range(numbers, log_max))?;
-    if limit.charge.is_some() { check_shared_charge(limit) } else { Ok(()) }
-}
-
-/// Checks the numbers of a limit with `charge`.
-fn check_shared_charge(limit: &LimitConfig) -> Result<(), String> {
     let quotas = limit.algorithm_variants().flat_map(Algorithm::rate_quotas);
     match quotas.map(|(_, units)| units).max() {
-        Some(units) if units > SETTLED_MAX => Err(format!(
+        Some(units) if limit.charge.is_some() && units > SETTLED_MAX => Err(format!(
             "{units} units are more than Redis counts with charge: write at most {SETTLED_MAX} in a period"
         )),
         _ => Ok(()),

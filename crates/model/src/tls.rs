@@ -53,3 +53,15 @@ impl PartialEq for RedisTlsFiles {
 }
 
 impl Eq for RedisTlsFiles {}
+
+// === impl UpstreamTlsConfig ===
+
+impl PartialEq for UpstreamTlsConfig {
+    fn eq(&self, other: &UpstreamTlsConfig) -> bool {
+        let files = |tls: &UpstreamTlsConfig| {
+            let (roots, identity) = (tls.roots.clone(), tls.identity.clone());
+            RedisTlsFiles { roots, identity }
+        };
+        self.server_name == other.server_name && files(self) == files(other)
+    }
+}

@@ -83,7 +83,7 @@ type KeyUsage = (Option<u64>, Option<f64>, Option<u64>);
 fn read_usage(gateway: &Gateway, id: LimitId, key: &HeavyKey, tier: Option<&str>, now: Now) -> KeyUsage {
     let limit = &gateway.limits[id.0];
     let granted = limit.granted_variant(grant_key(key).id_in(&limit.config), now);
-    let Some(variant) = granted.or_else(|| limit.config.variant_for_tier(tier)) else {
+    let Some(variant) = granted.or_else(|| limit.config.variant_at(0, tier)) else {
         return KeyUsage::default();
     };
     let rates = limit.rate_range(variant);

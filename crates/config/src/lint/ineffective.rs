@@ -130,7 +130,8 @@ fn warn_of_degrading(file: &LintContext<'_>) {
         let ActionConfig::Upstream(own) = location.action else { continue };
         let mut chain = file.config.server.limits.iter().chain(&location.limits).copied();
         let is_ineffective = |&limit: &LimitId| {
-            !file.config.limits[limit].dry_run && degrade_target(file, limit, location) == Some(Some(own))
+            !file.config.limits[limit].dry_run
+                && find_degrade(file, limit, location) == Some(Degrade::Upstream(own))
         };
         if let Some(limit) = chain.find(is_ineffective) {
             let message = format!(
@@ -143,37 +144,21 @@ fn warn_of_degrading(file: &LintContext<'_>) {
     }
 }
 
-/// The upstream that rejections by a limit are degraded to; `Some(None)` = a fixed response, `None` = not degraded.
-fn degrade_target(
-    file: &LintContext<'_>,
-    limit: LimitId,
-    location: &LocationConfig,
-) -> Option<Option<UpstreamId>> {
-    let on_reject = file
-        .config
-        .on_reject
-        .merge_patch(&file.config.limits[limit].on_reject)
-        .merge_patch(&location.on_reject);
-    match on_reject.degrade? {
-        Degrade::Upstream(upstream) => Some(Some(upstream)),
-        Degrade::Canned(_) => Some(None),
-    }
-}
-
-/// Strikes by responses that tell a client that all is well.
-fn warn_of_good_strikes(file: &LintContext<'_>, statuses: &StatusRanges) {
-    if statuses.contains(200) || statuses.contains(304) {
-        let message = "responses to good requests are strikes, so ordinary clients are banned";
-        let help = "name the responses to bad requests, e.g. [reject, 401, 403, 404]";
-        file.value_at(&["bans", "strikes"]).warn(codes::MISREAD, message, help);
-    }
+/// The place that rejections by a limit are degraded to.
+fn find_degrade(file: &LintContext<'_>, limit: LimitId, location: &LocationConfig) -> Option<Degrade> {
+    let own = file.config.on_reject.merge_patch(&file.config.limits[limit].on_reject);
+    own.merge_patch(&location.on_reject).degrade
 }
 
 /// Bans that nothing can lead to, and those that good requests lead to.
 fn warn_of_bans(file: &LintContext<'_>) {
     let Some(bans) = &file.config.bans else { return };
     let StrikeRules { rejections, statuses } = &bans.strikes;
-    warn_of_good_strikes(file, statuses);
+    if statuses.contains(200) || statuses.contains(304) {
+        let message = "responses to good requests are strikes, so ordinary clients are banned";
+        let help = "name the responses to bad requests, e.g. [reject, 401, 403, 404]";
+        file.value_at(&["bans", "strikes"]).warn(codes::MISREAD, message, help);
+    }
     let is_final = |range: &(u16, u16)| range.1 >= 200;
     if statuses.0.iter().any(is_final) {
         return;
@@ -192,7 +177,7 @@ fn warn_of_bans(file: &LintContext<'_>) {
     // Requests without a location are never degraded.
     let strikes = file.config.server.limits.iter().any(|&limit| rejects(limit))
         || locations.any(|location| {
-            let own = |&limit: &LimitId| rejects(limit) && degrade_target(file, limit, location).is_none();
+            let own = |&limit: &LimitId| rejects(limit) && find_degrade(file, limit, location).is_none();
             location.limits.iter().any(own)
         });
     if !strikes {

@@ -7,7 +7,6 @@ use ipnet::IpNet;
 
 use super::LintContext;
 use crate::yaml::field_value::FieldValue;
-use crate::yaml::tree::NodeContent;
 use sluicegate_model::value::network_hint::prefix_before_zeros;
 use sluicegate_model::{HostRule, PathRule, codes};
 
@@ -17,11 +16,16 @@ const NETWORKS: [&str; 5] = ["trusted_proxies", "allow", "deny", "bypass", "ip_s
 pub(super) fn lint_misread(file: &LintContext<'_>) {
     warn_of_no_locations(file);
     warn_of_stars(file);
-    warn_of_host_bits(file.whole, false);
     warn_of_every(file);
     warn_of_slashes(file);
     warn_of_lifted_limits(file);
-    warn_of_file_names(file.whole);
+    file.whole.visit_written(&mut |value, text| {
+        warn_of_file_name(value, &text.written);
+        if value.path.split(['.', '[']).any(|name| NETWORKS.contains(&name)) {
+            warn_of_host_bits(value);
+            warn_of_missing_mask(value);
+        }
+    });
 }
 
 /// `limits: none` beside limits of all locations.
@@ -41,21 +45,14 @@ fn warn_of_lifted_limits(file: &LintContext<'_>) {
 }
 
 /// The name of a file where the text of a body is meant.
-fn warn_of_file_names(value: &FieldValue<'_>) {
+fn warn_of_file_name(value: &FieldValue<'_>, name: &str) {
     const ENDS: [&str; 5] = [".html", ".htm", ".json", ".txt", ".xml"];
     let is_body = [".template", "respond.body", "degrade.body"].iter().any(|end| value.path.ends_with(end));
-    match &value.node.content {
-        NodeContent::Text(text) if is_body && !text.replaced => {
-            let name = text.written.as_str();
-            if ENDS.iter().any(|end| name.ends_with(end)) && !name.contains([' ', '\n', '<', '{', '"']) {
-                let message = format!("`{name}` is the text itself, not the name of a file");
-                let help = format!("write \"${{file:{name}}}\" for the content of the file");
-                value.warn(codes::MISREAD, message, help);
-            }
-        }
-        NodeContent::List(_) => value.one_or_more().iter().for_each(warn_of_file_names),
-        NodeContent::Map(_) => value.entries().iter().for_each(|(_, inner)| warn_of_file_names(inner)),
-        NodeContent::Text(_) | NodeContent::Null | NodeContent::Invalid => {}
+    let is_name = ENDS.iter().any(|end| name.ends_with(end)) && !name.contains([' ', '\n', '<', '{', '"']);
+    if is_body && is_name {
+        let message = format!("`{name}` is the text itself, not the name of a file");
+        let help = format!("write \"${{file:{name}}}\" for the content of the file");
+        value.warn(codes::MISREAD, message, help);
     }
 }
 
@@ -150,27 +147,13 @@ fn find_wildcard(path: &str) -> Option<(usize, &str)> {
     path.find('*').map(|star| (star, "*")).or_else(brace).or_else(colon)
 }
 
-/// Networks such as `10.0.0.1/8` and `10.0.0.0`, in `value` and all that it holds.
-fn warn_of_host_bits(value: &FieldValue<'_>, holds_networks: bool) {
-    match &value.node.content {
-        NodeContent::Text(text) if holds_networks && !text.replaced => {
-            warn_of_missing_mask(value);
-            let Some(network) = text.as_plain().and_then(|text| text.parse::<IpNet>().ok()) else { return };
-            if network.trunc() != network {
-                let message = format!("`{network}` has bits after its prefix: it means {}", network.trunc());
-                let help = format!("write {}, or {} for this address alone", network.trunc(), network.addr());
-                value.warn(codes::MISREAD, message, help);
-            }
-        }
-        NodeContent::List(_) => {
-            value.one_or_more().iter().for_each(|item| warn_of_host_bits(item, holds_networks));
-        }
-        NodeContent::Map(_) => {
-            for (key, inner) in value.entries() {
-                warn_of_host_bits(&inner, holds_networks || NETWORKS.contains(&key.name.as_str()));
-            }
-        }
-        NodeContent::Text(_) | NodeContent::Null | NodeContent::Invalid => {}
+/// A network such as `10.0.0.1/8`.
+fn warn_of_host_bits(value: &FieldValue<'_>) {
+    let Some(network) = value.as_text().and_then(|text| text.parse::<IpNet>().ok()) else { return };
+    if network.trunc() != network {
+        let message = format!("`{network}` has bits after its prefix: it means {}", network.trunc());
+        let help = format!("write {}, or {} for this address alone", network.trunc(), network.addr());
+        value.warn(codes::MISREAD, message, help);
     }
 }
 

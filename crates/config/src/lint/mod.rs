@@ -15,7 +15,6 @@ mod variables;
 use std::collections::HashMap;
 
 use super::yaml::field_value::FieldValue;
-use super::yaml::tree::NodeContent;
 use sluicegate_model::{Config, LimitId, LocationConfig};
 
 /// Reports every trap of a configuration without errors; `whole` is its file.
@@ -70,8 +69,7 @@ impl<'a> LintContext<'a> {
         let defined = self.value_at(&["limits"]);
         // Named limits come before inline ones.
         if defined.path == "limits"
-            && let NodeContent::Map(entries) = &defined.node.content
-            && let Some((key, node)) = entries.get(index.0)
+            && let Some((key, node)) = defined.node.entries().get(index.0)
         {
             return resolve_path(defined.field(key, node), fields);
         }
@@ -105,8 +103,8 @@ impl<'a> LintContext<'a> {
 /// The value at the path `fields`, or the deepest existing value on it.
 fn resolve_path<'a>(mut value: FieldValue<'a>, fields: &[&str]) -> FieldValue<'a> {
     for name in fields {
-        let NodeContent::Map(entries) = &value.node.content else { break };
-        let Some((key, node)) = entries.iter().find(|(key, _)| key.name == *name) else { break };
+        let mut entries = value.node.entries().iter();
+        let Some((key, node)) = entries.find(|(key, _)| key.name == *name) else { break };
         value = value.field(key, node);
     }
     value
@@ -114,6 +112,5 @@ fn resolve_path<'a>(mut value: FieldValue<'a>, fields: &[&str]) -> FieldValue<'a
 
 /// An item of a list; a single value is its own only item.
 fn list_item(value: FieldValue<'_>, index: usize) -> FieldValue<'_> {
-    let NodeContent::List(items) = &value.node.content else { return value };
-    items.get(index).map_or(value.clone(), |node| value.item(index, node))
+    value.node.items().get(index).map_or(value.clone(), |node| value.item(index, node))
 }

@@ -116,7 +116,7 @@ fn check_queue(one: &LeakyBucketRate, max_wait: Option<Duration>) -> Option<Valu
     if drains_in <= within {
         return None;
     }
-    let fit = units_within(one.rate, within);
+    let fit = one.rate.units_within(within);
     let (message, help) = match max_wait {
         Some(wait) => (
             format!(
@@ -200,11 +200,6 @@ fn warn_of_server_wait(file: &LintContext<'_>, index: usize) {
 fn drain_time(rate: Rate, units: u64) -> Duration {
     let ns = u128::from(units).saturating_mul(rate.period.as_nanos()) / u128::from(rate.units.get());
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
-}
-
-fn units_within(rate: Rate, time: Duration) -> u64 {
-    let units = time.as_nanos().saturating_mul(u128::from(rate.units.get())) / rate.period.as_nanos().max(1);
-    u64::try_from(units).unwrap_or(u64::MAX)
 }
 
 /// A time in words, rounded up to milliseconds, or to seconds from 10 s.

@@ -2,7 +2,7 @@
 
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::shown_text::show_text;
-use crate::yaml::tree::{NodeContent, ScalarText};
+use crate::yaml::tree::ScalarText;
 use sluicegate_model::diagnostics::redact::may_hold_secret;
 use sluicegate_model::value::foreign_variables::{
     VARIABLES, find_braced_name, find_dollar_names, find_variable, is_body_variable, is_environment_name,
@@ -24,19 +24,11 @@ enum TextKind {
     Secret,
 }
 
-/// Warns of the texts in `value` and all that it holds.
-pub(super) fn warn_of_dollars(value: &FieldValue<'_>) {
-    match &value.node.content {
-        NodeContent::Text(text) if !text.replaced => {
-            if let Some(error) = text_kind(&value.path).and_then(|kind| find_misread(kind, text, &value.path))
-            {
-                value.warn_at(error);
-            }
-        }
-        NodeContent::List(_) => value.one_or_more().iter().for_each(warn_of_dollars),
-        NodeContent::Map(_) => value.entries().iter().for_each(|(_, inner)| warn_of_dollars(inner)),
-        NodeContent::Text(_) | NodeContent::Null | NodeContent::Invalid => {}
-    }
+pub(super) fn warn_of_dollars(whole: &FieldValue<'_>) {
+    whole.visit_written(&mut |value, text| {
+        let found = text_kind(&value.path).and_then(|kind| find_misread(kind, text, &value.path));
+        found.into_iter().for_each(|error| value.warn_at(error));
+    });
 }
 
 fn text_kind(path: &str) -> Option<TextKind> {

@@ -12,6 +12,7 @@ use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_base::file;
+use sluicegate_model::api_keys::numbered_lines;
 use sluicegate_model::value::names;
 use sluicegate_model::value::network_hint::suggest_network;
 use sluicegate_model::{
@@ -127,27 +128,21 @@ fn read_list_file(item: &FieldValue<'_>, folder: &Path) -> Vec<IpNet> {
 
 /// The networks of the list named `list`; `#` begins a comment.
 fn parse_list(bytes: &[u8], list: &str) -> Result<Vec<IpNet>, Vec<ValueError>> {
-    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let mut networks = Vec::new();
     let mut wrong = Vec::new();
-    for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
-        if index >= LINES_MAX {
+    for (number, line) in numbered_lines(bytes) {
+        if number > LINES_MAX {
             let message = format!("the list `{list}` has more than {LINES_MAX} lines");
             return Err(vec![ValueError::new(codes::UNREADABLE, message)]);
         }
         let text = String::from_utf8_lossy(line.split(|byte| *byte == b'#').next().unwrap_or_default());
         let text = text.trim();
-        if text.is_empty() {
-            continue;
-        }
         match names::parse_network(text) {
             Ok(network) => networks.push(network),
             Err(_) => {
                 let shown: String = text.chars().take(EXCERPT_MAX).collect();
-                let message = format!(
-                    "line {} of the list `{list}`: `{shown}` is not an address or network",
-                    index + 1
-                );
+                let message =
+                    format!("line {number} of the list `{list}`: `{shown}` is not an address or network");
                 wrong.push(ValueError::new(codes::NETWORK, message));
                 if wrong.len() == WRONG_LINES_MAX {
                     break;
@@ -255,7 +250,7 @@ mod tests {
     fn too_many_lines_are_one_problem() {
         let fits = "\n".repeat(LINES_MAX - 1);
         assert_eq!(parse_list(fits.as_bytes(), "a.txt"), Ok(vec![]));
-        let wrong = parse_list((fits + "\n").as_bytes(), "a.txt").unwrap_err();
+        let wrong = parse_list((fits + "\n::1").as_bytes(), "a.txt").unwrap_err();
         assert_eq!(wrong[0].message, "the list `a.txt` has more than 2000000 lines");
     }
 }

@@ -228,9 +228,7 @@ fn read_slots(fields: &FieldReader<'_>) -> Option<(Option<u32>, u32)> {
 
 /// The units that leave within one second, at least 1.
 pub(crate) fn units_per_second(rate: Rate) -> u64 {
-    let units =
-        u128::from(rate.units.get()) * Duration::from_secs(1).as_nanos() / rate.period.as_nanos().max(1);
-    u64::try_from(units).unwrap_or(u64::MAX).max(1)
+    rate.units_within(Duration::from_secs(1)).max(1)
 }
 
 /// The time a full bucket needs to drain, in nanoseconds, must leave room for the arithmetic on it.

@@ -93,13 +93,9 @@ fn read_template_of(
                 pieces.push(TemplatePiece::KeyColumn(column));
             }
             TextPiece::Variable(name) if is_body && name.starts_with("json:") => {
-                match names::parse_pointer(name.trim_start_matches("json:")) {
-                    Ok(pointer) => pieces.push(TemplatePiece::JsonValue(pointer)),
-                    Err(error) => {
-                        value.report_at_value(error);
-                        return None;
-                    }
-                }
+                let pointer = names::parse_pointer(name.trim_start_matches("json:"));
+                let pointer = pointer.map_err(|error| value.report_at_value(error)).ok()?;
+                pieces.push(TemplatePiece::JsonValue(pointer));
             }
             TextPiece::Variable(name) => match TemplateVar::WORDS.iter().find(|(known, _)| known == name) {
                 Some((_, var)) if is_allowed(*var) => pieces.push(TemplatePiece::Var(*var)),

@@ -164,21 +164,13 @@ impl<'a> LimitReader<'a> {
     /// A limit written in a chain, under the name that it gives itself or under `default_name`.
     fn read_inline(&mut self, default_name: String, value: &FieldValue<'_>) -> LimitConfig {
         value.open_section(&limit::SECTION).read_all(|fields| {
-            let name = self.read_inline_name(fields).unwrap_or(default_name);
+            let help = "a limit under limits: can be used in several chains by its name";
+            let is_taken =
+                |name: &str| self.by_name.contains_key(name) || !self.inline_names.insert(name.to_owned());
+            let name = fields.read_unique_name(&limit::NAME, "limits", Some(help), is_taken);
+            let name = name.unwrap_or(default_name);
             self.read_limit(&name, fields)
         })
-    }
-
-    /// `name` of an inline limit; `None` = auto.
-    fn read_inline_name(&mut self, fields: &FieldReader<'_>) -> Option<String> {
-        let name = fields.read(&limit::NAME)?;
-        let value = fields.find(&limit::NAME)?;
-        if self.by_name.contains_key(&name) || !self.inline_names.insert(name.clone()) {
-            let message = format!("two limits are named `{}`", value.written_text());
-            let help = "a limit under limits: can be used in several chains by its name";
-            value.refuse(codes::NAME, message, help);
-        }
-        Some(name)
     }
 
     /// Reads the limit that comes next in the list.

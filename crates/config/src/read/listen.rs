@@ -50,16 +50,6 @@ pub(super) fn read_listener<'a>(
     Some((listen, named))
 }
 
-/// `name`, by which locations select the listener; it is unique among `known`.
-fn read_name(fields: &FieldReader<'_>, known: &[ListenConfig]) -> Option<String> {
-    let (name, value) = (fields.read(&listen::NAME)?, fields.find(&listen::NAME)?);
-    if known.iter().any(|listen| listen.name.as_ref() == Some(&name)) {
-        let message = format!("two listeners are named `{}`", value.written_text());
-        value.report_at_value(ValueError::new(codes::NAME, message));
-    }
-    Some(name)
-}
-
 /// True if both need the same socket.
 fn collide(one: &ListenAddress, other: &ListenAddress) -> bool {
     let includes = |all: &ListenAddress, other: &ListenAddress| match (all, other) {
@@ -98,7 +88,8 @@ fn read_entry<'a>(
     let (http2, proxy_protocol) = (fields.read(&listen::HTTP2), fields.read(&listen::PROXY_PROTOCOL));
     let proxy = fields.find(&listen::PROXY_PROTOCOL);
     let (mode_value, mode) = (fields.find(&listen::MODE), fields.read(&listen::MODE));
-    let name = read_name(&fields, known);
+    let is_taken = |name: &str| known.iter().any(|listen| listen.name.as_deref() == Some(name));
+    let name = fields.read_unique_name(&listen::NAME, "listeners", None, is_taken);
     let written = written?;
     let address = written.parse_with(parse_listen_address)?;
     if let (Some(value), false) = (mode_value, matches!(address, ListenAddress::Unix(_))) {

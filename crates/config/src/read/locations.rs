@@ -92,7 +92,8 @@ fn read_location(
     let methods = limits::read_methods(fields, &location::METHODS);
     let scheme = fields.read(&location::SCHEME);
     let listeners = read_listeners(fields, section.listen);
-    let given_name = read_name(fields, &mut section.names);
+    let is_taken = |name: &str| !section.names.insert(name.to_owned());
+    let given_name = fields.read_unique_name(&location::NAME, "locations", None, is_taken);
     let action = read_action(fields, upstreams);
     let owner = match &given_name {
         Some(name) => name.clone(),
@@ -270,9 +271,9 @@ pub(crate) fn read_bandwidth(fields: &FieldReader<'_>) -> Option<BandwidthConfig
     let mut pace = BandwidthConfig { rate, burst: 0, key };
     pace.burst = match &burst {
         Some(value) => value.parse_with(scalars::parse_size)?,
-        None => pace.bytes_within(BURST).max(BURST_LEAST),
+        None => rate.units_within(BURST).max(BURST_LEAST),
     };
-    let least = pace.bytes_within(BURST_SPAN).max(1);
+    let least = rate.units_within(BURST_SPAN).max(1);
     let burst_value = burst.as_ref().unwrap_or(&value);
     if pace.burst < least {
         let message = format!("a burst of {} bytes is too small for this rate", pace.burst);
@@ -315,17 +316,6 @@ fn report_unknown_listener(item: &FieldValue<'_>, name: &str, listen: &[ListenCo
     });
     let message = format!("no listener is named `{shown}`");
     item.refuse(codes::UNDEFINED, message, help);
-}
-
-/// `name`, which none of `taken` may be; `None` = auto.
-fn read_name(fields: &FieldReader<'_>, taken: &mut HashSet<String>) -> Option<String> {
-    let name = fields.read(&location::NAME)?;
-    let value = fields.find(&location::NAME)?;
-    if !taken.insert(name.clone()) {
-        let message = format!("two locations are named `{}`", value.written_text());
-        value.report_at_value(ValueError::new(codes::NAME, message));
-    }
-    Some(name)
 }
 
 /// The locations read so far, by each host with all that narrows them.

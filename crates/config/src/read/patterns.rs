@@ -50,7 +50,7 @@ impl PathPatterns {
         drop(known);
         missing.sort_unstable();
         missing.dedup();
-        let used = AtomicUsize::new(sum_bytes(&compiled));
+        let used = AtomicUsize::new(compiled.values().flatten().map(PathRegex::memory_bytes).sum());
         compiled.extend(compile_missing(&missing, &used, bytes_max));
         if used.into_inner() > bytes_max {
             let message = format!("the regular expressions take more than {} MiB", bytes_max >> 20);
@@ -65,10 +65,6 @@ impl PathPatterns {
     pub(super) fn find_compiled(&self, path: &str) -> Parsed<PathRegex> {
         self.compiled.get(path).cloned().unwrap_or_else(|| compile_path(path))
     }
-}
-
-fn sum_bytes(compiled: &HashMap<String, Parsed<PathRegex>>) -> usize {
-    compiled.values().flatten().map(PathRegex::memory_bytes).sum()
 }
 
 /// Compiles `paths` on as many threads as there are cores, until `used` exceeds `bytes_max`.

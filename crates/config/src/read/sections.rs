@@ -79,10 +79,11 @@ pub(crate) fn read_server(root: &FieldReader<'_>, limits: &mut LimitReader<'_>) 
         let (keepalive_requests, keepalive_age) = fields.read_section(&server::KEEPALIVE, |keep| {
             (keep.read(&keepalive::REQUESTS), keep.read(&keepalive::AGE))
         });
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let chain = fields.find(&server::LIMITS);
         let chain = chain.map(|chain| limits.read_chain(&chain, "server")).unwrap_or_default();
         ServerConfig {
-            workers: fields.read(&server::WORKERS).unwrap_or_else(count_cores),
+            workers: fields.read(&server::WORKERS).unwrap_or_else(cores),
             trusted_proxies: fields.read(&server::TRUSTED_PROXIES),
             client_ip: fields.read(&server::CLIENT_IP),
             ipv6_prefix: fields.read(&server::IPV6_PREFIX),
@@ -105,8 +106,4 @@ pub(crate) fn read_server(root: &FieldReader<'_>, limits: &mut LimitReader<'_>) 
             headers: headers::read_edits(fields, &server::HEADERS),
         }
     })
-}
-
-fn count_cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -7,7 +7,6 @@ use crate::schema::kinds::OrWord;
 use crate::schema::tables::limits::{chain_view, limit};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use crate::yaml::tree::NodeContent;
 use sluicegate_model::{
     Algorithm, LeakyBucketRate, LimitConfig, Rate, Reserve, TokenBucketRate, ValueError, ViewId, codes,
     did_you_mean,
@@ -18,11 +17,11 @@ const VIEWS_MAX: usize = 64;
 
 /// True if an entry of a chain is a view, and not a limit that is written there.
 pub(crate) fn is_view(item: &FieldValue<'_>) -> bool {
-    let NodeContent::Map(entries) = &item.node.content else { return false };
-    let has = |name: &str| entries.iter().any(|(key, _)| key.name == name);
+    let has = |name: &str| item.node.has_field(name);
     let is_misspelt = || {
         let near = |name: &str| did_you_mean(name, [chain_view::USE.name]).is_some();
-        entries.iter().any(|(key, _)| !limit::SECTION.has_field(&key.name) && near(&key.name))
+        let mut keys = item.node.entries().iter().map(|(key, _)| &key.name);
+        keys.any(|key| !limit::SECTION.has_field(key) && near(key))
     };
     has(chain_view::USE.name) || !has(limit::RATE.name) && !has(limit::MAX_CONCURRENT.name) && is_misspelt()
 }

@@ -7,7 +7,7 @@ use super::foreign_fields::{ForeignField, PERIODS};
 use super::foreign_words::find_field_synonym;
 use super::hints::find_misplaced;
 use super::shown_text::{show_field, show_text};
-use super::tree::{MapKey, Node, NodeContent};
+use super::tree::{MapKey, Node};
 use crate::schema::field::{Field, FieldSource, OneOrMore, ParseScalar, PlainValue, Section};
 use crate::schema::kinds::{Nested, NestedOrNone, OneOrMoreOrWord};
 use crate::schema::tables::root::root;
@@ -103,6 +103,24 @@ impl<'a> FieldReader<'a> {
         self.find(field)?.parse_with(|text| convert(field.value.parse_text(text)?))
     }
 
+    /// The name of one of the `things`, reported with `help` if it `is_taken`; `None` if it is absent or wrong.
+    pub(crate) fn read_unique_name<S: PlainValue<Value = Option<String>>>(
+        &self,
+        field: &Field<S>,
+        things: &str,
+        help: Option<&str>,
+        is_taken: impl FnOnce(&str) -> bool,
+    ) -> Option<String> {
+        let (name, value) = (self.read(field)?, self.find(field)?);
+        if is_taken(&name) {
+            let message = format!("two {things} are named `{}`", value.written_text());
+            value.report_at_value(
+                ValueError::new(codes::NAME, message).with_optional_help(help.map(str::to_owned)),
+            );
+        }
+        Some(name)
+    }
+
     /// A scalar; `None` if it is wrong, or absent, which is reported with the example of the field.
     pub fn read_required<S: ParseScalar>(&self, field: &Field<S>) -> Option<S::Parsed> {
         self.find_required(field)?.parse_with(|text| field.value.parse_text(text))
@@ -164,10 +182,7 @@ impl<'a> FieldReader<'a> {
 
     /// True if a mapping in this one has the field `name`, which belongs here.
     pub fn is_nested(&self, name: &str) -> bool {
-        self.entries.iter().any(|(_, value)| match &value.node.content {
-            NodeContent::Map(entries) => entries.iter().any(|(key, _)| key.name == name),
-            _ => false,
-        })
+        self.entries.iter().any(|(_, value)| value.node.has_field(name))
     }
 
     /// True if the period of a rate is a field of its own, which is reported as unknown.

@@ -1,7 +1,7 @@
 //! A value of the file with its position. Every problem is reported, and reading goes on.
 
 use super::hints::{field_name, suggest_example, suggest_form, suggest_template, suggest_value};
-use super::tree::{MapKey, Node, NodeContent};
+use super::tree::{MapKey, Node, NodeContent, ScalarText};
 use sluicegate_model::diagnostics::redact::may_hold_secret;
 use sluicegate_model::{Mention, Parsed, Position, ProblemSink, ValueError, ValueSource, codes};
 
@@ -88,10 +88,7 @@ impl<'a> FieldValue<'a> {
 
     /// The text of a scalar; `None` for anything else, without an error.
     pub fn as_text(&self) -> Option<&'a str> {
-        match &self.node.content {
-            NodeContent::Text(text) => text.as_plain(),
-            _ => None,
-        }
+        self.node.text()?.as_plain()
     }
 
     pub(crate) fn is_word(&self, word: &str) -> bool {
@@ -100,10 +97,7 @@ impl<'a> FieldValue<'a> {
 
     /// The text as written, for messages: the replaced text may be a secret.
     pub fn written_text(&self) -> &'a str {
-        match &self.node.content {
-            NodeContent::Text(text) => &text.written,
-            _ => "",
-        }
+        self.node.text().map_or("", |text| &text.written)
     }
 
     /// A scalar parsed by `parse`; `None` after an error.
@@ -199,15 +193,20 @@ impl<'a> FieldValue<'a> {
 
     /// The entries of a mapping with arbitrary keys. Any other shape is reported.
     pub fn entries(&self) -> Vec<(&'a MapKey, FieldValue<'a>)> {
-        let entries = match &self.node.content {
-            NodeContent::Map(entries) => entries.as_slice(),
-            NodeContent::Null => &[],
-            _ => {
-                self.report_shape("a mapping");
-                &[]
-            }
-        };
-        entries.iter().map(|(key, node)| (key, self.field(key, node))).collect()
+        if !self.is_map() && !self.is_null() {
+            self.report_shape("a mapping");
+        }
+        self.node.entries().iter().map(|(key, node)| (key, self.field(key, node))).collect()
+    }
+
+    /// Calls `visit` with each scalar of the file, without variables of the environment, that this value is or holds.
+    pub(crate) fn visit_written(&self, visit: &mut impl FnMut(&FieldValue<'a>, &'a ScalarText)) {
+        match &self.node.content {
+            NodeContent::Text(text) if !text.replaced => visit(self, text),
+            NodeContent::List(_) => self.one_or_more().iter().for_each(|item| item.visit_written(visit)),
+            NodeContent::Map(_) => self.entries().iter().for_each(|(_, inner)| inner.visit_written(visit)),
+            NodeContent::Text(_) | NodeContent::Null | NodeContent::Invalid => {}
+        }
     }
 
     /// The value of a field of this mapping.

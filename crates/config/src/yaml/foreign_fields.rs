@@ -105,12 +105,10 @@ impl<'a> ForeignField<'a> {
             "count" => self.rate.filter(|rate| is_number(rate)).unwrap_or("10").to_owned(),
             "fail_timeout" => show_time(self.sibling_text(&["fail_timeout"]).unwrap_or("10s")),
             "fails" => plain_text(self.node).unwrap_or("5").to_owned(),
-            "fields" => match &self.node.content {
-                NodeContent::Map(entries) => {
-                    entries.iter().map(|(key, node)| format!(", {}: {}", key.name, show_node(node))).collect()
-                }
-                _ => String::new(),
-            },
+            "fields" => {
+                let entries = self.node.entries().iter();
+                entries.map(|(key, node)| format!(", {}: {}", key.name, show_node(node))).collect()
+            }
             "file" => if text.is_empty() { "PATH" } else { text }.to_owned(),
             "listen" => show_text(&format!("{text}:{}", port().unwrap_or("8080"))),
             "named_rate" => self.named_rate(text)?.to_owned(),
@@ -128,8 +126,7 @@ impl<'a> ForeignField<'a> {
     }
 
     fn is_traefik(&self) -> bool {
-        let is_part = |key: &MapKey| matches!(key.name.as_str(), "routers" | "services" | "middlewares");
-        matches!(&self.node.content, NodeContent::Map(entries) if entries.iter().any(|(key, _)| is_part(key)))
+        ["routers", "services", "middlewares"].iter().any(|part| self.node.has_field(part))
     }
 
     /// The rate, if the field is the name of a limit, with its numbers or its rate.
@@ -141,11 +138,7 @@ impl<'a> ForeignField<'a> {
 
     /// The path that the field names, alone or first in its list.
     fn first_path(&self) -> Option<&'a str> {
-        let text = match &self.node.content {
-            NodeContent::List(items) => items.first().and_then(plain_text),
-            _ => plain_text(self.node),
-        };
-        text.filter(|path| path.starts_with('/'))
+        plain_text(self.node.items().first().unwrap_or(self.node)).filter(|path| path.starts_with('/'))
     }
 
     /// The value of this field as `field`, for which it stands, would hold it.
@@ -226,8 +219,7 @@ fn show_headers(field: &str, node: &Node) -> String {
             let texts = entries.iter().filter_map(|(key, node)| Some((key, plain_text(node)?)));
             texts.map(|(key, text)| show_field(&key.name, &value(text))).collect()
         }
-        NodeContent::List(items) => items.iter().filter_map(plain_text).filter_map(pair).collect(),
-        _ => plain_text(node).and_then(pair).into_iter().collect(),
+        _ => node.items().iter().chain([node]).filter_map(plain_text).filter_map(pair).collect(),
     };
     if pairs.iter().any(|pair| pair.to_ascii_lowercase().starts_with("host:")) {
         return "write host_header: client, upstream or a name; other headers in request_headers: { set: … }"
@@ -240,10 +232,7 @@ fn show_headers(field: &str, node: &Node) -> String {
 }
 
 fn plain_text(node: &Node) -> Option<&str> {
-    match &node.content {
-        NodeContent::Text(text) if !text.replaced => Some(&text.written),
-        _ => None,
-    }
+    node.text().filter(|text| !text.replaced).map(|text| text.written.as_str())
 }
 
 /// The period of a rate that other programs write as `1m`, `60s` or `minute`.

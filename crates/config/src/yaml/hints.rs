@@ -147,24 +147,17 @@ fn suggest_for_map(path: &str, name: &str, entries: &[(MapKey, Node)]) -> Option
 }
 
 fn node_text(node: &Node) -> Option<&str> {
-    match &node.content {
-        NodeContent::Text(text) => Some(&text.written),
-        _ => None,
-    }
+    node.text().map(|text| text.written.as_str())
 }
 
 /// A list of header fields, as a mapping of them.
 fn suggest_pairs(name: &str, items: &[Node]) -> String {
-    let pairs = items.iter().map(|item| match &item.content {
-        NodeContent::Map(entries) => match entries.as_slice() {
-            [(key, value)] => Some(show_field(&key.name, &show_node(value))),
-            _ => None,
-        },
-        NodeContent::Text(text) => {
-            let (key, value) = text.written.split_once(':')?;
+    let pairs = items.iter().map(|item| match item.entries() {
+        [(key, value)] => Some(show_field(&key.name, &show_node(value))),
+        _ => {
+            let (key, value) = item.text()?.written.split_once(':')?;
             Some(show_field(key.trim(), &show_text(value.trim())))
         }
-        _ => None,
     });
     let pairs =
         pairs.collect::<Option<Vec<String>>>().map_or("X-Name: value".to_owned(), |pairs| pairs.join(", "));
@@ -176,9 +169,9 @@ fn suggest_pairs(name: &str, items: &[Node]) -> String {
 
 /// A list of mappings with names, as a mapping of them.
 fn suggest_named(items: &[Node]) -> Option<String> {
-    let NodeContent::Map(entries) = &items.first()?.content else { return None };
-    let name = items.first()?.find_field("name")?;
-    let rest = entries.iter().filter(|(key, _)| key.name != "name");
+    let first = items.first()?;
+    let name = first.find_field("name")?;
+    let rest = first.entries().iter().filter(|(key, _)| key.name != "name");
     let rest: Vec<String> = rest.map(|(key, node)| show_field(&key.name, &show_node(node))).collect();
     Some(format!("{{ {}: {{ {} }} }}", show_text(&name.written), rest.join(", ")))
 }

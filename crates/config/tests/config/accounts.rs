@@ -21,7 +21,7 @@ fn tiers_override_the_numbers_of_their_limit() {
     let numbers = |limit: usize, tier: &str| {
         let limit = &config.limits[limit];
         limit
-            .variant_for_tier(Some(tier))
+            .variant_at(0, Some(tier))
             .map(|variant| limit.algorithm_variants().nth(variant).expect("its numbers").rate_quotas())
     };
     let listed = |limit: usize, tier: &str| {
@@ -50,7 +50,7 @@ fn tiers_override_the_numbers_of_their_limit() {
         slots[..],
         [Algorithm::Concurrency { max: 5, .. }, Algorithm::Concurrency { max: 50, .. }]
     ));
-    assert_eq!(config.limits[3].variant_for_tier(Some("internal")), None);
+    assert_eq!(config.limits[3].variant_at(0, Some("internal")), None);
     assert!(config.limits[4].tiers.is_empty());
 }
 
@@ -66,7 +66,7 @@ fn account_sources() {
         (Some("gold"), Some("internal"))
     );
     let file = tier.file.as_ref().expect("a file");
-    assert_eq!((file.content().tier_of(b"bob"), file.content().len()), (Some("gold"), 1));
+    assert_eq!((file.content().tier_of(b"bob"), file.content().tiers().count()), (Some("gold"), 1));
     let jwt = jwt.as_ref().expect("tokens");
     assert_eq!(jwt.header.as_str(), "x-token");
     let [jwt] = &jwt.entries[..] else { panic!("{jwt:?}") };

@@ -68,7 +68,7 @@ impl Bandwidth {
         let (bytes, span_ns) = config.rate.in_lowest_terms();
         let table = Table::with_params((), keys_max, Arc::from("bandwidth"));
         let mut bandwidth = Bandwidth { bytes, span_ns, burst_ns: 0, piece: 0, table };
-        let piece = config.bytes_within(PIECE).clamp(PIECE_MIN, PIECE_MAX);
+        let piece = config.rate.units_within(PIECE).clamp(PIECE_MIN, PIECE_MAX);
         bandwidth.piece = piece.min(config.burst).max(1);
         // Rounding up each piece must not make the last one of a burst wait.
         let rounding = config.burst.div_ceil(bandwidth.piece);

@@ -211,18 +211,12 @@ const PROBLEMS_MAX: usize = 1000;
 impl ProblemSink {
     /// Adds an error at this place; those beyond the 1,000th are dropped.
     pub fn add_problem(&self, position: Position, field: &str, error: ValueError) {
-        let mut problems = self.problems.borrow_mut();
-        if problems.len() < PROBLEMS_MAX {
-            problems.push(error.at_position(position, field));
-        }
+        push_capped(&self.problems, position, field, error);
     }
 
     /// Adds a warning at this place; those beyond the 1,000th are dropped.
     pub fn add_warning(&self, position: Position, field: &str, error: ValueError) {
-        let mut warnings = self.warnings.borrow_mut();
-        if warnings.len() < PROBLEMS_MAX {
-            warnings.push(error.at_position(position, field));
-        }
+        push_capped(&self.warnings, position, field, error);
     }
 
     /// True if further problems would be dropped, so that suggestions need not be computed.
@@ -252,6 +246,13 @@ impl ProblemSink {
         problems.dedup();
         warnings.sort_by_key(|warning| (warning.line, warning.column));
         (problems, warnings)
+    }
+}
+
+fn push_capped(list: &RefCell<Vec<Problem>>, position: Position, field: &str, error: ValueError) {
+    let mut list = list.borrow_mut();
+    if list.len() < PROBLEMS_MAX {
+        list.push(error.at_position(position, field));
     }
 }
 

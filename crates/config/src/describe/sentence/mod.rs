@@ -11,7 +11,7 @@ use super::{describe_optional_key, format_count, format_full_period, format_key,
 use sluicegate_model::value::scalars::split_size;
 use sluicegate_model::{
     Algorithm, Config, Cost, Degrade, InvalidCost, LeakyBucketRate, LimitConfig, LimitId, LocationConfig,
-    MissingKey, NetworkList, OnReject, Rate, Reserve, TokenBucketRate, ViewId, WindowAlign,
+    MissingKey, OnReject, Rate, Reserve, TokenBucketRate, ViewId, WindowAlign,
 };
 
 /// Describes the limit at `index` of the configuration, in the chain of `location` if one is given, e.g. "per-ip:
@@ -68,7 +68,8 @@ fn compose_sentence(
     parts.extend(describe_charge(limit));
     parts.extend(words.describe_missing_key());
     parts.extend(describe_body_reading(limit, location));
-    parts.extend(describe_bypass(config, &limit.bypass));
+    let bypass = || format!("not for clients of {}", list_networks(config, &limit.bypass));
+    parts.extend((!limit.bypass.is_empty()).then(bypass));
     parts.extend(describe_store(config, limit));
     parts.extend(
         limit.enforce.map(|share| format!("acts on {share} of its keys, and is a dry run for the others")),
@@ -92,7 +93,8 @@ impl SentenceWriter<'_> {
     fn describe_numbers(&self, algorithm: &Algorithm, key: &str) -> String {
         // Only the first rate mentions the key.
         let named = |(at, rate): (usize, &Rate)| {
-            format!("{}{}", self.render_rate(rate), if at == 0 { key } else { "" })
+            let rate = format_rate(self.limit, rate, &self.counted_noun());
+            rate + if at == 0 { key } else { "" }
         };
         let windows = |rates: &[Rate], when: &str| {
             let rates: Vec<String> = rates.iter().enumerate().map(named).collect();
@@ -148,7 +150,9 @@ impl SentenceWriter<'_> {
             None => "as long as it takes".to_owned(),
         };
         let queue = if queues.len() > 1 { "queues" } else { "a queue" };
-        format!("; up to {} wait in {queue}{}, {wait}", queues.join(" and "), self.describe_turns())
+        let turns = join_parts(&self.limit.fair_by, " and ");
+        let turns = turns.map(|parts| format!(", taking turns by {parts}")).unwrap_or_default();
+        format!("; up to {} wait in {queue}{turns}, {wait}", queues.join(" and "))
     }
 
     /// The treatment of a request beyond the limit.
@@ -235,11 +239,6 @@ impl SentenceWriter<'_> {
         }
     }
 
-    /// "10 GET or HEAD requests per second".
-    fn render_rate(&self, rate: &Rate) -> String {
-        format_rate(self.limit, rate, &self.counted_noun())
-    }
-
     /// The noun for the counted things.
     fn counted_noun(&self) -> String {
         if self.limit.cost == Cost::Units(1) { self.request_noun() } else { "unit".to_owned() }
@@ -280,11 +279,6 @@ impl SentenceWriter<'_> {
             }
         }
     }
-
-    fn describe_turns(&self) -> String {
-        let parts = join_parts(&self.limit.fair_by, " and ");
-        parts.map(|parts| format!(", taking turns by {parts}")).unwrap_or_default()
-    }
 }
 
 /// How much of the bodies of requests the limit reads.
@@ -294,10 +288,6 @@ fn describe_body_reading(limit: &LimitConfig, location: Option<&LocationConfig>)
         format!(", and one of more than {number} {unit} gets 413")
     });
     limit.reads_body().then(|| format!("it reads request bodies{}", refused.unwrap_or_default()))
-}
-
-fn describe_bypass(config: &Config, networks: &NetworkList) -> Option<String> {
-    (!networks.is_empty()).then(|| format!("not for clients of {}", list_networks(config, networks)))
 }
 
 /// "21st", "12th", "103rd".

@@ -79,13 +79,29 @@ pub struct MapKey {
 }
 
 impl Node {
+    /// The scalar, if this is one.
+    pub fn text(&self) -> Option<&ScalarText> {
+        if let NodeContent::Text(text) = &self.content { Some(text) } else { None }
+    }
+
+    /// The items of a list; none if this is no list.
+    pub fn items(&self) -> &[Node] {
+        if let NodeContent::List(items) = &self.content { items } else { &[] }
+    }
+
+    /// The entries of a mapping; none if this is no mapping.
+    pub fn entries(&self) -> &[(MapKey, Node)] {
+        if let NodeContent::Map(entries) = &self.content { entries } else { &[] }
+    }
+
+    /// True if this is a mapping with this field.
+    pub fn has_field(&self, name: &str) -> bool {
+        self.entries().iter().any(|(key, _)| key.name == name)
+    }
+
     /// The scalar of a field, if this is a mapping that has it.
     pub fn find_field(&self, name: &str) -> Option<&ScalarText> {
-        let NodeContent::Map(entries) = &self.content else { return None };
-        match &entries.iter().find(|(key, _)| key.name == name)?.1.content {
-            NodeContent::Text(text) => Some(text),
-            _ => None,
-        }
+        self.entries().iter().find(|(key, _)| key.name == name)?.1.text()
     }
 }
 

@@ -21,6 +21,13 @@ pub struct Rate {
 }
 
 impl Rate {
+    /// Whole units that pass within `span`.
+    pub fn units_within(&self, span: Duration) -> u64 {
+        let units =
+            span.as_nanos().saturating_mul(u128::from(self.units.get())) / self.period.as_nanos().max(1);
+        u64::try_from(units).unwrap_or(u64::MAX)
+    }
+
     /// Units and nanoseconds without a common divisor.
     pub fn in_lowest_terms(&self) -> (u64, u64) {
         let (units, period) =
