@@ -158,7 +158,7 @@ fn others(criterion: &mut Criterion) {
 }
 
 fn keys(criterion: &mut Criterion) {
-    let keys = KeyHasher::new();
+    let keys = KeyHasher::random();
     let (mut number, headers) = (1, HeaderMap::new());
     let spec = KeySpec::new(&[KeyPart::Account, KeyPart::Uri], MissingKey::Ip);
     criterion.bench_function("key of an address", |bencher| {

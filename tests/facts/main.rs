@@ -95,7 +95,7 @@ impl Facts {
         Facts {
             client_ip: ClientIp::from(&server(trusted)),
             locations: Locations::new(&[prefix("/admin"), prefix("/")]),
-            keys: KeyHasher::new(),
+            keys: KeyHasher::random(),
         }
     }
 

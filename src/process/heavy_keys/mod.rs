@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::control_thread::ControlThread;
 use super::workers::Workers;
 use sluicegate_base::clock::Now;
-use sluicegate_http::request::key::{KeyNameError, NamedKey};
+use sluicegate_http::request::key::NamedKey;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::heavy_keys::report::{
     self, HeavyBy, HeavyKey, KeyLookupError, KeyRates, RecentRefusal,
@@ -105,7 +105,7 @@ async fn read_hidden_key(
     let rates = read_rates(workers, limit, found.items.iter().map(|item| item.id).collect()).await;
     found.items.truncate(1);
     let key = report::name_keys(gateway, limit, &found, &rates).into_iter().next();
-    key.ok_or_else(|| KeyLookupError::Name(KeyNameError::new("no such key is known now")))
+    key.ok_or_else(|| KeyLookupError::Name("no such key is known now".to_owned()))
 }
 
 async fn read_refusals(workers: &Workers, gateway: &Gateway) -> Vec<RecentRefusal> {

@@ -175,7 +175,7 @@ fn the_memory_of_a_flood_is_bounded() {
 
 #[test]
 fn the_target_of_a_strike_does_not_depend_on_when_it_is_computed() {
-    let (keys, headers) = (KeyHasher::new(), HeaderMap::new());
+    let (keys, headers) = (KeyHasher::random(), HeaderMap::new());
     let ip = "192.0.2.1".parse().unwrap();
     for key in [BanKey::Ip, BanKey::Account] {
         let bans = Bans::adopt_from(None, &config(3, key), 100, true);
@@ -196,7 +196,7 @@ fn the_target_of_a_strike_does_not_depend_on_when_it_is_computed() {
                 body: None,
             };
             let key = bans.client_key(&keys, &subject);
-            assert_eq!(key, bans.client_key(&KeyHasher::new(), &subject), "the same for all gateways");
+            assert_eq!(key, bans.client_key(&KeyHasher::random(), &subject), "the same for all gateways");
             let now = Now(START);
             match bans.judge(&keys, &subject, now) {
                 (StrikeTarget::Deferred, None) => {

@@ -134,7 +134,7 @@ pub(super) fn build_bans(config: &Config, previous: Option<&Gateway>) -> Option<
 
 /// The hasher of keys, with the secret of `previous`, so that keys keep their counters.
 pub(super) fn build_keys(previous: Option<&Gateway>) -> KeyHasher {
-    previous.map_or_else(KeyHasher::new, |previous| KeyHasher::from_secret(previous.keys.secret()))
+    previous.map_or_else(KeyHasher::random, |previous| KeyHasher::from_secret(previous.keys.secret()))
 }
 
 pub(super) fn build_load(config: &Config, previous: Option<&Gateway>) -> RequestLoad {

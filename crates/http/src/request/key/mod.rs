@@ -1,6 +1,6 @@
 //! The key that a limit counts a request by: a keyed 128-bit hash of the parts in the limit's `key`.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::Hasher;
 use std::net::IpAddr;
 
 use http::{HeaderMap, Method};
@@ -8,13 +8,14 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::request::priority;
 use crate::request::source::{BodyValues, SourceInput, SourceValue, Token, read_mcp, read_source};
+use sluicegate_base::value_hash::random_secret;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{EnforcedShare, KeyPart, LimitConfig, MissingKey};
 
 mod name;
 mod shared;
 
-pub use name::{KeyName, KeyNameError, KeyNaming, NamedKey, ParsedKey, is_same_name};
+pub use name::{KeyName, KeyNaming, NamedKey, ParsedKey, is_same_name};
 pub use shared::hash_shared;
 
 /// Hashes keys under a secret, which all workers share so that they agree on a key. It is saved with the counters, so
@@ -143,22 +144,10 @@ impl<'a> KeyInput<'a> {
 
 // === impl KeyHasher ===
 
-impl Default for KeyHasher {
-    fn default() -> KeyHasher {
-        KeyHasher::new()
-    }
-}
-
 impl KeyHasher {
     /// A hasher with a new secret.
-    pub fn new() -> KeyHasher {
-        // The standard library seeds its maps from the operating system's randomness.
-        let random = RandomState::new();
-        let halves = [random.hash_one("low half"), random.hash_one("high half")];
-        let mut secret = [0; 16];
-        secret[..8].copy_from_slice(&halves[0].to_le_bytes());
-        secret[8..].copy_from_slice(&halves[1].to_le_bytes());
-        KeyHasher::from_secret(secret)
+    pub fn random() -> KeyHasher {
+        KeyHasher::from_secret(random_secret())
     }
 
     /// The hasher of an earlier process, by its [`KeyHasher::secret`].

@@ -89,7 +89,7 @@ fn with_header(values: &[&str]) -> KeyedRequest {
 
 #[test]
 fn each_part_counts_by_its_own_fact_alone() {
-    let keys = KeyHasher::new();
+    let keys = KeyHasher::random();
     let base = KeyedRequest { account: Some(b"alice".to_vec()), header: vec![b"h".to_vec()], ..request() };
     let changes: [(KeyPart, KeyedRequest); 8] = [
         (KeyPart::Ip, KeyedRequest { ip: ip("192.0.2.2"), ..base.clone() }),
@@ -121,7 +121,7 @@ fn each_part_counts_by_its_own_fact_alone() {
 
 #[test]
 fn the_key_of_a_connection_is_the_key_of_its_requests() {
-    let keys = KeyHasher::new();
+    let keys = KeyHasher::random();
     let (headers, method) = (HeaderMap::new(), Method::GET);
     for address in ["192.0.2.1", "2001:db8:1:2::"] {
         let plain = key(&keys, &[KeyPart::Ip], &KeyedRequest { ip: ip(address), ..request() });
@@ -146,12 +146,16 @@ fn the_key_of_a_connection_is_the_key_of_its_requests() {
     let spec = KeySpec::new(&[KeyPart::Ip], MissingKey::Reject);
     assert_eq!(keys.hash_key(&spec, &subject), KeyOutcome::Key(kept));
     assert_eq!(keys.clone().hash_ip(ip("192.0.2.1")), keys.hash_ip(ip("192.0.2.1")), "workers agree");
-    assert_ne!(KeyHasher::new().hash_ip(ip("192.0.2.1")), keys.hash_ip(ip("192.0.2.1")), "processes do not");
+    assert_ne!(
+        KeyHasher::random().hash_ip(ip("192.0.2.1")),
+        keys.hash_ip(ip("192.0.2.1")),
+        "processes do not"
+    );
 }
 
 #[test]
 fn the_secret_brings_every_key_back() {
-    let (keys, strange) = (KeyHasher::new(), KeyHasher::new());
+    let (keys, strange) = (KeyHasher::random(), KeyHasher::random());
     let again = KeyHasher::from_secret(keys.secret());
     let parts = [KeyPart::Account, x_key(), KeyPart::Uri, KeyPart::Location];
     let request = KeyedRequest { header: vec![b"h".to_vec()], ..with_account("alice") };
@@ -171,7 +175,7 @@ fn keys_are_the_same_in_every_version() {
 
 #[test]
 fn a_missing_part_falls_back_as_configured() {
-    let keys = KeyHasher::new();
+    let keys = KeyHasher::random();
     let absent: [(KeyPart, KeyedRequest); 4] = [
         (KeyPart::Account, request()),
         (KeyPart::Account, with_account("")),
@@ -194,7 +198,7 @@ fn a_missing_part_falls_back_as_configured() {
 
 #[test]
 fn a_fallback_is_no_account() {
-    let keys = KeyHasher::new();
+    let keys = KeyHasher::random();
     let fallback = key(&keys, &[KeyPart::Account], &request());
     let octets = KeyedRequest { account: Some(vec![192, 0, 2, 1]), ..request() };
     for other in [with_account("192.0.2.1"), with_account("\u{4}\u{c0}"), octets] {
@@ -208,7 +212,7 @@ fn a_fallback_is_no_account() {
 
 #[test]
 fn in_a_compound_key_only_the_missing_part_falls_back() {
-    let keys = KeyHasher::new();
+    let keys = KeyHasher::random();
     let parts = [x_key(), KeyPart::Account];
     let of = |header: &str, account: &str, address| {
         let header = vec![header.as_bytes().to_vec()];
@@ -223,7 +227,7 @@ fn in_a_compound_key_only_the_missing_part_falls_back() {
 
 #[test]
 fn a_repeated_source_is_rejected_under_any_missing_key() {
-    let keys = KeyHasher::new();
+    let keys = KeyHasher::random();
     for missing in [MissingKey::Ip, MissingKey::Shared, MissingKey::Reject, MissingKey::Skip] {
         let twice = with_header(&["a", "a"]);
         assert_eq!(outcome_of(&keys, &[KeyPart::Ip, x_key()], missing, &twice), KeyOutcome::Duplicate);
@@ -232,7 +236,7 @@ fn a_repeated_source_is_rejected_under_any_missing_key() {
 
 #[test]
 fn parts_do_not_run_into_each_other() {
-    let keys = KeyHasher::new();
+    let keys = KeyHasher::random();
     let parts = [KeyPart::Account, x_key()];
     let of = |account: &str, header: &str| {
         let request = KeyedRequest { header: vec![header.as_bytes().to_vec()], ..with_account(account) };
@@ -244,7 +248,7 @@ fn parts_do_not_run_into_each_other() {
 
 #[test]
 fn an_address_does_not_run_into_the_next_part() {
-    let keys = KeyHasher::new();
+    let keys = KeyHasher::random();
     let parts = [KeyPart::Ip, KeyPart::Account];
     // Without the mark of its family, the text of the second would be that of the first.
     let tail = [&[KeyPartTag::Account as u8][..], &1_u64.to_le_bytes(), b"z"].concat();
@@ -260,7 +264,7 @@ fn an_address_does_not_run_into_the_next_part() {
 
 #[test]
 fn long_values_stay_distinct() {
-    let keys = KeyHasher::new();
+    let keys = KeyHasher::random();
     let long = "x".repeat(32 * 1024);
     let ids: Vec<_> =
         ["a", "b", ""].map(|end| key(&keys, &[x_key()], &with_header(&[&(long.clone() + end)])).id).into();
@@ -269,7 +273,7 @@ fn long_values_stay_distinct() {
 
 #[test]
 fn requests_without_a_location_share_a_key_of_their_own() {
-    let keys = KeyHasher::new();
+    let keys = KeyHasher::random();
     let none = KeyedRequest { location: None, ..request() };
     assert!(matches!(outcome_of(&keys, &[KeyPart::Location], MissingKey::Reject, &none), KeyOutcome::Key(_)));
     let zero = KeyedRequest { location: Some(0), ..request() };
@@ -278,7 +282,7 @@ fn requests_without_a_location_share_a_key_of_their_own() {
 
 #[test]
 fn neighbours_share_a_prefix_and_strangers_do_not() {
-    let keys = KeyHasher::new();
+    let keys = KeyHasher::random();
     let prefix = |address: &str| keys.hash_ip(ip(address)).prefix;
     assert_eq!(prefix("192.0.2.1"), prefix("192.0.255.255"));
     assert_ne!(prefix("192.0.2.1"), prefix("192.1.2.1"));
@@ -345,7 +349,7 @@ proptest! {
     /// Equal subjects have equal keys, distinct ones distinct keys; an empty value is an absent one.
     #[test]
     fn distinct_subjects_have_distinct_ids(requests in proptest::collection::vec(any_request(), 2..40)) {
-        let keys = KeyHasher::new();
+        let keys = KeyHasher::random();
         let parts = [KeyPart::Account, x_key(), KeyPart::Ip, KeyPart::Host, KeyPart::Location];
         let mut seen: HashMap<u128, KeyedRequest> = HashMap::new();
         for mut request in requests {

@@ -11,7 +11,7 @@ use super::{CountedLimit, KeyLabel, KeySummaries, LimitHeavyKeys, RefusalRecord,
 use crate::gateway::Gateway;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::client::UNIX_CLIENT;
-use sluicegate_http::request::key::{KeyNameError, ParsedKey, is_same_name};
+use sluicegate_http::request::key::{ParsedKey, is_same_name};
 use sluicegate_limit::heavy_hitters::{FrequentItems, ItemCounts, rate_factor};
 use sluicegate_limit::table::CounterKey;
 use sluicegate_store::SharedKey;
@@ -88,7 +88,7 @@ pub enum KeyLookupError {
     /// `state.heavy_hitters` is `none`.
     NotKept,
     /// The text names no key, or none that is known.
-    Name(KeyNameError),
+    Name(String),
     /// The gateway stops, and its workers answer no more.
     ShuttingDown,
 }
@@ -252,7 +252,7 @@ pub fn find_hidden_key(
     limit: &CountedLimit,
     text: &str,
     known: impl IntoIterator<Item = ItemCounts<KeyLabel>>,
-) -> Result<ItemCounts<KeyLabel>, KeyNameError> {
+) -> Result<ItemCounts<KeyLabel>, String> {
     let naming = gateway.key_naming();
     let mut known = ItemCounts::merge_all(known);
     known.items.retain(|item| is_same_name(text, &naming.render_name(&limit.spec, &item.label.name)));
@@ -261,7 +261,7 @@ pub fn find_hidden_key(
         0 => "no key that is shown so is known now",
         _ => "several keys are shown so",
     };
-    Err(KeyNameError::new(format!("limit {}: {why}: write the whole value instead of `{text}`", limit.name)))
+    Err(format!("limit {}: {why}: write the whole value instead of `{text}`", limit.name))
 }
 
 /// The last refusals of all workers, the latest first.

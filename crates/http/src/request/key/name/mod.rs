@@ -14,7 +14,7 @@ use crate::request::location::Locations;
 use sluicegate_base::value_hash::ValueHasher;
 use sluicegate_model::LocationConfig;
 
-pub use parse::{KeyNameError, NamedKey, ParsedKey};
+pub use parse::{NamedKey, ParsedKey};
 pub use render::is_same_name;
 
 /// Bytes of a name; a longer one is cut off.

@@ -32,25 +32,6 @@ pub struct ParsedKey {
     address: Option<IpAddr>,
 }
 
-/// The reason why a text names no key of a limit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyNameError(String);
-
-impl std::fmt::Display for KeyNameError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for KeyNameError {}
-
-impl KeyNameError {
-    /// An error with a phrase for the operator.
-    pub fn new(message: impl Into<String>) -> KeyNameError {
-        KeyNameError(message.into())
-    }
-}
-
 impl ParsedKey {
     /// The key by which one process, or several with the same secret, count.
     pub fn counter_key(&self, keys: &KeyHasher) -> CounterKey {
@@ -85,7 +66,7 @@ impl KeyNaming<'_> {
     ///
     /// # Errors
     /// The text is no name of a key of this limit.
-    pub fn parse_name(&self, limit: &str, spec: &KeySpec, text: &str) -> Result<NamedKey, KeyNameError> {
+    pub fn parse_name(&self, limit: &str, spec: &KeySpec, text: &str) -> Result<NamedKey, String> {
         let named_by = NamedBy { limit, spec };
         let pieces: Vec<&str> = match spec.parts.len() {
             // The comma of a value needs no escape then.
@@ -110,13 +91,12 @@ impl KeyNaming<'_> {
         named_by: &NamedBy<'_>,
         part: &KeyPart,
         piece: &str,
-    ) -> Result<bool, KeyNameError> {
+    ) -> Result<bool, String> {
         let (name, value) = match piece.split_once('=') {
             Some((name, value)) => (decode(name), Some(value)),
             None => (decode(piece), None),
         };
-        let mut own_name = String::new();
-        push_part_name(&mut own_name, part);
+        let own_name = part_name(part);
         if let Some(missing) = name.strip_prefix(MISSING.as_bytes()) {
             return match named_by.spec.missing {
                 _ if *missing != *decode(&own_name) => Err(named_by.wrong_shape()),
@@ -138,7 +118,7 @@ impl KeyNaming<'_> {
         }
         let value = value.unwrap_or_default();
         if value.is_empty() && *part != KeyPart::Global {
-            return Err(KeyNameError(format!("`{own_name}` has no value: write {}", part_template(part))));
+            return Err(format!("`{own_name}` has no value: write {}", part_template(part)));
         }
         if self.is_hidden(part, value) {
             return Ok(false);
@@ -153,7 +133,7 @@ impl KeyNaming<'_> {
         named_by: &NamedBy<'_>,
         part: &KeyPart,
         value: &str,
-    ) -> Result<(), KeyNameError> {
+    ) -> Result<(), String> {
         let bytes = decode(value);
         match part {
             KeyPart::Ip => {
@@ -171,12 +151,12 @@ impl KeyNaming<'_> {
             KeyPart::BodyHash => {}
             KeyPart::Host => {
                 let host = str::from_utf8(&bytes).ok().and_then(|host| location::canonical_host(host).ok());
-                let Some(host) = host else { return Err(KeyNameError(format!("`{value}` is not a host"))) };
+                let Some(host) = host else { return Err(format!("`{value}` is not a host")) };
                 key.0.write_value(KeyPartTag::Host, host.as_bytes());
             }
             KeyPart::Method => {
                 let Ok(method) = Method::from_bytes(&bytes.to_ascii_uppercase()) else {
-                    return Err(KeyNameError(format!("`{value}` is not a method")));
+                    return Err(format!("`{value}` is not a method"));
                 };
                 key.0.write_value(KeyPartTag::Method, method.as_str().as_bytes());
             }
@@ -198,28 +178,28 @@ impl KeyNaming<'_> {
     }
 
     /// An address, masked as a client's; the network as it is shown is accepted too.
-    fn parse_address(&self, named_by: &NamedBy<'_>, part: &str, value: &str) -> Result<IpAddr, KeyNameError> {
+    fn parse_address(&self, named_by: &NamedBy<'_>, part: &str, value: &str) -> Result<IpAddr, String> {
         let text = String::from_utf8_lossy(&decode(value)).into_owned();
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address, Some(prefix)),
             None => (&*text, None),
         };
         let Ok(ip) = address.parse::<IpAddr>() else {
-            return Err(KeyNameError(format!("`{text}` is not an address: write {part}=ADDRESS")));
+            return Err(format!("`{text}` is not an address: write {part}=ADDRESS"));
         };
         let masked = self.clients.mask_address(ip);
         let counted = self.clients.network_prefix(masked).unwrap_or(if masked.is_ipv4() { 32 } else { 128 });
         match prefix {
-            Some(prefix) if prefix.parse() != Ok(counted) => Err(KeyNameError(format!(
+            Some(prefix) if prefix.parse() != Ok(counted) => Err(format!(
                 "limit {} counts such clients by /{counted}, not by /{prefix}: write {part}={masked}",
                 named_by.limit
-            ))),
+            )),
             _ => Ok(masked),
         }
     }
 
     /// A location by its name, or by the hash that is shown where the name is not enough.
-    fn find_identity(&self, value: &[u8]) -> Result<u64, KeyNameError> {
+    fn find_identity(&self, value: &[u8]) -> Result<u64, String> {
         let named: Vec<u64> = self
             .location_names()
             .filter_map(|(identity, name)| (name.as_bytes() == value).then_some(identity))
@@ -231,26 +211,18 @@ impl KeyNaming<'_> {
         if !named.is_empty() {
             let all: Vec<String> =
                 named.iter().map(|identity| format!("location={shown}#{identity:016x}")).collect();
-            return Err(KeyNameError(format!(
-                "several locations are called `{shown}`: write {}",
-                all.join(" or ")
-            )));
+            return Err(format!("several locations are called `{shown}`: write {}", all.join(" or ")));
         }
         let hash = value.iter().rposition(|&byte| byte == b'#').and_then(|start| parse_hash(&value[start..]));
-        hash.ok_or_else(|| KeyNameError(format!("no location is called `{shown}`")))
+        hash.ok_or_else(|| format!("no location is called `{shown}`"))
     }
 }
 
 impl NamedBy<'_> {
-    fn wrong_shape(&self) -> KeyNameError {
+    fn wrong_shape(&self) -> String {
         let names: Vec<String> = self.spec.parts.iter().map(part_name).collect();
         let templates: Vec<String> = self.spec.parts.iter().map(part_template).collect();
-        KeyNameError(format!(
-            "limit {} counts by {}: write {}",
-            self.limit,
-            names.join(" and "),
-            templates.join(",")
-        ))
+        format!("limit {} counts by {}: write {}", self.limit, names.join(" and "), templates.join(","))
     }
 }
 

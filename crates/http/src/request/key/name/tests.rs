@@ -34,7 +34,7 @@ locations:
             clients: ClientIp::from(&loaded.config.server),
             identities: Locations::new(&loaded.config.locations),
             config: loaded.config,
-            keys: KeyHasher::new(),
+            keys: KeyHasher::random(),
             hasher: hasher.map(ValueHasher::from_secret),
         }
     }
