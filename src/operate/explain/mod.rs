@@ -286,7 +286,7 @@ fn explain_facts(
         let fault = facts.token.map(Token::fault);
         explanation.token = fault.map(|fault| TokenExplanation {
             accepted: fault.is_none(),
-            why: fault.map(|fault| fault.to_string()),
+            why: fault.map(|fault| fault.text().to_owned()),
         });
     }
     if facts.is_account_read {
@@ -307,7 +307,7 @@ fn explain_locations(gateway: &Gateway, candidates: &[LocationCandidate], explan
     for candidate in candidates {
         let index = candidate.location;
         let location = describe_location(&gateway.config, &gateway.config.locations[index]);
-        let why = candidate.loss.map_or_else(|| candidate.winning_reason(), |loss| loss.to_string());
+        let why = candidate.loss.map_or_else(|| candidate.winning_reason(), |loss| loss.text().to_owned());
         let explained = LocationExplanation { index: index.0, location, why };
         match candidate.loss {
             None => explanation.location = Some(explained),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -62,15 +62,7 @@ impl ServerTls {
 
     /// True if `other` has the same authorities, server name and client certificate.
     pub(super) fn matches_settings(&self, other: &UpstreamTlsConfig) -> bool {
-        let UpstreamTlsConfig { roots, server_name, identity } = &self.settings;
-        let authorities =
-            |roots: &Option<Arc<RootCertStore>>| roots.as_ref().map(|roots| roots.roots.clone());
-        // The certificate determines its key.
-        let certificate =
-            |identity: &Option<Arc<CertifiedKey>>| identity.as_ref().map(|own| own.cert.clone());
-        *server_name == other.server_name
-            && certificate(identity) == certificate(&other.identity)
-            && authorities(roots) == authorities(&other.roots)
+        self.settings == *other
     }
 
     /// Performs the handshake and returns whether HTTP/2 was negotiated; `http1_only` does not offer it.

@@ -390,10 +390,6 @@ impl WholeBody {
         WholeBody { data, trailers, has_length, is_taken: false }
     }
 
-    pub(super) fn data(&self) -> &[u8] {
-        &self.data
-    }
-
     pub(super) fn len(&self) -> u64 {
         self.data.len() as u64
     }

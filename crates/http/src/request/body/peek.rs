@@ -84,7 +84,7 @@ impl RequestBody {
     /// The bytes that were read before judging, and whether they are the whole body.
     pub fn peeked_bytes(&self) -> Option<(&[u8], bool)> {
         match self {
-            RequestBody::Whole(body) => Some((body.data(), true)),
+            RequestBody::Whole(body) => Some((&body.data, true)),
             RequestBody::Peeked(body) => Some((&body.beginning, false)),
             _ => None,
         }

@@ -178,14 +178,9 @@ impl ChunkDecoder {
     }
 }
 
+/// `digits` are hexadecimal.
 fn parse_hex(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    digits.iter().try_fold(0u64, |number, &byte| {
-        let digit = char::from(byte).to_digit(16)?;
-        number.checked_mul(16)?.checked_add(u64::from(digit))
-    })
+    u64::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()
 }
 
 /// The trailers after the last chunk, once they are complete.

@@ -1,7 +1,5 @@
 //! Lists every location that matches a request, with the reason why it won or lost. `explain` uses it; requests do not.
 
-use std::fmt;
-
 use super::{Arrival, HostGroup, LocationRule, Locations};
 use sluicegate_base::labelled::labelled_enum;
 use sluicegate_model::LocationId;
@@ -197,11 +195,5 @@ impl LocationCandidate {
             HostMatch::Suffix => format!("{path}, among the locations of this host's suffix"),
             HostMatch::Any => path.to_owned(),
         }
-    }
-}
-
-impl fmt::Display for LossReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
     }
 }

@@ -7,9 +7,9 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::{fmt, io};
 
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName};
@@ -521,12 +521,6 @@ impl TokenFault {
 impl From<TokenFault> for Refusal {
     fn from(fault: TokenFault) -> Self {
         Refusal { fault, lacking: None }
-    }
-}
-
-impl fmt::Display for TokenFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
     }
 }
 
