@@ -1,6 +1,5 @@
 //! The text of a file to import, from disk or from stdin.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::{ImportFault, ImportedLine};
@@ -27,7 +26,7 @@ impl SourceText {
         let name = if path == Path::new(STDIN) { "stdin".to_owned() } else { path.display().to_string() };
         let start = ImportedLine::start_of(&name);
         let bytes = match path == Path::new(STDIN) {
-            true => read_capped(std::io::stdin().lock()),
+            true => file::read_at_most(std::io::stdin().lock(), FILE_BYTES_MAX),
             false => file::read_capped(path, FILE_BYTES_MAX),
         };
         let bytes = bytes.map_err(|why| ImportFault::new(&start, format!("the file {why}")))?;
@@ -45,16 +44,6 @@ impl SourceText {
 
     pub(crate) fn fault_at(&self, position: Position, message: impl Into<String>) -> ImportFault {
         ImportFault { column: Some(position.column), ..ImportFault::new(&self.line_at(position), message) }
-    }
-}
-
-fn read_capped(source: impl Read) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let read = source.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
-    read.map_err(|error| format!("cannot be read: {error}"))?;
-    match bytes.len() as u64 > FILE_BYTES_MAX {
-        true => Err(format!("is larger than {} MiB", FILE_BYTES_MAX >> 20)),
-        false => Ok(bytes),
     }
 }
 

@@ -20,22 +20,12 @@ pub(super) fn quote_template(text: &str) -> String {
     if begins && text.chars().all(plain) && !is_word {
         return text.to_owned();
     }
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            '\r' => out.push_str("\\r"),
-            c if c.is_control() || matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}') => {
-                out.push_str(&format!("\\U{:08x}", u32::from(c)));
-            }
-            c => out.push(c),
-        }
+    // JSON, with escapes for what it leaves alone and YAML does not.
+    let is_hidden = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}');
+    let mut out = serde_json::Value::from(text).to_string();
+    while let Some(c) = out.chars().find(|c| is_hidden(*c)) {
+        out = out.replace(c, &format!("\\u{:04x}", u32::from(c)));
     }
-    out.push('"');
     out
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::object::{IngressObject, IngressPath, PathKindOfIngress};
 use crate::gateway_file::{NamedLimitPlan, PlannedField};
 use crate::networks::parse_networks;
-use crate::nginx::auth::{ASKED, AuthFields};
+use crate::nginx::auth::{ASKED, AuthFields, write_auth};
 use crate::nginx::headers::can_be_copied;
 use crate::nginx::regex::translate_pattern;
 use crate::yaml_text::{one_or_list, quote, quoted_list, write_rate};
@@ -127,7 +127,10 @@ pub(super) fn read_rules(
     rules.location_fields.extend(PlannedField::map("access", &access));
     rules.upstream_fields.extend(PlannedField::map("timeouts", &times));
     build_limits(object, &numbers, &mut rules, report);
-    rules.write_auth(auth);
+    // ingress-nginx judges rates before it asks.
+    let rates = rules.limits.iter().filter(|limit| !limit.name.ends_with("-connections"));
+    let rates: Vec<String> = rates.map(|limit| quote(&limit.name)).collect();
+    rules.location_fields.extend(write_auth(auth, &rates));
     if !access.is_empty() && !rules.limits.is_empty() {
         let says =
             "the gateway judges addresses before limits: who is denied gets 403 at once and is not counted";
@@ -277,16 +280,6 @@ fn build_limits(
 }
 
 impl IngressRules {
-    /// Adds `auth`, if a service is asked, with the rates that ingress-nginx judges before.
-    fn write_auth(&mut self, mut auth: AuthFields) {
-        let rates = self.limits.iter().filter(|limit| !limit.name.ends_with("-connections"));
-        let rates: Vec<String> = rates.map(|limit| quote(&limit.name)).collect();
-        if !auth.is_empty() && !rates.is_empty() {
-            auth.push(("limits", one_or_list(&rates)));
-        }
-        self.location_fields.extend(PlannedField::map("auth", &auth));
-    }
-
     /// True if ingress-nginx matches all paths of the host by expressions because of this one.
     pub(super) fn makes_expressions(&self, path: &IngressPath) -> bool {
         self.use_regex || self.rewrite_target.as_ref().is_some_and(|target| *target != path.path)

@@ -152,18 +152,12 @@ fn add_upstream(
     sluicegate_model::value::server_url::parse_server(&server)
         .map_err(|error| ImportFault::new(&path.at, format!("`{address}`: {}", error.message)))?;
     let base: String = format!("{}-{}-{port}", object.namespace, path.service).chars().take(56).collect();
-    let servers = vec![quote(&server)];
-    for name in numbered_names(&base) {
-        match file.upstreams.iter().find(|plan| plan.name == name) {
-            Some(plan) if plan.servers == servers && plan.fields == rules.upstream_fields => return Ok(name),
-            Some(_) => {}
-            None => {
-                let fields = rules.upstream_fields.clone();
-                let source = path.at.clone();
-                file.upstreams.push(UpstreamPlan { name: name.clone(), servers, fields, source });
-                return Ok(name);
-            }
-        }
+    let (servers, fields) = (vec![quote(&server)], rules.upstream_fields.clone());
+    let known = |name: &str| file.upstreams.iter().find(|plan| plan.name == name);
+    let is_same = |plan: &UpstreamPlan| plan.servers == servers && plan.fields == fields;
+    let name = numbered_names(&base).find(|name| known(name).is_none_or(is_same)).unwrap_or_default();
+    if known(&name).is_none() {
+        file.upstreams.push(UpstreamPlan { name: name.clone(), servers, fields, source: path.at.clone() });
     }
-    Ok(base)
+    Ok(name)
 }

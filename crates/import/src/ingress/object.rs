@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::source::SourceText;
 use crate::{ImportFault, ImportReport, ImportedLine};
-use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent, parse_document};
+use sluicegate_config::yaml::tree::{MapKey, Node, parse_document};
 use sluicegate_model::Position;
 
 #[derive(Debug)]
@@ -64,11 +64,7 @@ impl<'n> Place<'n> {
 
     fn entries(&self) -> impl Iterator<Item = (&'n MapKey, Place<'n>)> + use<'n> {
         let place = *self;
-        let entries = match &place.node.content {
-            NodeContent::Map(entries) => entries.as_slice(),
-            _ => &[],
-        };
-        entries.iter().map(move |(key, node)| (key, Place { node, ..place }))
+        place.node.entries().iter().map(move |(key, node)| (key, Place { node, ..place }))
     }
 
     fn field(&self, name: &str) -> Option<Place<'n>> {
@@ -77,18 +73,11 @@ impl<'n> Place<'n> {
 
     fn items(&self) -> impl Iterator<Item = Place<'n>> + use<'n> {
         let place = *self;
-        let items = match &place.node.content {
-            NodeContent::List(items) => items.as_slice(),
-            _ => &[],
-        };
-        items.iter().map(move |node| Place { node, ..place })
+        place.node.items().iter().map(move |node| Place { node, ..place })
     }
 
     fn text(&self) -> Option<&'n str> {
-        match &self.node.content {
-            NodeContent::Text(text) => Some(&text.written),
-            _ => None,
-        }
+        self.node.text().map(|text| text.written.as_str())
     }
 
     fn text_of(&self, name: &str) -> Option<&'n str> {

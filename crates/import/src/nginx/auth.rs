@@ -8,7 +8,8 @@ use super::parser::Directive;
 use super::scope::Scope;
 use super::upstreams::ProxyTarget;
 use crate::ImportFault;
-use crate::yaml_text::{quote, quoted_list};
+use crate::gateway_file::PlannedField;
+use crate::yaml_text::{one_or_list, quote, quoted_list};
 
 /// The difference between `auth` and a check that becomes it.
 pub(crate) const ASKED: &str = "auth: the service gets the cookies and Authorization, name others in `send`; its \
@@ -40,7 +41,12 @@ pub(super) fn read_auth<'d>(
     scope: &Scope<'d>,
     context: &mut SiteContext<'_, 'd>,
 ) -> Result<Result<AuthFields, String>, ImportFault> {
-    let (asked, pass, target, send) = match plan_question(check.arg(0), context.root) {
+    let planned = find_asked(check.arg(0), context.root).and_then(|asked| {
+        let pass = find_pass_of(asked)?;
+        let target = ProxyTarget::parse(pass.arg(0), &asked.scope)?;
+        Ok((&asked.scope, pass, target, sent_headers(&asked.scope)?))
+    });
+    let (asked, pass, target, send) = match planned {
         Ok(plan) => plan,
         Err(why) => return Ok(Err(why)),
     };
@@ -66,16 +72,12 @@ pub(super) fn read_auth<'d>(
     Ok(Ok(fields))
 }
 
-/// The level of the location that is asked, its `proxy_pass` with the target, and the headers that go along.
-type QuestionPlan<'d> = (&'d Scope<'d>, &'d Directive, ProxyTarget, Vec<String>);
-
-/// # Errors
-/// Why the question cannot be written.
-fn plan_question<'d>(path: &str, root: &'d LocationNode<'d>) -> Result<QuestionPlan<'d>, String> {
-    let asked = find_asked(path, root)?;
-    let pass = find_pass_of(asked)?;
-    let target = ProxyTarget::parse(pass.arg(0), &asked.scope)?;
-    Ok((&asked.scope, pass, target, sent_headers(&asked.scope)?))
+/// `auth` of a location, with the rates that are judged before the service is asked.
+pub(crate) fn write_auth(mut auth: AuthFields, rates: &[String]) -> Option<PlannedField> {
+    if !auth.is_empty() && !rates.is_empty() {
+        auth.push(("limits", one_or_list(rates)));
+    }
+    PlannedField::map("auth", &auth)
 }
 
 /// The location that nginx asks.

@@ -4,6 +4,7 @@ use std::io::ErrorKind::{NotADirectory, NotFound};
 use std::path::{Component, Path, PathBuf};
 
 use sluicegate_base::file::describe_failure;
+use sluicegate_model::value::path_regex::PathRegex;
 
 /// More matches of one pattern are an error.
 const MATCHES_MAX: usize = 2_000;
@@ -32,7 +33,8 @@ pub(super) fn find_files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
             found.iter_mut().for_each(|path| path.push(part));
             continue;
         }
-        let part_pattern: Vec<char> = text.chars().collect();
+        let regex = PathRegex::compile(&translate_glob(&text), false);
+        let regex = regex.map_err(|reason| format!("in `{text}`: {reason}"))?;
         let mut next = Vec::new();
         for folder in &found {
             let listed = if folder.as_os_str().is_empty() { Path::new(".") } else { folder.as_path() };
@@ -45,7 +47,7 @@ pub(super) fn find_files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
                 let entry = entry.map_err(fault)?;
                 let name = entry.file_name().to_string_lossy().into_owned();
                 let hidden = name.starts_with('.') && !text.starts_with('.');
-                if !hidden && matches_glob(&part_pattern, &name.chars().collect::<Vec<_>>()) {
+                if !hidden && regex.is_match(name.as_bytes(), &name) {
                     next.push(folder.join(entry.file_name()));
                 }
                 if names_left == 0 || next.len() > MATCHES_MAX {
@@ -62,52 +64,30 @@ pub(super) fn find_files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// True if one part of a path matches. Takes time in proportion to the product of both lengths.
-fn matches_glob(pattern: &[char], name: &[char]) -> bool {
-    let (mut p, mut n, mut star) = (0, 0, None);
-    while n < name.len() {
-        let step = match pattern.get(p) {
-            Some('*') => {
-                star = Some((p, n));
-                p += 1;
-                continue;
-            }
-            Some('?') => Some(p + 1),
-            Some('[') => match_class(pattern, p, name[n]),
-            Some(c) if *c == name[n] => Some(p + 1),
-            _ => None,
-        };
-        match (step, star) {
-            (Some(next), _) => (p, n) = (next, n + 1),
-            (None, Some((at, from))) => {
-                star = Some((at, from + 1));
-                (p, n) = (at + 1, from + 1);
-            }
-            (None, None) => return false,
-        }
-    }
-    pattern[p.min(pattern.len())..].iter().all(|c| *c == '*')
-}
-
-/// The place behind the class at `start`, if `c` is in it. A class that is not closed is a plain bracket.
-fn match_class(pattern: &[char], start: usize, c: char) -> Option<usize> {
-    let negated = matches!(pattern.get(start + 1), Some('!' | '^'));
-    let first = start + 1 + usize::from(negated);
-    let Some(length) = pattern.get(first + 1..).and_then(|rest| rest.iter().position(|c| *c == ']')) else {
-        return (c == '[').then_some(start + 1);
+/// The expression for one part of a path. A class that is not closed is a plain bracket.
+fn translate_glob(pattern: &str) -> String {
+    let escape = |text: &str| -> String {
+        // A dash means the same in a class of both.
+        let escaped = |c: char| if c == '-' { c.to_string() } else { format!(r"\x{{{:x}}}", u32::from(c)) };
+        text.chars().map(escaped).collect()
     };
-    let end = first + 1 + length;
-    let (mut at, mut inside) = (first, false);
-    while at < end {
-        if at + 2 < end && pattern[at + 1] == '-' {
-            inside |= (pattern[at]..=pattern[at + 2]).contains(&c);
-            at += 3;
-        } else {
-            inside |= pattern[at] == c;
-            at += 1;
+    let (mut regex, mut rest) = ("(?s)^".to_owned(), pattern);
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        let class = rest.strip_prefix(['!', '^']).unwrap_or(rest);
+        let end = class.char_indices().skip(1).find(|(_, c)| *c == ']');
+        match (c, end) {
+            ('*', _) => regex.push_str(".*"),
+            ('?', _) => regex.push('.'),
+            ('[', Some((end, _))) => {
+                let sign = if class.len() < rest.len() { "^" } else { "" };
+                regex.push_str(&format!("[{sign}{}]", escape(&class[..end])));
+                rest = &class[end + 1..];
+            }
+            _ => regex.push_str(&escape(c.encode_utf8(&mut [0; 4]))),
         }
     }
-    (inside != negated).then_some(end + 1)
+    regex + "$"
 }
 
 #[cfg(test)]
@@ -117,16 +97,32 @@ mod tests {
     #[test]
     fn parts_of_a_path_match() {
         let matches = |pattern: &str, name: &str| {
-            matches_glob(&pattern.chars().collect::<Vec<_>>(), &name.chars().collect::<Vec<_>>())
+            PathRegex::compile(&translate_glob(pattern), false).unwrap().is_match(name.as_bytes(), name)
         };
-        for (pattern, name) in
-            [("*.conf", "a.conf"), ("a?c", "abc"), ("[a-c]x", "bx"), ("[!a]x", "bx"), ("*a*b*", "xaxbx")]
-        {
+        for (pattern, name) in [
+            ("*.conf", "a.conf"),
+            ("a?c", "abc"),
+            ("[a-c]x", "bx"),
+            ("[!a]x", "bx"),
+            ("*a*b*", "xaxbx"),
+            ("[]-]", "]"),
+            ("[-a]", "-"),
+            ("[a", "[a"),
+            ("[^]^]", "x"),
+            ("ä*.?", "äö.\n"),
+        ] {
             assert!(matches(pattern, name), "{pattern} {name}");
         }
-        for (pattern, name) in
-            [("*.conf", "a.conf~"), ("a?c", "ac"), ("[a-c]x", "dx"), ("[!a]x", "ax"), ("", "x")]
-        {
+        for (pattern, name) in [
+            ("*.conf", "a.conf~"),
+            ("a?c", "ac"),
+            ("[a-c]x", "dx"),
+            ("[!a]x", "ax"),
+            ("", "x"),
+            ("a.c", "abc"),
+            ("[^]^]", "^"),
+            ("[a&&b]", "c"),
+        ] {
             assert!(!matches(pattern, name), "{pattern} {name}");
         }
     }

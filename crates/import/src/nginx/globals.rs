@@ -2,11 +2,12 @@
 
 use super::listeners::ListenerTable;
 use super::scope::Scope;
-use super::values::{size_of, time_of, write_size, write_time};
+use super::values::{size_of, time_of, write_time};
 use crate::ImportFault;
 use crate::gateway_file::PlannedField;
 use crate::networks::parse_networks;
 use crate::yaml_text::{one_or_list, quote};
+use sluicegate_model::value::byte_rate::show_size;
 use sluicegate_model::value::names::parse_header_name;
 
 /// nginx's default of `client_max_body_size`.
@@ -144,5 +145,5 @@ fn read_body_size(locations: &[Scope<'_>]) -> Result<Option<PlannedField>, Impor
         }
     }
     Ok((most != u64::MAX)
-        .then(|| PlannedField::new("max_body", write_size(most), "client_max_body_size, by default 1m")))
+        .then(|| PlannedField::new("max_body", show_size(most), "client_max_body_size, by default 1m")))
 }

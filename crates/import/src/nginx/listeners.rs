@@ -48,7 +48,7 @@ impl ListenerTable {
             listener.tls |= scope.is_on("ssl");
         }
         for directive in own {
-            if is_quic(directive) {
+            if directive.args.iter().any(|parameter| matches!(parameter.as_str(), "quic" | "http3")) {
                 directive.skips("the gateway speaks HTTP/1.1 and HTTP/2 only");
                 continue;
             }
@@ -147,10 +147,6 @@ impl ListenerTable {
         plans.sort_by_key(|plan| plan.address.starts_with("0.0.0.0:") || plan.address.starts_with("[::]:"));
         plans
     }
-}
-
-fn is_quic(listen: &Directive) -> bool {
-    listen.args.iter().any(|parameter| matches!(parameter.as_str(), "quic" | "http3"))
 }
 
 fn listener_name(place: usize) -> String {

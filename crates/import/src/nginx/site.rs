@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::access::{AccessPlan, LimitsBehind, read_access};
-use super::auth::{ASKED, AuthFields, read_auth};
+use super::auth::{ASKED, AuthFields, read_auth, write_auth};
 use super::closed::widen_path;
 use super::content::{SiteContext, find_pass, read_content};
 use super::error_pages::read_error_pages;
@@ -16,10 +16,11 @@ use super::parser::{Directive, visit_all};
 use super::responses::{slash_redirect, write_respond};
 use super::scope::{Scope, skip_all};
 use super::steps::{LevelSteps, read_steps};
-use super::values::{size_of, write_size};
+use super::values::size_of;
 use crate::ImportFault;
 use crate::gateway_file::{LocationPlan, PlannedField, close_fields};
 use crate::yaml_text::one_or_list;
+use sluicegate_model::value::byte_rate::show_size;
 
 /// A location before its chain is written: limits get their names when all uses are known.
 #[derive(Clone)]
@@ -316,10 +317,10 @@ fn read_bandwidth(scope: &Scope<'_>) -> Result<Option<PlannedField>, ImportFault
         directive.exact("no pace");
         return Ok(None);
     }
-    let mut fields = vec![("rate", format!("{}/s", write_size(bytes)))];
+    let mut fields = vec![("rate", format!("{}/s", show_size(bytes)))];
     if let Some(after) = scope.value_of("limit_rate_after").filter(|after| !after.arg(0).contains('$')) {
         let burst = size_of(after)?.max(bytes / 10).max(1024);
-        fields.push(("burst", write_size(burst)));
+        fields.push(("burst", show_size(burst)));
         after.differs("bandwidth: { burst }: once per client, not per response");
     }
     directive.differs("bandwidth: the pace of all responses to a client together, not of each one");
@@ -359,15 +360,11 @@ fn read_limit_except(
 
 /// Writes the chain and `on_reject` of a location.
 pub(super) fn finish_location(site: SiteLocation<'_>, limits: &LimitBook<'_>) -> LocationPlan {
-    let SiteLocation { mut plan, mut chain, mut auth, mut on_reject } = site;
+    let SiteLocation { mut plan, mut chain, auth, mut on_reject } = site;
     let (entries, status) = limits.write_chain(&chain);
-    if !auth.is_empty() {
-        // nginx judges rates before it asks.
-        chain.retain(LimitUse::is_rate);
-        let (rates, _) = limits.write_chain(&chain);
-        auth.extend((!rates.is_empty()).then(|| ("limits", one_or_list(&rates))));
-        plan.fields.extend(PlannedField::map("auth", &auth));
-    }
+    // nginx judges rates before it asks.
+    chain.retain(LimitUse::is_rate);
+    plan.fields.extend(write_auth(auth, &limits.write_chain(&chain).0));
     if !entries.is_empty() {
         plan.fields.insert(1.min(plan.fields.len()), PlannedField::plain("limits", one_or_list(&entries)));
     }

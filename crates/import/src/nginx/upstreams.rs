@@ -127,26 +127,19 @@ impl<'d> UpstreamBook<'d> {
         }
         let base = upstream_name(block.map_or(&target.authority, |block| block.arg(0)));
         let source = block.map_or(&directive.at, |block| &block.at).clone();
-        for name in numbered_names(&base) {
-            match self.places.get(&name).map(|place| &self.planned[*place]) {
-                Some(plan) if plan.servers == servers && plan.fields == fields => return Ok(Some(name)),
-                Some(_) => {}
-                None => {
-                    let known = block.filter(|_| self.planned.iter().any(|plan| plan.source == source));
-                    if let Some(block) =
-                        known.filter(|_| fields.iter().any(|field| field.name == "max_connections"))
-                    {
-                        let says =
-                            "it is written once for each set of times, and each counts connections apart";
-                        block.loses(says);
-                    }
-                    self.places.insert(name.clone(), self.planned.len());
-                    self.planned.push(UpstreamPlan { name: name.clone(), servers, fields, source });
-                    return Ok(Some(name));
-                }
+        let known = |name: &str| self.places.get(name).map(|place| &self.planned[*place]);
+        let is_same = |plan: &UpstreamPlan| plan.servers == servers && plan.fields == fields;
+        let name = numbered_names(&base).find(|name| known(name).is_none_or(is_same)).unwrap_or_default();
+        if known(&name).is_none() {
+            let again = block.filter(|_| self.planned.iter().any(|plan| plan.source == source));
+            if let Some(block) = again.filter(|_| fields.iter().any(|field| field.name == "max_connections"))
+            {
+                block.loses("it is written once for each set of times, and each counts connections apart");
             }
+            self.places.insert(name.clone(), self.planned.len());
+            self.planned.push(UpstreamPlan { name: name.clone(), servers, fields, source });
         }
-        Ok(None)
+        Ok(Some(name))
     }
 
     fn read_block(&self, block: &'d Directive, target: &ProxyTarget) -> Result<ServerGroup, ImportFault> {

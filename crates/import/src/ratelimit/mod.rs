@@ -17,7 +17,7 @@ use super::source::SourceText;
 use super::{ImportFault, ImportReport, ImportedLine};
 use read::DomainReader;
 use rules::{DomainRules, RULES_MAX};
-use sluicegate_config::yaml::tree::{Node, NodeContent};
+use sluicegate_config::yaml::tree::Node;
 use translate::DomainWriter;
 
 /// The port of envoyproxy/ratelimit, for calls of this host.
@@ -26,9 +26,7 @@ const SERVICE_LISTENER: &str = "rls";
 
 /// True if a document is one of envoyproxy/ratelimit.
 pub(super) fn is_ratelimit(root: &Node) -> bool {
-    let NodeContent::Map(fields) = &root.content else { return false };
-    let has = |name: &str| fields.iter().any(|(key, _)| key.name == name);
-    (has("domain") || has("descriptors")) && !has("kind")
+    (root.has_field("domain") || root.has_field("descriptors")) && !root.has_field("kind")
 }
 
 /// True if a text that is not valid YAML is meant as such a document.
