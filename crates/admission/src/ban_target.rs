@@ -20,7 +20,8 @@ pub enum BanTarget {
 }
 
 /// A text that names no target of a ban.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("write an address, a network such as 10.0.0.0/8, or account=NAME")]
 pub struct InvalidTarget;
 
 /// The longest name of an account, in bytes.
@@ -72,12 +73,6 @@ impl TryFrom<String> for BanTarget {
 
     fn try_from(text: String) -> Result<BanTarget, InvalidTarget> {
         text.parse()
-    }
-}
-
-impl fmt::Display for InvalidTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("write an address, a network such as 10.0.0.0/8, or account=NAME")
     }
 }
 

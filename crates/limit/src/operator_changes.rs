@@ -7,7 +7,6 @@ use super::Limit;
 use super::counters::rated;
 use crate::table::{CounterKey, OwnEntry};
 use sluicegate_base::clock::Now;
-use sluicegate_base::labelled::labelled_enum;
 use sluicegate_model as model;
 
 /// A key that is judged by other numbers.
@@ -28,16 +27,15 @@ pub struct KeyReset {
     pub waiting: u64,
 }
 
-labelled_enum! {
-    /// Why the counters of a key are not reset.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum ResetFault: sentence -> &'static str {
-        /// The limit counts requests in flight, which return their slots themselves.
-        Concurrency =
-            "a concurrency limit counts requests in flight, and each returns its slots when it ends",
-        /// The table is full, and the key shares a counter with others.
-        SharedCounter = "the key shares a counter with others, because the table of the limit is full",
-    }
+/// Why the counters of a key are not reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ResetFault {
+    /// The limit counts requests in flight, which return their slots themselves.
+    #[error("a concurrency limit counts requests in flight, and each returns its slots when it ends")]
+    Concurrency,
+    /// The table is full, and the key shares a counter with others.
+    #[error("the key shares a counter with others, because the table of the limit is full")]
+    SharedCounter,
 }
 
 // === impl GrantedKey ===
@@ -54,14 +52,6 @@ impl GrantedKey {
         let mut keys: Box<[GrantedKey]> = config.grants.iter().enumerate().map(granted).collect();
         keys.sort_unstable_by_key(|key| key.id);
         keys
-    }
-}
-
-// === impl ResetFault ===
-
-impl std::fmt::Display for ResetFault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.sentence())
     }
 }
 

@@ -3,7 +3,6 @@
 //! Requests read an immutable set without a lock, and only while a ban is active. A change replaces the set.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -73,22 +72,27 @@ pub struct NewBan {
 }
 
 /// Why there is no such ban.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BanFault {
     /// [`BANS_MAX`] others are active.
+    #[error("{BANS_MAX} bans are active; ban a network, or lift others")]
     TooMany,
     /// The length is zero or beyond [`LENGTH_MAX`].
+    #[error("a ban lasts at least a moment and at most 366 days")]
     Length,
     /// The reason or the name of the operator is longer than [`TEXT_MAX`].
+    #[error("a reason has at most {TEXT_MAX} bytes")]
     Text,
 }
 
 /// Why a ban is not lifted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnbanFault {
     /// No ban is active for the target.
+    #[error("it is not banned")]
     NotBanned,
     /// This network around the target is banned, and not the target itself.
+    #[error("it is banned as a part of {0}, which can only be lifted as a whole")]
     InNetwork(IpNet),
 }
 
@@ -287,31 +291,6 @@ impl OperatorBan {
             text.truncate(end.unwrap_or(0));
         }
         self
-    }
-}
-
-// === impl BanFault ===
-
-impl fmt::Display for BanFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BanFault::TooMany => write!(f, "{BANS_MAX} bans are active; ban a network, or lift others"),
-            BanFault::Length => f.write_str("a ban lasts at least a moment and at most 366 days"),
-            BanFault::Text => write!(f, "a reason has at most {TEXT_MAX} bytes"),
-        }
-    }
-}
-
-// === impl UnbanFault ===
-
-impl fmt::Display for UnbanFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            UnbanFault::NotBanned => f.write_str("it is not banned"),
-            UnbanFault::InNetwork(network) => {
-                write!(f, "it is banned as a part of {network}, which can only be lifted as a whole")
-            }
-        }
     }
 }
 

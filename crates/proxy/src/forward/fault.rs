@@ -1,7 +1,5 @@
 //! Faults of forwarding: why an admitted request got no response from its upstream.
 
-use std::fmt;
-
 use http::StatusCode;
 
 use crate::reject::Fault;
@@ -113,28 +111,17 @@ impl From<ForwardFault> for Fault {
 }
 
 /// Why a response body was cut off.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ResponseBodyFault {
+    #[error("the response body of the upstream broke off: {0}")]
     Upstream(ExchangeFault),
     /// The upstream sent nothing for `timeouts.body`.
+    #[error("the response body of the upstream stalled")]
     Stalled,
     /// `location.timeout` passed.
+    #[error("the location's timeout passed")]
     TimedOut,
     /// The response used more than a limit has left, and the limit cuts such responses.
+    #[error("a limit is used up")]
     LimitUsedUp,
 }
-
-impl fmt::Display for ResponseBodyFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ResponseBodyFault::Upstream(error) => {
-                write!(f, "the response body of the upstream broke off: {error}")
-            }
-            ResponseBodyFault::Stalled => f.write_str("the response body of the upstream stalled"),
-            ResponseBodyFault::TimedOut => f.write_str("the location's timeout passed"),
-            ResponseBodyFault::LimitUsedUp => f.write_str("a limit is used up"),
-        }
-    }
-}
-
-impl std::error::Error for ResponseBodyFault {}

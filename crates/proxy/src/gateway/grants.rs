@@ -1,7 +1,6 @@
 //! Grants: other numbers for one key of a limit, until a moment. A grant is a variant of its limit, as a tier is, so a
 //! gateway with another set of grants is built from the one before as after a reload.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -56,23 +55,31 @@ pub struct ActiveGrant {
 }
 
 /// Why a grant is not made or not ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrantFault {
     /// No limit has this name.
+    #[error("there is no such limit")]
     UnknownLimit,
     /// The numbers are not valid, as those of a tier would not be.
+    #[error("{}", describe_problem(.0.first()))]
     Numbers(Vec<Problem>),
     /// The length is zero or beyond [`GRANT_LENGTH_MAX`].
+    #[error("a grant lasts at least a moment and at most 30 days")]
     Length,
     /// The key, the reason or the name of the operator is longer than [`TEXT_MAX`].
+    #[error("a key and a reason have at most {TEXT_MAX} bytes")]
     Text,
     /// The limit has [`GRANTS_PER_LIMIT`] others.
+    #[error("the limit has {GRANTS_PER_LIMIT} grants; write a tier into the file")]
     TooManyOfLimit,
     /// There are [`GRANTS_MAX`] others.
+    #[error("there are {GRANTS_MAX} grants; write a tier into the file")]
     TooMany,
     /// The key has no grant in force.
+    #[error("the key has no grant")]
     NotGranted,
     /// The gateway cannot be built; the one in force stays.
+    #[error("the grant cannot be put in force: {0}")]
     Build(String),
 }
 
@@ -320,25 +327,11 @@ impl ActiveGrant {
     }
 }
 
-// === impl GrantFault ===
-
-impl fmt::Display for GrantFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GrantFault::UnknownLimit => f.write_str("there is no such limit"),
-            GrantFault::Numbers(problems) => match problems.first() {
-                Some(Problem { message, suggestion: Some(help), .. }) => write!(f, "{message}: {help}"),
-                Some(Problem { message, .. }) => f.write_str(message),
-                None => f.write_str("the numbers are not valid"),
-            },
-            GrantFault::Length => f.write_str("a grant lasts at least a moment and at most 30 days"),
-            GrantFault::Text => write!(f, "a key and a reason have at most {TEXT_MAX} bytes"),
-            GrantFault::TooManyOfLimit => {
-                write!(f, "the limit has {GRANTS_PER_LIMIT} grants; write a tier into the file")
-            }
-            GrantFault::TooMany => write!(f, "there are {GRANTS_MAX} grants; write a tier into the file"),
-            GrantFault::NotGranted => f.write_str("the key has no grant"),
-            GrantFault::Build(reason) => write!(f, "the grant cannot be put in force: {reason}"),
-        }
+/// The first problem of the numbers, with its help.
+fn describe_problem(first: Option<&Problem>) -> String {
+    match first {
+        Some(Problem { message, suggestion: Some(help), .. }) => format!("{message}: {help}"),
+        Some(Problem { message, .. }) => message.clone(),
+        None => "the numbers are not valid".to_owned(),
     }
 }

@@ -1,6 +1,5 @@
 //! Changes of one key of a limit by an operator.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,15 +22,19 @@ pub struct KeyRef {
 }
 
 /// Why a key is not reset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyResetFault {
     /// No limit has this name.
+    #[error("there is no such limit")]
     UnknownLimit,
     /// The limit has no numbers of its own for this tier.
+    #[error("the limit has no numbers of its own for this tier")]
     UnknownTier,
     /// The counters in this process do not allow it.
+    #[error(transparent)]
     Counter(ResetFault),
     /// The store did not answer: the key may or may not be reset there.
+    #[error("Redis does not answer, so the key may not be reset there; try again")]
     Store(StoreFault),
 }
 
@@ -84,20 +87,5 @@ impl KeyRef {
     /// The key as the configuration holds it for a grant.
     pub fn to_grant_key(&self) -> GrantKey {
         GrantKey { id: self.key.id.to_le_bytes(), prefix: self.key.prefix, shared: self.shared.0 }
-    }
-}
-
-// === impl KeyResetFault ===
-
-impl fmt::Display for KeyResetFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            KeyResetFault::UnknownLimit => f.write_str("there is no such limit"),
-            KeyResetFault::UnknownTier => f.write_str("the limit has no numbers of its own for this tier"),
-            KeyResetFault::Counter(fault) => fault.fmt(f),
-            KeyResetFault::Store(_) => {
-                f.write_str("Redis does not answer, so the key may not be reset there; try again")
-            }
-        }
     }
 }

@@ -1,7 +1,5 @@
 //! The changes by operators while the gateway runs.
 
-use std::fmt;
-
 use super::{ActiveBan, EndedBans, GrantFault, KeyRef, KeyResetFault, NewGrant};
 use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_admission::operator_bans::{BanFault, NewBan, UnbanFault};
@@ -50,36 +48,27 @@ pub enum OperatorOutcome {
 }
 
 /// Why a change was not made.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OperatorFault {
     /// The key is not reset.
-    Reset(KeyResetFault),
+    #[error(transparent)]
+    Reset(#[from] KeyResetFault),
     /// The ban is not made.
-    Ban(BanFault),
+    #[error(transparent)]
+    Ban(#[from] BanFault),
     /// The ban is not lifted.
-    Unban(UnbanFault),
+    #[error(transparent)]
+    Unban(#[from] UnbanFault),
     /// The grant is not made or not ended.
-    Grant(GrantFault),
+    #[error(transparent)]
+    Grant(#[from] GrantFault),
     /// Other gateways cannot be told.
-    Entry(EntryFault),
+    #[error("other gateways cannot be told: {0}")]
+    Entry(#[from] EntryFault),
     /// A process with this id has taken over.
+    #[error("process {0} has taken over; ask again")]
     HandedOver(u32),
     /// The gateway stops, and takes no change any more.
+    #[error("the gateway is shutting down")]
     ShuttingDown,
-}
-
-// === impl OperatorFault ===
-
-impl fmt::Display for OperatorFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OperatorFault::Reset(fault) => fault.fmt(f),
-            OperatorFault::Ban(fault) => fault.fmt(f),
-            OperatorFault::Unban(fault) => fault.fmt(f),
-            OperatorFault::Grant(fault) => fault.fmt(f),
-            OperatorFault::Entry(fault) => write!(f, "other gateways cannot be told: {fault}"),
-            OperatorFault::HandedOver(pid) => write!(f, "process {pid} has taken over; ask again"),
-            OperatorFault::ShuttingDown => f.write_str("the gateway is shutting down"),
-        }
-    }
 }

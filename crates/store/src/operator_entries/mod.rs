@@ -19,7 +19,6 @@ use crate::script::operator::{self, OPERATOR_GROUP};
 use crate::{PackedCall, Store, StoreFault};
 use entry_set::EntrySet;
 use sluicegate_base::clock::Now;
-use sluicegate_base::labelled::labelled_enum;
 
 /// The store is polled at least this often; a random jitter keeps gateways from polling all at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -46,19 +45,21 @@ pub struct OperatorEntry {
     pub until: Now,
 }
 
-labelled_enum! {
-    /// The reason why a change was not accepted.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum EntryFault: sentence -> &'static str {
-        /// The name is empty or too long.
-        Name = "the name is empty or too long",
-        /// The value is too long.
-        Value = "the value is too long",
-        /// The end of the entry has passed already.
-        Ended = "the end has passed already",
-        /// Too many entries live, or too many deletions wait for the store.
-        Full = "there are too many entries",
-    }
+/// The reason why a change was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum EntryFault {
+    /// The name is empty or too long.
+    #[error("the name is empty or too long")]
+    Name,
+    /// The value is too long.
+    #[error("the value is too long")]
+    Value,
+    /// The end of the entry has passed already.
+    #[error("the end has passed already")]
+    Ended,
+    /// Too many entries live, or too many deletions wait for the store.
+    #[error("there are too many entries")]
+    Full,
 }
 
 // === impl OperatorEntries ===
@@ -201,14 +202,6 @@ where
         (_, true) => SyncState::Sending,
         _ => SyncState::UpToDate,
     })
-}
-
-// === impl EntryFault ===
-
-impl std::fmt::Display for EntryFault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.sentence())
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 //! [`WorkerHeavyKeys`] is read inside its thread, in time that the size of its summaries bounds; everything else here
 //! runs on the thread of the reader.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -81,32 +80,21 @@ pub struct RecentRefusal {
 }
 
 /// Why keys cannot be shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyLookupError {
     /// The configuration has no limit with this name.
+    #[error("no limit is called `{0}`")]
     NoLimit(String),
     /// `state.heavy_hitters` is `none`.
+    #[error("names of keys are not kept, because state.heavy_hitters is none")]
     NotKept,
     /// The text names no key, or none that is known.
+    #[error("{0}")]
     Name(String),
     /// The gateway stops, and its workers answer no more.
+    #[error("the gateway is shutting down")]
     ShuttingDown,
 }
-
-impl fmt::Display for KeyLookupError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            KeyLookupError::NoLimit(name) => write!(f, "no limit is called `{name}`"),
-            KeyLookupError::NotKept => {
-                f.write_str("names of keys are not kept, because state.heavy_hitters is none")
-            }
-            KeyLookupError::Name(error) => error.fmt(f),
-            KeyLookupError::ShuttingDown => f.write_str("the gateway is shutting down"),
-        }
-    }
-}
-
-impl std::error::Error for KeyLookupError {}
 
 /// Units per second below which a key is not listed: one request, a quarter of an hour ago.
 const RATE_MIN: f64 = 1e-6;
