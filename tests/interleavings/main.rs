@@ -53,10 +53,6 @@ mod atomics {
     }
 
     impl AtomicU32 {
-        pub fn new(value: u32) -> AtomicU32 {
-            AtomicU32(atomic::AtomicU32::new(value))
-        }
-
         pub fn load(&self, order: Ordering) -> u32 {
             self.0.load(order)
         }
@@ -232,7 +228,7 @@ const NOW: Now = Now(1 << 60);
 
 /// A breaker that the next failed call of the epoch opens.
 fn failing_breaker() -> (Arc<Breaker>, u64) {
-    let breaker = Breaker::new();
+    let breaker = Breaker::default();
     breaker.close(NOW, false);
     let epoch = breaker.admit(NOW).expect("it is closed");
     assert!(!(0..4).any(|_| breaker.record_call(NOW, epoch, true)), "four failures are not enough");

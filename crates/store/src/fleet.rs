@@ -57,13 +57,8 @@ impl Fleet {
             return same.clone();
         }
         let known = before.map_or(0, |before| before.nodes.load(Relaxed));
-        Arc::new(Fleet {
-            announcement,
-            nodes: AtomicU64::new(known),
-            nodes_least: AtomicU64::new(1),
-            differs: AtomicBool::new(false),
-            collides: AtomicBool::new(false),
-        })
+        let (nodes, nodes_least) = (known.into(), 1.into());
+        Arc::new(Fleet { announcement, nodes, nodes_least, differs: false.into(), collides: false.into() })
     }
 
     /// The number of gateways to assume in an outage; at least 1.

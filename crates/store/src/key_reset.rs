@@ -3,7 +3,7 @@
 //! The gateway that resets a key also puts an entry of operators for a few seconds; each gateway that sees it forgets
 //! once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
@@ -117,13 +117,8 @@ impl StoreReset {
 
 /// The rules with entries of their own: views have the entry of the limit's own rate.
 fn distinct_rules(rules: &[RateRule]) -> Vec<&RateRule> {
-    let mut distinct: Vec<&RateRule> = Vec::new();
-    for rule in rules {
-        if !distinct.iter().any(|other| other.id == rule.id) {
-            distinct.push(rule);
-        }
-    }
-    distinct
+    let mut known = HashSet::new();
+    rules.iter().filter(|rule| known.insert(rule.id)).collect()
 }
 
 // === impl ResetEntry ===

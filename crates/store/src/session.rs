@@ -261,11 +261,8 @@ impl Session {
                 let packed = PackedCall::settle(self.store.prefix(), self.worker_node, &keys);
                 let reply = self.link.call_script(group(&run[0]), LuaScript::counter_script(), &packed).await;
                 answers &= reply.is_ok();
-                let forgiven = reply
-                    .as_ref()
-                    .ok()
-                    .and_then(|bytes| SettledKey::parse_reply(&keys, bytes))
-                    .unwrap_or_default();
+                let parse = |bytes: &Vec<u8>| SettledKey::parse_reply(&keys, bytes);
+                let forgiven = reply.as_ref().ok().and_then(parse).unwrap_or_default();
                 run.iter().zip(&forgiven).for_each(|(settling, forgiven)| settling.count_forgiven(forgiven));
                 run.iter().for_each(|settling| in_flight.finish_key(&settling.key, reply.is_ok()));
             }

@@ -16,8 +16,8 @@ const RAMP: u64 = 250 * MS;
 /// Per cent of the calls that are admitted at the start of the ramp.
 const RAMP_START: u64 = 10;
 
-/// The breaker of one server.
-#[derive(Debug)]
+/// The breaker of one server. A new one is open: it is unknown whether the server answers.
+#[derive(Debug, Default)]
 pub(super) struct Breaker {
     /// The moment at which it closed, in nanoseconds of [`Now`]; 0 while it is open.
     closed: AtomicU64,
@@ -40,17 +40,6 @@ const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 // === impl Breaker ===
 
 impl Breaker {
-    /// A new breaker is open: it is unknown whether the server answers.
-    pub(super) fn new() -> Breaker {
-        Breaker {
-            closed: AtomicU64::new(0),
-            epoch: AtomicU64::new(0),
-            failures: AtomicU32::new(0),
-            window: AtomicU64::new(0),
-            ramp_calls: AtomicU64::new(0),
-        }
-    }
-
     /// The epoch to pass to [`Breaker::record_call`], or `None` if the call must not be made.
     #[inline]
     pub(super) fn admit(&self, now: Now) -> Option<u64> {

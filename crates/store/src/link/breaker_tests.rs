@@ -10,14 +10,14 @@ fn at(ms: u64) -> Now {
 }
 
 fn settled() -> Breaker {
-    let breaker = Breaker::new();
+    let breaker = Breaker::default();
     breaker.close(START, false);
     breaker
 }
 
 #[test]
 fn it_is_open_until_it_is_closed() {
-    let breaker = Breaker::new();
+    let breaker = Breaker::default();
     assert!(breaker.is_open() && breaker.admit(START).is_none() && !breaker.is_settled(START));
     breaker.close(START, false);
     assert!(!breaker.is_open() && breaker.admit(START).is_some() && breaker.is_settled(START));
@@ -74,7 +74,7 @@ fn results_from_before_an_opening_are_ignored() {
 
 #[test]
 fn calls_come_back_in_a_ramp() {
-    let breaker = Breaker::new();
+    let breaker = Breaker::default();
     breaker.close(START, true);
     let share = |ms| (0..1000).filter(|_| breaker.admit(at(ms)).is_some()).count();
     for (ms, wanted) in [(0, 100), (50, 280), (125, 550), (200, 820), (249, 996)] {

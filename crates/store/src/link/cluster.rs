@@ -130,9 +130,7 @@ fn apply_map(
 impl SlotMap {
     /// Parses the reply of `origin` to `CLUSTER SLOTS`; `None` if any part is malformed.
     fn parse_reply(answer: &Value, origin: &StoreAddress) -> Option<SlotMap> {
-        let Value::Array(ranges) = answer else {
-            return None;
-        };
+        let Value::Array(ranges) = answer else { return None };
         if ranges.is_empty() || ranges.len() > usize::from(SLOTS) {
             return None;
         }
@@ -173,9 +171,7 @@ impl SlotMap {
 /// Reads the first slot, the last slot and the primary. The primary's host may be missing; it is then that of
 /// `origin`.
 fn read_range(range: &Value, origin: &StoreAddress) -> Option<(u16, u16, StoreAddress)> {
-    let Value::Array(parts) = range else {
-        return None;
-    };
+    let Value::Array(parts) = range else { return None };
     let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = parts.as_slice() else {
         return None;
     };

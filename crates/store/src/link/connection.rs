@@ -168,9 +168,7 @@ impl StoreConnection {
         let answers = answers.map_err(|_| StoreFault::Timeout)??;
         self.count_load();
         for answer in answers {
-            let Value::BulkString(_) = check_answer(answer)? else {
-                return Err(StoreFault::Garbled.into());
-            };
+            let Value::BulkString(_) = check_answer(answer)? else { return Err(StoreFault::Garbled.into()) };
         }
         Ok(())
     }

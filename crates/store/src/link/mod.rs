@@ -38,7 +38,6 @@ use sluicegate_model::{self as model, RedisServers};
 
 use connection::{StoreConnection, StoreConnector};
 use fault::{DescribedFault, StoreAddress};
-use outages::OutageLog;
 use prober::BeatReply;
 use report::CallCounts;
 use server::StoreServer;
@@ -78,7 +77,7 @@ pub struct Store {
     /// Distinguishes it from the earlier stores of this process.
     id: u64,
     counts: CallCounts,
-    outages: OutageLog,
+    outages: Mutex<OutageReport>,
     /// The secret that the gateways share, once the store told it; the same after a reload.
     pub(super) secret: Arc<Mutex<Option<[u8; 16]>>>,
 }
@@ -114,7 +113,7 @@ impl Store {
             debts,
             id,
             counts: CallCounts::default(),
-            outages: OutageLog::default(),
+            outages: Mutex::default(),
             secret: before.map(|before| before.secret.clone()).unwrap_or_default(),
         })
     }

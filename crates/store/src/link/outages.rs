@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 
 use super::Store;
@@ -15,11 +14,8 @@ use sluicegate_base::clock::Now;
 const PROBED_TIMEOUT: Duration = Duration::from_secs(1);
 const PROBED_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The outages of the servers of one store, as this process saw them.
-#[derive(Debug, Default)]
-pub(super) struct OutageLog(Mutex<OutageReport>);
-
-/// The outages so far. One lasts as long as any server does not answer.
+/// The outages of the servers of one store so far, as this process saw them. One lasts as long as any server does not
+/// answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OutageReport {
     /// All of them, with the one that lasts.
@@ -30,23 +26,18 @@ pub struct OutageReport {
     pub last: Option<(Now, Now)>,
 }
 
-// === impl OutageLog ===
+// === impl OutageReport ===
 
-impl OutageLog {
-    pub(super) fn report(&self) -> OutageReport {
-        *self.0.lock()
-    }
-
-    fn record_state(&self, is_down: bool, now: Now) {
-        let mut report = self.0.lock();
-        match (is_down, report.since) {
+impl OutageReport {
+    fn record_state(&mut self, is_down: bool, now: Now) {
+        match (is_down, self.since) {
             (true, None) => {
-                report.count += 1;
-                report.since = Some(now);
+                self.count += 1;
+                self.since = Some(now);
             }
             (false, Some(since)) => {
-                report.last = Some((since, now));
-                report.since = None;
+                self.last = Some((since, now));
+                self.since = None;
             }
             _ => {}
         }
@@ -62,7 +53,7 @@ impl Store {
         let topology = self.topology.load();
         let is_down =
             topology.servers.iter().any(|server| server.is_probed.load(Relaxed) && server.breaker.is_open());
-        self.outages.record_state(is_down || topology.servers.is_empty(), Now::read_clock());
+        self.outages.lock().record_state(is_down || topology.servers.is_empty(), Now::read_clock());
     }
 
     /// Waits until every server has answered the first probe, or has failed it; a second at most.
@@ -87,17 +78,17 @@ mod tests {
 
     #[test]
     fn an_outage_is_counted_once_and_has_a_length() {
-        let log = OutageLog::default();
+        let mut log = OutageReport::default();
         let at = |second: u64| Now((1 << 60) + second * 1_000_000_000);
         log.record_state(false, at(1));
-        assert_eq!(log.report(), OutageReport::default());
+        assert_eq!(log, OutageReport::default());
         log.record_state(true, at(2));
         log.record_state(true, at(3));
-        assert_eq!(log.report(), OutageReport { count: 1, since: Some(at(2)), last: None });
+        assert_eq!(log, OutageReport { count: 1, since: Some(at(2)), last: None });
         log.record_state(false, at(5));
         log.record_state(false, at(6));
-        assert_eq!(log.report(), OutageReport { count: 1, since: None, last: Some((at(2), at(5))) });
+        assert_eq!(log, OutageReport { count: 1, since: None, last: Some((at(2), at(5))) });
         log.record_state(true, at(9));
-        assert_eq!(log.report(), OutageReport { count: 2, since: Some(at(9)), last: Some((at(2), at(5))) });
+        assert_eq!(log, OutageReport { count: 2, since: Some(at(9)), last: Some((at(2), at(5))) });
     }
 }

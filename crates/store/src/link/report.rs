@@ -75,7 +75,7 @@ impl Store {
 
     /// The outages so far.
     pub fn outages(&self) -> OutageReport {
-        self.outages.report()
+        *self.outages.lock()
     }
 
     /// The values for the metrics.

@@ -76,7 +76,7 @@ impl StoreServer {
         StoreServer {
             name: format!("{host}:{}", address.port),
             address,
-            breaker: Breaker::new(),
+            breaker: Breaker::default(),
             beat_due: Notify::new(),
             is_probed: AtomicBool::new(false),
             nodes: AtomicU64::new(0),

@@ -95,9 +95,7 @@ impl ServerLink {
         if self.refresh_state().is_unreachable(call.store.timeout) {
             return CallOutcome::failed(StoreFault::Down);
         }
-        let Some(_permit) = server.acquire_call() else {
-            return CallOutcome::failed(StoreFault::Busy);
-        };
+        let Some(_permit) = server.acquire_call() else { return CallOutcome::failed(StoreFault::Busy) };
         let (waited, connects) = (Cell::new(false), self.connects.get());
         let exchange = self.exchange_call(call, asking, epoch, &waited);
         let outcome = timeout_at(call.deadline, exchange).await;

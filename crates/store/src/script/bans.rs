@@ -102,9 +102,7 @@ pub fn pack_call(
     let mut keys: SmallVec<[Vec<u8>; 2]> =
         [name(&[]), name(&[":ends"]), name(&[":clock"]), name(&[":store"])].into_iter().collect();
     let mut body = Vec::with_capacity(48 + reports.len() * 28 + unreported.len() * ANNOUNCED_BYTES);
-    for us in [rules.period_us, rules.first_us, rules.longest_us] {
-        body.extend(encode_whole(us));
-    }
+    body.extend([rules.period_us, rules.first_us, rules.longest_us].into_iter().flat_map(encode_whole));
     body.extend(rules.after.to_le_bytes());
     body.extend(encode_whole(cursor.number));
     body.extend(encode_whole(cursor.store));

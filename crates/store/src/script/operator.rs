@@ -102,9 +102,7 @@ pub fn pack_call(prefix: &str, changes: &[EntryChange], cursor: EntryCursor) -> 
     let name = |rest: &str| format!("{prefix}:{{operator}}{rest}").into_bytes();
     let mut keys: SmallVec<[Vec<u8>; 2]> = [name(""), name(":ends"), name(":clock")].into_iter().collect();
     let mut body = Vec::with_capacity(24 + changes.len() * 128);
-    for number in [cursor.as_of, cursor.position, cursor.store] {
-        body.extend(encode_whole(number));
-    }
+    body.extend([cursor.as_of, cursor.position, cursor.store].into_iter().flat_map(encode_whole));
     for EntryChange { name: entry, value, kind, lasts_us } in changes {
         keys.push(name(&format!(":e:{}", record_id(entry))));
         body.push(*kind as u8);

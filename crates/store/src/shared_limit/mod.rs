@@ -2,12 +2,12 @@
 //! that judges while the store does not answer.
 
 mod adopt;
-mod counts;
 mod reset;
 
 use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use siphasher::sip::SipHasher13;
 
@@ -19,7 +19,6 @@ use super::process_slots::ProcessSlots;
 use super::script::rule::RuleShape;
 use super::slot_queue::{SharedSlotQueue, SlotTerms};
 use super::{GatewayTurn, RateAnswer, RateRule, SharedKey, SlotKey};
-pub use counts::LimitCounts;
 use reset::LastReset;
 use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_limit::table::persistent::SnapshotTable;
@@ -59,6 +58,21 @@ pub struct SharedLimit {
     resets: Arc<LastReset>,
 }
 
+/// Event counters of the limit of this name.
+#[derive(Default)]
+pub struct LimitCounts {
+    /// Decisions without the store, in the order of [`OnFailure::WORDS`].
+    pub fallbacks: [AtomicU64; 3],
+    /// Rejections without asking the store.
+    pub cache_hits: AtomicU64,
+    /// Requests that the store counts by network.
+    pub overflow: AtomicU64,
+    /// Lost refunds, settlements and debts.
+    lost: AtomicU64,
+    /// Units that responses used beyond a whole debt.
+    pub overrun: AtomicU64,
+}
+
 // === impl SharedLimit ===
 
 impl SharedLimit {
@@ -71,6 +85,21 @@ impl SharedLimit {
         max_keys: usize,
     ) -> SharedLimit {
         SharedLimit::adopt_from(None, id, config, on_failure, max_keys)
+    }
+
+    /// Counts a decision without the store.
+    pub fn count_fallback(&self) {
+        self.counts.fallbacks[self.on_failure as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Counts a lost refund, settlement or debt.
+    pub fn count_lost(&self) {
+        self.counts.lost.fetch_add(1, Relaxed);
+    }
+
+    /// The number of lost refunds, settlements and debts.
+    pub fn lost_count(&self) -> u64 {
+        self.counts.lost.load(Relaxed)
     }
 
     /// Puts this limit's numbers into force in the local share.
@@ -333,9 +362,7 @@ impl SharedLimit {
     /// The terms of waiting for the slots of a rate; `None` = none waits.
     pub fn slot_terms(&self, rate: usize) -> Option<SlotTerms> {
         let (_, numbers, _) = self.config.locate_rate(rate).filter(|_| !self.config.dry_run)?;
-        let model::Algorithm::Concurrency { queue: queue @ 1.., max_wait, .. } = numbers else {
-            return None;
-        };
+        let model::Algorithm::Concurrency { queue: queue @ 1.., max_wait, .. } = numbers else { return None };
         let is_fair = !self.config.fair_by.is_empty();
         Some(SlotTerms { queue: *queue, max_wait_ns: max_wait.map(duration_ns), is_fair })
     }
