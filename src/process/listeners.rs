@@ -60,20 +60,21 @@ impl Listeners {
 
     fn add_listener(&mut self, bound: BoundListener) -> (u64, Arc<ArcSwap<ListenerProtocol>>) {
         let BoundListener { target, display_address, mut sockets, protocol } = bound;
-        let file_guard = match &mut sockets {
+        let socket_file = match &mut sockets {
             BoundSockets::Tcp(_) => None,
             BoundSockets::Unix(_, file_guard) => file_guard.take(),
         };
         self.last_id += 1;
+        let (id, used) = (self.last_id, protocol.clone());
         self.listeners.push(OpenListener {
-            id: self.last_id,
+            id,
             target,
             display_address,
             sockets,
-            protocol: protocol.clone(),
-            socket_file: file_guard,
+            protocol: used,
+            socket_file,
         });
-        (self.last_id, protocol)
+        (id, protocol)
     }
 
     /// The addresses of all listeners, for people.
@@ -88,12 +89,8 @@ impl Listeners {
     pub(super) fn accept_commands(&self, workers: usize) -> io::Result<Vec<(usize, WorkerCommand)>> {
         let mut commands = Vec::new();
         for open in &self.listeners {
-            commands.extend(listener_commands(
-                open.id,
-                &open.protocol,
-                open.sockets.clone_handles()?,
-                workers,
-            ));
+            let theirs = open.sockets.clone_handles()?;
+            commands.extend(listener_commands(open.id, &open.protocol, theirs, workers));
         }
         Ok(commands)
     }
@@ -171,7 +168,7 @@ impl Listeners {
     pub(super) fn adopt_socket_files(&mut self, files: Vec<PathBuf>) {
         for file in files {
             let target = BindTarget::Unix(file.clone());
-            let file_guard = SocketFileGuard::new(file);
+            let file_guard = SocketFileGuard(file);
             if let Some(open) = self.listeners.iter_mut().find(|open| open.target == target) {
                 open.socket_file = Some(file_guard);
                 // The new file may set another mode than the one that the old process applied.

@@ -44,12 +44,8 @@ pub fn start_logging(config: &LogConfig) {
     };
     let (filter, handle) = reload::Layer::new(level_filter(config.level));
     // It fails only if a subscriber is set already.
-    if tracing_subscriber::registry()
-        .with(filter)
-        .with(lines.with_filter(filter_fn(is_ours)))
-        .try_init()
-        .is_ok()
-    {
+    let subscriber = tracing_subscriber::registry().with(filter).with(lines.with_filter(filter_fn(is_ours)));
+    if subscriber.try_init().is_ok() {
         let _ = LEVEL.set(handle);
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct BanLedger {
     /// Bans that are still to be reported to the store.
     unreported: BTreeSet<u128>,
     /// The last announcement received.
-    cursor: BanCursor,
+    pub cursor: BanCursor,
     /// The number of bans at which the next purge is worth it.
     purge_at: usize,
     purged: Now,
@@ -32,10 +32,6 @@ type BanEnd = (Now, u32);
 // === impl BanLedger ===
 
 impl BanLedger {
-    pub(super) fn cursor(&self) -> BanCursor {
-        self.cursor
-    }
-
     /// Moves on to the store's cursor `next`. If the store lost its memory, every ban is to be reported again.
     pub(super) fn advance_cursor(&mut self, next: BanCursor) {
         if self.cursor.is_lost_in(next) {

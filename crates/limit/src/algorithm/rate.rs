@@ -166,10 +166,8 @@ impl TickRate {
     /// Ticks by which the TAT is ahead of `now`.
     #[inline]
     pub(crate) fn backlog_ticks(&self, level: &Level, now: Now) -> u128 {
-        match level.tat_ns.checked_sub(now.0) {
-            Some(ahead) => self.ns_to_ticks(ahead) + u128::from(level.tat_frac),
-            None => 0,
-        }
+        let ahead = level.tat_ns.checked_sub(now.0);
+        ahead.map_or(0, |ahead| self.ns_to_ticks(ahead) + u128::from(level.tat_frac))
     }
 
     /// The TAT, in ticks since `Now(0)`.

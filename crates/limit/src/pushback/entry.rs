@@ -26,7 +26,7 @@ pub(super) struct PushbackEntry {
     status: u16,
     /// Start and end of the last pause; 0 = there was none.
     began: u64,
-    until: u64,
+    pub until: u64,
     /// The moment from which the next request may pass.
     next_due: u64,
     pace: Pace,
@@ -130,11 +130,6 @@ impl PushbackEntry {
             && (!self.remembers_pause(now) || self.pace.is_whole(now.0 - self.until))
     }
 
-    /// The end of the last pause; 0 = there was none.
-    pub(super) fn pause_end(&self) -> u64 {
-        self.until
-    }
-
     /// The moment from which the next request may pass.
     pub(super) fn head_due(&self, now: Now) -> u64 {
         self.next_due.max(self.until).max(now.0.saturating_sub(SLACK_NS))
@@ -202,13 +197,11 @@ impl PushbackEntry {
     pub(super) fn begin_pause(&mut self, sent: Now, now: Now, until: u64, status: u16) -> bool {
         let is_known = self.is_paused(now) || self.remembers_pause(now) && sent.0 < self.began;
         if !is_known {
+            let [since_began, since_end] =
+                [self.began, self.until].map(|moment| now.0.saturating_sub(moment));
             self.pace = match self.remembers_pause(now) {
                 false => Pace::after_pause(self.passed_last_second(now)),
-                true => self.pace.after_repeated_pause(
-                    self.passed_since.into(),
-                    now.0.saturating_sub(self.began),
-                    now.0.saturating_sub(self.until),
-                ),
+                true => self.pace.after_repeated_pause(self.passed_since.into(), since_began, since_end),
             };
             (self.began, self.passed_since, self.status) = (now.0, 0, status);
         }

@@ -134,11 +134,11 @@ impl Pauses {
     ) -> PauseChange {
         let change = waking(|wakers| {
             self.table.update_entry(key, now, |entry, queues, (), is_shared| {
-                let known = entry.pause_end().max(now.0);
+                let known = entry.until.max(now.0);
                 let began = !(is_own && is_shared) && entry.begin_pause(sent, now, until, status);
                 // The head has to move its timer, or finds that it can wait no longer.
                 queues.wake_head(entry.queue, wakers);
-                PauseChange { began, gained_ns: entry.pause_end().saturating_sub(known) }
+                PauseChange { began, gained_ns: entry.until.saturating_sub(known) }
             })
         });
         self.pauses.fetch_add(change.began.into(), Relaxed);
@@ -203,7 +203,7 @@ impl Pauses {
     /// Counts the pauses that another process saved.
     pub fn count_restored(&self) {
         self.table.for_each_entry(|entry| {
-            self.latest_end.fetch_max(entry.pause_end(), Relaxed);
+            self.latest_end.fetch_max(entry.until, Relaxed);
         });
     }
 

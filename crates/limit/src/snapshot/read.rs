@@ -1,6 +1,6 @@
 //! Reads a snapshot: the whole file is checked before any of it is used, and no file is fatal.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::hash::Hasher;
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
@@ -63,16 +63,11 @@ pub(super) fn open_snapshot(
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         about => about.map_err(io_fault)?,
     };
-    if !about.is_file() {
-        return Err("it is not a file".to_owned());
-    }
+    let length_of = |about: Metadata| about.is_file().then_some(about.len()).ok_or("it is not a file");
+    length_of(about)?;
     let never_wait = OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(never_wait).open(path).map_err(io_fault)?;
-    let about = file.metadata().map_err(io_fault)?;
-    if !about.is_file() {
-        return Err("it is not a file".to_owned());
-    }
-    let length = about.len();
+    let length = length_of(file.metadata().map_err(io_fault)?)?;
     if length > FILE_MAX {
         return Err(format!("it is larger than {FILE_MAX} bytes"));
     }

@@ -59,12 +59,8 @@ pub fn write_snapshot(
         let _ = fs::remove_file(&temporary);
     }
     written?;
-    File::open(parent_folder(path))?.sync_all()
-}
-
-/// The folder of `path`; `.` if it names none.
-fn parent_folder(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn temporary_path(path: &Path) -> PathBuf {

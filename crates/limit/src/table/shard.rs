@@ -89,11 +89,8 @@ impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
     pub(super) fn find_free(&self, hash: &KeyHash) -> Option<usize> {
         let [first, second] = self.candidate_sets(hash)?;
         let (free_first, free_second) = (bytes_zero(self.tags[first]), bytes_zero(self.tags[second]));
-        let (set, free) = if free_second.count_ones() > free_first.count_ones() {
-            (second, free_second)
-        } else {
-            (first, free_first)
-        };
+        let is_second = free_second.count_ones() > free_first.count_ones();
+        let (set, free) = if is_second { (second, free_second) } else { (first, free_first) };
         (free != 0).then(|| set * WAYS + free.trailing_zeros() as usize / 8)
     }
 

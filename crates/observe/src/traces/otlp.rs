@@ -58,10 +58,7 @@ fn write_span(message: &mut Message, span: &SpanRecord) {
 /// The method and the location. An unusual method is not a part of the name, which is to have few values.
 fn name_span(span: &SpanRecord) -> String {
     let method = span.method.as_ref().map_or("HTTP", |method| method.as_str());
-    match &span.location {
-        Some(location) => format!("{method} {location}"),
-        None => method.to_owned(),
-    }
+    span.location.as_ref().map_or(method.to_owned(), |location| format!("{method} {location}"))
 }
 
 /// The field of a span's attributes.

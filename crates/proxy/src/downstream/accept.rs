@@ -76,12 +76,8 @@ pub async fn accept_connections(
     mut end: oneshot::Receiver<AcceptEnd>,
 ) {
     let receive = |socket, permit| {
-        connection::dispatch_connection(
-            &thread,
-            &limits,
-            socket,
-            AcceptContext { permit, protocol: protocol.load_full() },
-        );
+        let context = AcceptContext { permit, protocol: protocol.load_full() };
+        connection::dispatch_connection(&thread, &limits, socket, context);
     };
     let how = loop {
         let accepted = tokio::select! {

@@ -40,14 +40,9 @@ pub enum BoundSockets {
 }
 
 /// Removes the file of a unix socket when it is dropped.
-pub struct SocketFileGuard(PathBuf);
+pub struct SocketFileGuard(pub PathBuf);
 
 impl SocketFileGuard {
-    /// Guards the file at `path`.
-    pub fn new(path: PathBuf) -> SocketFileGuard {
-        SocketFileGuard(path)
-    }
-
     /// Keeps the file: another process listens on the socket.
     pub fn keep_file(self) {
         std::mem::forget(self);
@@ -177,12 +172,8 @@ pub fn bind_targets(address: &ListenAddress) -> Vec<BindTarget> {
     }
 }
 
-fn listen_error(address: impl fmt::Display, error: &io::Error) -> String {
-    format!("cannot listen on {address}: {error}")
-}
-
-fn tcp_listen_error(address: SocketAddr, error: &io::Error) -> String {
-    format!("cannot listen on {address}: {}", describe_bind_error(address, error))
+fn listen_error(address: impl fmt::Display, why: impl fmt::Display) -> String {
+    format!("cannot listen on {address}: {why}")
 }
 
 impl BoundSockets {
@@ -239,7 +230,8 @@ fn bind_tcp(
     if !sockets.is_empty() {
         return Ok(sockets);
     }
-    let sockets = open_tcp_sockets(address, workers).map_err(|error| tcp_listen_error(address, &error))?;
+    let sockets = open_tcp_sockets(address, workers)
+        .map_err(|error| listen_error(address, describe_bind_error(address, &error)))?;
     Ok(vec![BoundSockets::Tcp(sockets)])
 }
 
@@ -259,7 +251,9 @@ fn bind_tcp_v6(
     let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     match open_tcp_sockets(address, workers) {
         Ok(sockets) => Ok(vec![BoundSockets::Tcp(sockets)]),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(tcp_listen_error(address, &error)),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            Err(listen_error(address, describe_bind_error(address, &error)))
+        }
         Err(error) => {
             tracing::debug!(%error, "not listening on IPv6");
             Ok(Vec::new())

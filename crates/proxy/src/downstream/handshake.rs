@@ -150,11 +150,8 @@ async fn read_proxy_header(
             proxy_protocol::ProxyHeader::Invalid(why) => return reject(why),
             proxy_protocol::ProxyHeader::Header { length, source } => {
                 wire.discard_ahead(length);
-                counter.record_outcome(if source.is_some() {
-                    HandshakeEvent::ProxyAnnounced
-                } else {
-                    HandshakeEvent::ProxyLocal
-                });
+                let (announced, local) = (HandshakeEvent::ProxyAnnounced, HandshakeEvent::ProxyLocal);
+                counter.record_outcome(if source.is_some() { announced } else { local });
                 return Some(source.or(seen));
             }
         }

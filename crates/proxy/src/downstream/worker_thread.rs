@@ -216,13 +216,8 @@ impl WorkerControl {
             match socket {
                 Ok(socket) => {
                     let (end_sender, end) = oneshot::channel();
-                    let task = accept_connections(
-                        socket,
-                        protocol.clone(),
-                        self.state.clone(),
-                        self.connection_limits.clone(),
-                        end,
-                    );
+                    let (thread, limits) = (self.state.clone(), self.connection_limits.clone());
+                    let task = accept_connections(socket, protocol.clone(), thread, limits, end);
                     let task = tokio::task::spawn_local(task);
                     self.accept_tasks.push(AcceptTask { listener, end_sender, task });
                 }
@@ -246,12 +241,8 @@ impl WorkerControl {
     /// Replaces the flusher if the store changed; the old one runs until the last request with its session is gone.
     fn replace_flusher(&mut self) {
         let worker = self.state.current_worker();
-        let same = match (&self.flusher, &worker.session) {
-            (Some(flusher), Some(session)) => Rc::ptr_eq(&flusher.session, session),
-            (None, None) => true,
-            _ => false,
-        };
-        if same {
+        let flushed = self.flusher.as_ref().map(|flusher| Rc::as_ptr(&flusher.session));
+        if flushed == worker.session.as_ref().map(Rc::as_ptr) {
             return;
         }
         let previous = std::mem::replace(&mut self.flusher, StoreFlusher::spawn_flusher(&self.state));

@@ -112,6 +112,7 @@ async fn serve_demo(
 }
 
 /// Facts about a request that is rewritten for its upstream.
+#[derive(Default)]
 struct OutgoingRequest {
     /// Tells whether the client or the upstream broke the request body.
     body_outcome: Option<BodyOutcomeCell>,

@@ -13,12 +13,11 @@ use super::retry::NextTry;
 use super::{ForwardFault, OutgoingRequest, balance_hash_for, count_outcome};
 use crate::gateway::auth::{AuthOutcome, RouteAuth};
 use crate::gateway::worker::Worker;
-use crate::reject::header_edits::{CompiledEdits, RenderedValues};
+use crate::reject::header_edits::CompiledEdits;
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::RequestWatch;
 use sluicegate_http::request::body::RequestBody;
 use sluicegate_http::request::client::UNIX_CLIENT;
-use sluicegate_http::request::headers::added_fields::AddedFields;
 use sluicegate_http::upstream::{PooledConnection, ServerBody, ServerFault};
 use sluicegate_model::LocationId;
 
@@ -53,13 +52,9 @@ async fn exchange_question(
     let no_edits = CompiledEdits::default();
     let watch = RequestWatch::unswept(&worker.ticks);
     let outgoing = OutgoingRequest {
-        body_outcome: None,
         balance_hash: balance_hash_for(&upstream.balance, &question, UNIX_CLIENT),
         is_host_of_server: true,
-        wants_trailers: false,
-        added_fields: AddedFields::default(),
-        response_values: RenderedValues::default(),
-        upgrade: None,
+        ..OutgoingRequest::default()
     };
     let exchange = Exchange {
         worker,

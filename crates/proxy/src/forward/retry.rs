@@ -73,8 +73,8 @@ pub(super) struct RetryState<'a> {
     rules: &'a RetryConfig,
     /// Attempts after the current one.
     retries_left: u32,
-    /// Positions of servers in the upstream.
-    tried_servers: SmallVec<[ServerId; 4]>,
+    /// Positions of servers in the upstream; a wait is not for them.
+    pub(super) tried_servers: SmallVec<[ServerId; 4]>,
     /// No attempt begins later, and none lasts longer except a connected one with a body.
     deadline: Option<Instant>,
     retry_permit: Option<RetryPermit>,
@@ -116,11 +116,6 @@ impl<'a> RetryState<'a> {
     /// server. That does not count as an attempt, because nothing is sent twice.
     pub(super) fn may_replace_connection(&self) -> bool {
         self.rules.attempts > 0 && self.rules.when.contains(RetryReason::Refused)
-    }
-
-    /// Positions of the servers that a wait is not for.
-    pub(super) fn tried_servers(&self) -> &[ServerId] {
-        &self.tried_servers
     }
 
     /// The next try after the one at `server` failed; `None` to give up.

@@ -83,7 +83,7 @@ impl<'a> Exchange<'a> {
     ) -> Result<TryServer<'a>, ForwardFault> {
         let Some(request) = request else { return Err(failed) };
         let due = retries.attempt_deadline();
-        self.wait_for_server(retries.tried_servers(), due, request).await.map_err(|fault| match fault {
+        self.wait_for_server(&retries.tried_servers, due, request).await.map_err(|fault| match fault {
             ForwardFault::LocationTimeout => fault,
             // The failure of the try before says more.
             _ => failed,

@@ -54,9 +54,8 @@ impl Gateway {
             ));
         }
         if self.config.admin != next.admin {
-            let listen_text = |admin: &Option<model::AdminConfig>| match admin {
-                Some(admin) => admin.listen.to_string(),
-                None => "none".to_owned(),
+            let listen_text = |admin: &Option<model::AdminConfig>| {
+                admin.as_ref().map_or("none".to_owned(), |admin| admin.listen.to_string())
             };
             let (before, after) = (listen_text(&self.config.admin), listen_text(&next.admin));
             let hosts = |admin: &Option<model::AdminConfig>| admin.as_ref().map(|admin| admin.hosts.clone());

@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, Response, StatusCode};
 
 use super::limit_chain::BuiltLimits;
 use super::{Gateway, LimitChain};
-use sluicegate_base::clock::Now;
+use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_http::request::headers::hop_by_hop::list_members;
 use sluicegate_http::upstream::Upstream;
 use sluicegate_model::{AuthConfig, Config, LocationConfig, LocationId, ValueSource};
@@ -266,7 +266,7 @@ impl AuthAnswers {
             && answer.is_shared()
         {
             let now = Now::read_clock();
-            let span = u64::try_from(answer.span.as_nanos()).unwrap_or(u64::MAX);
+            let span = duration_ns(answer.span);
             kept.borrow_mut().keep(key, answer.clone(), now, Now(now.0.saturating_add(span)));
         }
     }

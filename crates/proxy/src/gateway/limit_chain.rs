@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sluicegate_admission::chain::{Chain, ChainedLimit, longest_wait_ns};
 use sluicegate_admission::settlement::ReadingPlan;
+use sluicegate_base::clock::duration_ns;
 use sluicegate_http::request::key::LimitKeys;
 use sluicegate_http::request::source::BodyPlan;
 use sluicegate_limit::Limit;
@@ -124,7 +125,7 @@ impl LimitChain {
 }
 
 fn longest_wait(timeout: Option<Duration>) -> u64 {
-    timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    timeout.map_or(u64::MAX, duration_ns)
 }
 
 /// The plan for the requests of a location, or for those without one; `None` = nothing is read.

@@ -125,11 +125,10 @@ impl From<&HeaderText> for EditValue {
     fn from(text: &HeaderText) -> EditValue {
         match text {
             HeaderText::Fixed(value) => EditValue::Fixed(value.clone()),
-            HeaderText::Template(template) => EditValue::Template(CompiledTemplate::compile_with(
-                template,
-                Escape::Header,
-                &FixedValues::default(),
-            )),
+            HeaderText::Template(template) => {
+                let fixed = FixedValues::default();
+                EditValue::Template(CompiledTemplate::compile_with(template, Escape::Header, &fixed))
+            }
         }
     }
 }
@@ -139,10 +138,7 @@ static INTERNED: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::d
 
 /// `value`, interned; a value that is not plain ASCII is only cloned.
 pub(super) fn intern_value(value: &HeaderValue) -> HeaderValue {
-    match value.to_str() {
-        Ok(text) => HeaderValue::from_static(intern_text(text)),
-        Err(_) => value.clone(),
-    }
+    value.to_str().map_or_else(|_| value.clone(), |text| HeaderValue::from_static(intern_text(text)))
 }
 
 fn intern_text(text: &str) -> &'static str {

@@ -164,12 +164,7 @@ impl RateLimitFields {
         if let [only] = written {
             return self.items[*only].policy.clone();
         }
-        let all = self
-            .items
-            .iter()
-            .enumerate()
-            .filter(|(_, item)| item.applies_to_all_tiers())
-            .map(|(index, _)| index);
+        let all = (0..self.items.len()).filter(|&index| self.items[index].applies_to_all_tiers());
         match &self.full_policy {
             Some(full) if all.take(ITEMS_MAX).eq(written.iter().copied()) => full.clone(),
             _ => join_policies(written.iter().map(|index| &self.items[*index].policy)),
@@ -298,10 +293,8 @@ fn build_items(config: &Config, id: LimitId, style: RateLimitHeaders) -> Vec<Pol
         quotas.into_iter().map(move |(rate, quota)| (variant, several, rate, quota))
     });
     let item = |(rate_index, (variant, several, rate, quota)): (usize, (usize, bool, Option<Rate>, u64))| {
-        let name = match rate.filter(|_| several) {
-            Some(rate) => format!("{};{}", limit.name, rate_text(limit, &rate)),
-            None => limit.name.clone(),
-        };
+        let with_rate = |rate| format!("{};{}", limit.name, rate_text(limit, &rate));
+        let name = rate.filter(|_| several).map_or(limit.name.clone(), with_rate);
         let mut head = quote_name(&name);
         // An inline limit is named after its path, which may be too long for a field.
         let draft = style.draft.filter(|_| head.len() <= HEAD_MAX - 3);

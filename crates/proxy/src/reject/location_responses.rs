@@ -212,11 +212,8 @@ fn challenge_for(config: &Config, limit: &LimitConfig) -> HeaderValue {
             _ => false,
         }
     });
-    HeaderValue::from_static(if takes_token {
-        "Bearer realm=\"gateway\""
-    } else {
-        "ApiKey realm=\"gateway\""
-    })
+    let challenge = if takes_token { "Bearer realm=\"gateway\"" } else { "ApiKey realm=\"gateway\"" };
+    HeaderValue::from_static(challenge)
 }
 
 fn rate_texts(limit: &LimitConfig, numbers: &Algorithm) -> Vec<String> {

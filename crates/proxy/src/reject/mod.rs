@@ -12,7 +12,7 @@ mod location_responses;
 mod prepared_response;
 mod template;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -165,12 +165,9 @@ impl Rejecter {
         patch: &OnRejectPatch,
         fault_responses: Option<Arc<FaultResponses>>,
     ) -> Rejecter {
-        let mut chain: Vec<LimitId> = Vec::new();
-        for &limit in config.server.limits.iter().chain(location_limits) {
-            if !chain.contains(&limit) {
-                chain.push(limit);
-            }
-        }
+        let mut known = HashSet::new();
+        let all = config.server.limits.iter().chain(location_limits);
+        let chain: Vec<LimitId> = all.copied().filter(|limit| known.insert(*limit)).collect();
         let layered =
             |limit: LimitId| config.on_reject.merge_patch(&config.limits[limit].on_reject).merge_patch(patch);
         let limits = chain.iter().flat_map(|&limit| prepare_limit(config, limit, &layered(limit))).collect();

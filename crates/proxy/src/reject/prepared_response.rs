@@ -171,11 +171,9 @@ impl PreparedResponse {
     pub(super) fn new(style: &SectionStyle<'_>, content: &ResponseContent) -> PreparedResponse {
         let json = HeaderValue::from_static("application/json");
         let compile = |template: &TemplateConfig, content_type: &HeaderValue, status| {
-            let template_body = CompiledTemplate::compile_with(
-                template,
-                Escape::for_content_type(content_type),
-                &content.fixed_values(status),
-            );
+            let escape = Escape::for_content_type(content_type);
+            let template_body =
+                CompiledTemplate::compile_with(template, escape, &content.fixed_values(status));
             (template_body, Some(intern_value(content_type)))
         };
         // The response in the configuration that replaces rejections by limits.
@@ -333,10 +331,8 @@ pub(super) fn number_value(number: u64) -> HeaderValue {
     const PREPARED_NUMBERS: u64 = 121;
     static VALUES: LazyLock<Vec<HeaderValue>> =
         LazyLock::new(|| (0..PREPARED_NUMBERS).map(|n| intern_value(&HeaderValue::from(n))).collect());
-    match usize::try_from(number).ok().and_then(|index| VALUES.get(index)) {
-        Some(value) => value.clone(),
-        None => HeaderValue::from(number),
-    }
+    let prepared = usize::try_from(number).ok().and_then(|index| VALUES.get(index));
+    prepared.cloned().unwrap_or_else(|| HeaderValue::from(number))
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
         reports: &[StrikeReport],
         unknown: &[(SharedKey, Ban)],
     ) -> Result<BanUpdate, StoreFault> {
-        let cursor = self.outbox.ledger.lock().cursor();
+        let cursor = self.outbox.ledger.lock().cursor;
         let packed = bans::pack_call(self.prefix, &self.rules, reports, unknown, cursor);
         let bytes = (self.call)(&packed).await?;
         let update = bans::parse_reply(&bytes, reports.len()).ok_or(StoreFault::Garbled)?;

@@ -148,17 +148,13 @@ impl StoreHolds {
     pub(crate) fn join_queues(&mut self, received: Now) {
         for hold in &mut self.holds {
             let HoldState::Departing(wait_ns, mark) = hold.state else { continue };
+            let SharedDemand { limit, key, units, .. } = &hold.demand;
             let due = Now(received.0.saturating_add(wait_ns));
-            let until = hold.demand.limit.max_queue_wait();
+            let until = limit.max_queue_wait();
             let until = until.map(|time| Now(received.0.saturating_add(duration_ns(time))));
-            let departure = Departure { due, cost: hold.demand.units.cost, mark };
-            let departures = &hold.demand.limit.departures[hold.rate];
-            hold.state = HoldState::Queued(departures.join_queue(
-                hold.demand.key,
-                departure,
-                hold.demand.units.fair_hash,
-                until,
-            ));
+            let departure = Departure { due, cost: units.cost, mark };
+            let queued = limit.departures[hold.rate].join_queue(*key, departure, units.fair_hash, until);
+            hold.state = HoldState::Queued(queued);
         }
     }
 
@@ -221,11 +217,8 @@ impl StoreHolds {
         if let (HoldState::Charged(Some(_)) | HoldState::Departing(..), Some(judged)) =
             (&hold.state, decisions.iter_mut().find(own))
         {
-            uncharge_decision(
-                &mut judged.decision,
-                hold.demand.units.cost,
-                hold.demand.limit.rules[hold.rate].capacity(),
-            );
+            let capacity = hold.demand.limit.rules[hold.rate].capacity();
+            uncharge_decision(&mut judged.decision, hold.demand.units.cost, capacity);
         }
     }
 }

@@ -216,9 +216,7 @@ impl ClaimSet {
         let mut holds = self.store_holds.iter().flat_map(|store| &store.holds);
         let hold = holds.find(|hold| hold.demand.limit_index == limit_index && hold.wants_slots());
         let found = hold.and_then(|hold| Some((hold, hold.demand.limit.slot_terms(hold.rate)?)));
-        let Some((hold, terms)) = found else {
-            return Err(self.reject_for_slots((limit_index, 0), Some(1)));
-        };
+        let Some((hold, terms)) = found else { return Err(self.reject_for_slots((limit_index, 0), Some(1))) };
         let (limit, rate, slot_key) = (hold.demand.limit.clone(), hold.rate, hold.slot_key());
         let rule = &limit.rules[rate];
         let newcomer = SlotNewcomer {

@@ -68,13 +68,8 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
                 uncharge_decision(&mut decision, demand.units.cost, limit.max_units(question.rate));
             }
         }
-        self.push_decision(
-            limit_index,
-            question.rate,
-            question.item.dry_run,
-            decision,
-            rejection_cause(limit),
-        );
+        let (dry_run, cause) = (question.item.dry_run, rejection_cause(limit));
+        self.push_decision(limit_index, question.rate, dry_run, decision, cause);
     }
 
     fn apply_slots_answer(

@@ -95,11 +95,8 @@ impl SlidingLogParams {
             // Cannot overflow: parts of `used`, which is 32 bits wide.
             log.used -= carried.left as u32;
             log.until = leaves + self.quota.period;
-            rings.redate_newest(
-                log,
-                carried.newest as u32,
-                ChargeRun { at: leaves, units: carried.debt as u32 },
-            );
+            let run = ChargeRun { at: leaves, units: carried.debt as u32 };
+            rings.redate_newest(log, carried.newest as u32, run);
         }
     }
 }

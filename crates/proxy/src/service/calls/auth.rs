@@ -140,12 +140,8 @@ fn answer_admitted(mut state: Box<RequestState>) -> Response<ResponseBody> {
 fn answer_degraded(state: Box<RequestState>, is_forbidden: bool) -> Response<ResponseBody> {
     let message = "a limit rejects this request";
     let mut response = answer::render_fault(StatusCode::TOO_MANY_REQUESTS, "degrade", "", message);
-    limit_report::write_decisions(
-        &state.worker.gateway,
-        state.route,
-        &state.judgement.decisions,
-        response.headers_mut(),
-    );
+    let (gateway, decisions) = (&state.worker.gateway, &state.judgement.decisions);
+    limit_report::write_decisions(gateway, state.route, decisions, response.headers_mut());
     answer_refused(state, response, is_forbidden)
 }
 

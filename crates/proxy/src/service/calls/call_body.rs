@@ -68,8 +68,7 @@ impl<'a> CheckCall<'a> {
             Some(_) => return Err(CallFault::new("cost", "`cost` must be a whole number from 1")),
         };
         let wait = members.take_span("wait", Duration::ZERO, WAIT_MAX)?;
-        let lease_for = members.take_span("lease_for", LEASE_TIME, LEASE_TIME_MAX)?;
-        check_lease_time(lease_for)?;
+        let lease_for = members.take_lease_time()?;
         Ok(CheckCall { subject, cost, wait, lease_for })
     }
 }
@@ -103,8 +102,7 @@ pub(super) fn read_release(body: &[u8]) -> Result<Option<LeaseId>, CallFault> {
 /// Reads the body of `/renew`.
 pub(super) fn read_renewal(body: &[u8]) -> Result<(Option<LeaseId>, Duration), CallFault> {
     let mut members = Members::read(body, &["lease", "lease_for"])?;
-    let lease_for = members.take_span("lease_for", LEASE_TIME, LEASE_TIME_MAX)?;
-    check_lease_time(lease_for)?;
+    let lease_for = members.take_lease_time()?;
     Ok((members.take_lease()?, lease_for))
 }
 
@@ -125,12 +123,6 @@ pub(super) fn read_settlement(body: &[u8]) -> Result<(Option<LeaseId>, UsedUnits
         _ => return Err(wrong()),
     };
     Ok((members.take_lease()?, units))
-}
-
-fn check_lease_time(span: Duration) -> Result<(), CallFault> {
-    let is_too_short = span < Duration::from_millis(100);
-    let message = "`lease_for` must be at least 100ms";
-    if is_too_short { Err(CallFault::new("lease_for", message)) } else { Ok(()) }
 }
 
 /// One name, or a list of names; each once.
@@ -231,6 +223,13 @@ impl<'a> Members<'a> {
         } else {
             Err(wrong(format!("`{name}` must be at most {}s", most.as_secs())))
         }
+    }
+
+    /// The time of a lease, at least 100 ms.
+    fn take_lease_time(&mut self) -> Result<Duration, CallFault> {
+        let span = self.take_span("lease_for", LEASE_TIME, LEASE_TIME_MAX)?;
+        let wrong = || CallFault::new("lease_for", "`lease_for` must be at least 100ms");
+        Some(span).filter(|span| *span >= Duration::from_millis(100)).ok_or_else(wrong)
     }
 
     fn take_lease(&mut self) -> Result<Option<LeaseId>, CallFault> {

@@ -62,10 +62,8 @@ pub(super) fn judge_check(
     let inbound = InboundRequest::new(request);
     state.identity.client = Client { ip, trusted_peer: false };
     log_described(&mut state, &inbound, terms.limits.is_none());
-    let route = match terms.limits {
-        Some(_) => Some(gateway.call_route()),
-        None => find_route(gateway, &inbound, &terms.scheme),
-    };
+    let named = terms.limits.as_ref().map(|_| gateway.call_route());
+    let route = named.or_else(|| find_route(gateway, &inbound, &terms.scheme));
     // It must not be charged as a request is that no location serves: a refused call changes nothing.
     let Some(route) = route else {
         count_call(&state, CallResult::CheckFault);
@@ -77,21 +75,18 @@ pub(super) fn judge_check(
         Some(named) => named.iter().any(|id| may_hold(&gateway.limits[id.0])),
         None => gateway.chain_for(Some(route)).chain.limits().iter().any(|limit| may_hold(limit)),
     };
-    let place = if may_hold_any {
-        match gateway.calls.leases.reserve_place(worker.id, state.judged_at) {
-            Ok(place) => Some(place),
-            Err(why) => {
-                count_call(&state, CallResult::CheckFault);
-                let (fault, message) = match why {
-                    NoLease::Full => (Fault::TooManyWaiting, "too many leases are held"),
-                    NoLease::NoRandomness => (Fault::Internal, "no id of a lease can be made"),
-                };
-                let response = refuse_fault(&mut state, fault, "", message);
-                return Err(Box::new(forward::local_response(response, state)));
-            }
+    let place = may_hold_any.then(|| gateway.calls.leases.reserve_place(worker.id, state.judged_at));
+    let place = match place.transpose() {
+        Ok(place) => place,
+        Err(why) => {
+            count_call(&state, CallResult::CheckFault);
+            let (fault, message) = match why {
+                NoLease::Full => (Fault::TooManyWaiting, "too many leases are held"),
+                NoLease::NoRandomness => (Fault::Internal, "no id of a lease can be made"),
+            };
+            let response = refuse_fault(&mut state, fault, "", message);
+            return Err(Box::new(forward::local_response(response, state)));
         }
-    } else {
-        None
     };
     Ok((Received { inbound, state }.judge_call(&terms), place))
 }
@@ -155,12 +150,8 @@ fn answer_admitted(
     count_call(&state, if waited { CallResult::CheckWaited } else { CallResult::CheckAdmitted });
     let (limit, decision) = tightest.as_ref().map(|(name, decision)| (&**name, *decision)).unzip();
     let lease = lease.map(|lease| lease.to_string());
-    answer_judged(
-        state,
-        limit,
-        decision,
-        CheckAnswer { retry_after_ms: Some(0), lease, ..Default::default() },
-    )
+    let answer = CheckAnswer { retry_after_ms: Some(0), lease, ..Default::default() };
+    answer_judged(state, limit, decision, answer)
 }
 
 /// The enforced rate with the fewest units left.

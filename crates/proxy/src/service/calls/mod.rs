@@ -240,12 +240,8 @@ fn count_call(state: &RequestState, result: CallResult) {
 fn refuse_unknown(state: &mut RequestState, result: CallResult) -> Response<Bytes> {
     count_call(state, result);
     state.outcome.error = Some("no such lease");
-    answer::render_fault(
-        StatusCode::NOT_FOUND,
-        "no_lease",
-        "lease",
-        "there is no such lease, or it has ended",
-    )
+    let message = "there is no such lease, or it has ended";
+    answer::render_fault(StatusCode::NOT_FOUND, "no_lease", "lease", message)
 }
 
 /// The response to a call that is not judged; stores and counts the fault.

@@ -17,9 +17,7 @@ use crate::service::calls::answer;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonRequest {
-    #[serde(default)]
     domain: Option<String>,
-    #[serde(default)]
     descriptors: Option<Vec<JsonDescriptor>>,
     #[serde(default, alias = "hits_addend", rename = "hitsAddend", deserialize_with = "read_number")]
     hits_addend: Option<u64>,
@@ -28,7 +26,6 @@ struct JsonRequest {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonDescriptor {
-    #[serde(default)]
     entries: Option<Vec<JsonEntry>>,
     /// Numbers of the caller, which this service does not use.
     #[serde(default, rename = "limit")]
@@ -42,9 +39,7 @@ struct JsonDescriptor {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonEntry {
-    #[serde(default)]
     key: Option<String>,
-    #[serde(default)]
     value: Option<String>,
 }
 

@@ -133,11 +133,8 @@ impl<'c> CallPlan<'c> {
             return Ok(None);
         }
         let chain = domain.chain_of(gateway, &list);
-        Ok(Some(PlannedPart {
-            terms: DescriptorTerms { chain, descriptors, max_wait_ns },
-            gives_back,
-            indices,
-        }))
+        let terms = DescriptorTerms { chain, descriptors, max_wait_ns };
+        Ok(Some(PlannedPart { terms, gives_back, indices }))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::judge::request_state::{RequestState, Verdict};
 use crate::judge::{self, Admitted, LookedAt, MergedPlaces, Received, Rejected, limit_report};
 use crate::reject::{Fault, Rejection};
 use sluicegate_admission::chain::Decisions;
-use sluicegate_base::clock::Now;
+use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_http::net::deadline::ticks_for;
 use sluicegate_observe::metrics::CallResult;
 
@@ -27,8 +27,7 @@ pub(super) struct CallDeadline(Option<Now>);
 
 impl CallDeadline {
     pub(super) fn new(started: Now, timeout: Option<Duration>) -> CallDeadline {
-        let ns = |timeout: Duration| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        CallDeadline(timeout.map(|timeout| Now(started.0.saturating_add(ns(timeout)))))
+        CallDeadline(timeout.map(|timeout| Now(started.0.saturating_add(duration_ns(timeout)))))
     }
 
     /// Limits also the reading of the body.
@@ -75,12 +74,8 @@ pub(super) async fn run_call(
         Err(refusal) => return (state, Err(refusal)),
     };
     if is_refused {
-        let refused = add_looks(
-            &mut answer,
-            &mut state,
-            parts.charged.as_deref().into_iter().chain(parts.given.as_deref()),
-        )
-        .await;
+        let others = parts.charged.as_deref().into_iter().chain(parts.given.as_deref());
+        let refused = add_looks(&mut answer, &mut state, others).await;
         count_call(&state, CallResult::RlsRejected);
         return (state, refused.map(|_| answer));
     }
@@ -102,16 +97,12 @@ pub(super) async fn run_call(
             return (state, refused.map(|_| answer));
         }
     }
-    let given = match parts.given.as_deref() {
-        Some(part) => judge::give_back_hits(&worker, state.judged_at, &part.terms).map_err(refusal_of),
-        None => Ok(()),
-    };
-    let given = match given {
-        Ok(()) => {
-            add_looks(&mut answer, &mut state, parts.given.as_deref().into_iter()).await.map(|_| answer)
-        }
-        Err(refusal) => Err(refusal),
-    };
+    if let Some(part) = parts.given.as_deref()
+        && let Err(rejection) = judge::give_back_hits(&worker, state.judged_at, &part.terms)
+    {
+        return (state, Err(refusal_of(rejection)));
+    }
+    let given = add_looks(&mut answer, &mut state, parts.given.as_deref().into_iter()).await.map(|_| answer);
     if given.is_ok() {
         count_verdict(&state);
     }
@@ -243,13 +234,11 @@ fn late() -> CallRefusal {
 }
 
 fn count_verdict(state: &RequestState) {
-    count_call(
-        state,
-        match state.outcome.verdict {
-            Verdict::Admit => CallResult::RlsAdmitted,
-            Verdict::Wait => CallResult::RlsWaited,
-            Verdict::Ban => CallResult::RlsBanned,
-            _ => CallResult::RlsRejected,
-        },
-    );
+    let result = match state.outcome.verdict {
+        Verdict::Admit => CallResult::RlsAdmitted,
+        Verdict::Wait => CallResult::RlsWaited,
+        Verdict::Ban => CallResult::RlsBanned,
+        _ => CallResult::RlsRejected,
+    };
+    count_call(state, result);
 }
