@@ -243,12 +243,8 @@ impl KeyFile {
         values.split_line(header).map_err(|why| format!("has {why} in its header"))?;
         KeyColumns::read_header(&values)?;
         let columns = values.values().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-        let mut above: Vec<Vec<u8>> = bytes
-            .strip_suffix(b"\n")
-            .unwrap_or(bytes)
-            .split(|byte| *byte == b'\n')
-            .map(<[u8]>::to_vec)
-            .collect();
+        let lines = bytes.strip_suffix(b"\n").unwrap_or(bytes).split(|byte| *byte == b'\n');
+        let mut above: Vec<Vec<u8>> = lines.map(<[u8]>::to_vec).collect();
         let rest = above.split_off(at);
         above.pop();
         Ok(KeyFile { above, columns, rest })
@@ -295,11 +291,8 @@ fn edit_file(
     let lock = File::open(folder).map_err(unwritten)?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|error| unwritten(error.into()))?;
     let known = fs::metadata(&target).ok();
-    let old = match &known {
-        Some(_) => Some(read_capped(&target, ApiKeyTable::BYTES_MAX).map_err(|why| failed(path, why))?),
-        None => None,
-    };
-    let new = edit(old).map_err(|why| failed(path, why))?;
+    let old = known.as_ref().map(|_| read_capped(&target, ApiKeyTable::BYTES_MAX)).transpose();
+    let new = old.and_then(edit).map_err(|why| failed(path, why))?;
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let beside = folder.join(format!(".{name}.new"));
     let write = || -> io::Result<()> {

@@ -149,11 +149,8 @@ pub(super) fn render_overview(config: &Config) -> String {
             let _ = writeln!(out, "\n{name}: {text}");
         }
     }
-    write_list(
-        &mut out,
-        "locations",
-        config.locations.iter().map(|location| render_location(config, location)),
-    );
+    let locations = config.locations.iter().map(|location| render_location(config, location));
+    write_list(&mut out, "locations", locations);
     write_list(&mut out, "domains", describe_domains(config));
     out
 }

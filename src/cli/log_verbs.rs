@@ -26,13 +26,8 @@ pub(super) fn run_replay(input: &ConfigInput, args: &ReplayArgs) -> CommandResul
     let against = args.against.as_deref().map(config::load).transpose()?.map(|loaded| loaded.config);
     let mut stream = LogStream::open(&args.logs, format.as_ref()).map_err(failed)?;
     let mut progress = ProgressLine::default();
-    let report = replay::replay_log(
-        &mut stream,
-        config,
-        against,
-        |_, _| {},
-        |count, share| progress.show(count, share),
-    );
+    let show = |count, share| progress.show(count, share);
+    let report = replay::replay_log(&mut stream, config, against, |_, _| {}, show);
     progress.clear();
     let report = report.map_err(failed)?;
     write_page(args.html.as_deref(), || page::render_replay(&report))?;

@@ -19,10 +19,8 @@ pub(super) fn run_completions(shell: Shell) -> CommandResult {
 
 /// Prints one page for the program and its commands, or writes a page for each into `dir`.
 pub(super) fn run_man(dir: Option<&Path>) -> CommandResult {
-    let outcome = match dir {
-        None => render_whole_page(),
-        Some(dir) => write_pages(dir).map(|count| format!("wrote {count} pages\n")),
-    };
+    let write = |dir| write_pages(dir).map(|count| format!("wrote {count} pages\n"));
+    let outcome = dir.map_or_else(render_whole_page, write);
     let printed = outcome.map_err(|error| {
         let place = dir.map(|dir| format!(" into {}", dir.display())).unwrap_or_default();
         failed(format!("cannot write the manual{place}: {error}"))

@@ -52,10 +52,8 @@ fn build_request(verb: &OperatorVerb) -> OperatorRequest {
         ),
         OperatorVerb::Bans(_) => OperatorRequest::get("/bans"),
         OperatorVerb::Ban { whom, length, reason, .. } => {
-            let (field, whom) = match whom.strip_prefix("account=") {
-                Some(name) => ("account", name),
-                None => ("ip", whom.as_str()),
-            };
+            let account = whom.strip_prefix("account=");
+            let (field, whom) = account.map_or(("ip", whom.as_str()), |name| ("account", name));
             let body = [(field, json!(whom)), ("for", json!(length)), ("reason", json!(reason))];
             OperatorRequest::with_body("POST", "/bans", render_body(body))
         }

@@ -144,10 +144,7 @@ pub(super) fn proxy_yaml(args: &ProxyArgs) -> String {
 
 /// A bare number stays one, since it is a port.
 fn port_or_scalar(text: &str) -> String {
-    match text.parse::<u16>() {
-        Ok(port) => port.to_string(),
-        Err(_) => quote_scalar(text),
-    }
+    text.parse::<u16>().map_or_else(|_| quote_scalar(text), |port| port.to_string())
 }
 
 /// A double-quoted scalar with exactly `text`: no variable is expanded and nothing is read as YAML.

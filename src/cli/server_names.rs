@@ -46,14 +46,8 @@ fn look_up(names: BTreeSet<String>) -> Vec<String> {
         waiting += usize::from(thread::Builder::new().spawn(lookup).is_ok());
     }
     let end = Instant::now() + LOOKUP_MAX;
-    let mut unresolved = Vec::new();
-    for _ in 0..waiting {
-        match receiver.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(name) => unresolved.extend(name),
-            Err(_) => break,
-        }
-    }
-    unresolved
+    let next = |_| receiver.recv_timeout(end.saturating_duration_since(Instant::now())).ok();
+    (0..waiting).map_while(next).flatten().collect()
 }
 
 fn warn_of_name(name: &str, text: &str) -> Problem {

@@ -82,10 +82,8 @@ impl GatewayActions for ControlHandle {
     fn list_refusals(&self) -> ActionFuture<Vec<RecentRefusal>> {
         let control = self.control.upgrade();
         Box::pin(async move {
-            match control {
-                Some(control) => control.recent_refusals().await,
-                None => Vec::new(),
-            }
+            let Some(control) = control else { return Vec::new() };
+            control.recent_refusals().await
         })
     }
 

@@ -175,7 +175,7 @@ impl ControlThread {
         let pending = self.pending_child.clone();
         let successor = spawn_blocking(move || old_process::start_successor(&sockets, pending));
         let successor = successor.await.map_err(panicked)??;
-        let pid = successor.pid();
+        let pid = successor.pid;
         tracing::info!(pid, "the new process is ready; leaving the listeners to it");
         self.close_admin();
         self.workers.send_to_all(|| WorkerCommand::LeaveListeners).await;

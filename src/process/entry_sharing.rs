@@ -16,7 +16,7 @@ use sluicegate_store::{KnownResets, SharedPauses, Store, share_pauses};
 
 /// The changes that all gateways of a store know, and the task that shares them, until dropped.
 pub(super) struct EntrySharing {
-    entries: Arc<OperatorEntries>,
+    pub entries: Arc<OperatorEntries>,
     store: Arc<Store>,
     _task: JoinSet<()>,
     known_resets: RefCell<KnownResets>,
@@ -58,10 +58,6 @@ impl EntrySharing {
         let mut task = JoinSet::new();
         task.spawn_local(sharing);
         EntrySharing { entries, store: store.clone(), _task: task, known_resets: RefCell::default() }
-    }
-
-    pub(super) fn entries(&self) -> &Arc<OperatorEntries> {
-        &self.entries
     }
 
     /// Adopts the resets and bans of all gateways, as far as they are new.

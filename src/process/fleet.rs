@@ -121,13 +121,9 @@ impl ControlThread {
         let Some((counted, _)) = counted.filter(|(counted, _)| counted.is_counted()) else {
             return Ok(FleetKeys { keys: self.heavy_keys(limit, by, top).await?, gateways: 1 });
         };
-        let reported: Vec<ReportedKeys> = self
-            .other_reports(&gateway)
-            .await
-            .iter()
-            .filter(|report| report.top_keys.is_object())
-            .map(|report| ReportedKeys::find_in(&report.top_keys, limit))
-            .collect();
+        let reports = self.other_reports(&gateway).await;
+        let lists = reports.iter().map(|report| &report.top_keys).filter(|keys| keys.is_object());
+        let reported: Vec<_> = lists.map(|keys| ReportedKeys::find_in(keys, limit)).collect();
         let own = self.heavy_keys(limit, by, TOP_MAX).await?;
         let keys = merge_fleet(&gateway, &counted, own, &reported, by, top);
         Ok(FleetKeys { keys, gateways: 1 + reported.len() })
@@ -191,11 +187,8 @@ fn encode_keys(lists: &[(Arc<str>, Vec<HeavyKey>, Vec<HeavyKey>)]) -> Value {
         });
         Value::Object(limits.collect::<Map<String, Value>>())
     };
-    KEYS_EACH
-        .into_iter()
-        .map(encode)
-        .find(|keys| keys.to_string().len() <= KEYS_BYTES_MAX)
-        .unwrap_or_default()
+    let fits = |keys: &Value| keys.to_string().len() <= KEYS_BYTES_MAX;
+    KEYS_EACH.into_iter().map(encode).find(fits).unwrap_or_default()
 }
 
 /// The hash that tells files apart, which `sha256sum gateway.yaml` begins with; files that it names are left out, as

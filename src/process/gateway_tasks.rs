@@ -30,7 +30,7 @@ pub(super) struct GatewayTasks {
     current: Arc<ArcSwap<Gateway>>,
     file_watch: JoinHandle<()>,
     ban_sharing: Option<JoinSet<()>>,
-    entry_sharing: Option<EntrySharing>,
+    pub entry_sharing: Option<EntrySharing>,
     entries_changed: Rc<Notify>,
     pause_sharing: Option<PauseSharing>,
     store: Option<(Arc<Store>, JoinHandle<()>)>,
@@ -95,11 +95,6 @@ impl GatewayTasks {
             self.span_export = gateway.tracer.as_deref().and_then(SpanExport::start);
         }
         watch_snapshots(gateway, &self.snapshot_fault);
-    }
-
-    /// The changes of operators that all gateways know; `None` = there is no store.
-    pub(super) fn entry_sharing(&self) -> Option<&EntrySharing> {
-        self.entry_sharing.as_ref()
     }
 
     /// Restarts the snapshots if their file changed.

@@ -86,15 +86,14 @@ impl ControlThread {
         let (gateway, now) = (self.current.load_full(), Now::read_clock());
         match change {
             OperatorChange::ResetKey { limit, key, tier } => {
-                let reset = gateway.reset_key(&limit, &key, tier.as_deref(), now);
-                let reset = reset.map_err(OperatorFault::Reset)?;
+                let reset = gateway.reset_key(&limit, &key, tier.as_deref(), now)?;
                 if let Some(rates) = reset.in_store {
                     self.reset_in_store(&gateway, &rates, key.shared).await?;
                 }
             }
             OperatorChange::Ban(new) => {
                 let target = new.target.clone();
-                let (ban, replaced) = gateway.add_ban(new, now).map_err(OperatorFault::Ban)?;
+                let (ban, replaced) = gateway.add_ban(new, now)?;
                 if let Err(fault) = self.share_entry(gateway.ban_entry(&target, now)) {
                     // It was added just now.
                     let _ = gateway.operator_bans.remove_ban(&target, now);
@@ -103,7 +102,7 @@ impl ControlThread {
                 return Ok(OperatorOutcome::Banned(ban, replaced));
             }
             OperatorChange::Unban(target) => {
-                let ended = gateway.lift_ban(&target, now).map_err(OperatorFault::Unban)?;
+                let ended = gateway.lift_ban(&target, now)?;
                 self.end_entry(&gateway::ban_entry_name(&target))?;
                 if let (Some(client), Some(until), Some(bans)) =
                     (ended.in_store, ended.rejections, &gateway.bans)
@@ -114,22 +113,22 @@ impl ControlThread {
                 return Ok(OperatorOutcome::Unbanned(ended));
             }
             OperatorChange::Grant(new) => {
-                let (config, ..) = gateway.config_with_grant(&new, now).map_err(OperatorFault::Grant)?;
+                let (config, ..) = gateway.config_with_grant(&new, now)?;
                 self.share_entry(written_grant(&config, &new))?;
-                self.use_grants(&gateway, &config).await.map_err(OperatorFault::Grant)?;
+                self.use_grants(&gateway, &config).await?;
             }
             OperatorChange::Revoke { limit, key } => {
-                let built = gateway.config_without_grant(&limit, &key, now).map_err(OperatorFault::Grant)?;
+                let built = gateway.config_without_grant(&limit, &key, now)?;
                 self.end_entry(&gateway::grant_entry_name(&limit, &key.to_grant_key()))?;
-                self.use_grants(&gateway, &built.0).await.map_err(OperatorFault::Grant)?;
+                self.use_grants(&gateway, &built.0).await?;
             }
             OperatorChange::UseEntries => {
                 let config = self.with_entries(|sharing| {
                     sharing.use_entries(&gateway);
-                    gateway.config_with_entries(&sharing.entries().list_living())
+                    gateway.config_with_entries(&sharing.entries.list_living())
                 });
                 if let Some(config) = config.flatten() {
-                    self.use_grants(&gateway, &config).await.map_err(OperatorFault::Grant)?;
+                    self.use_grants(&gateway, &config).await?;
                 }
             }
             OperatorChange::RemoveEnded => {
@@ -139,7 +138,7 @@ impl ControlThread {
                 let count =
                     |config: &Config| config.limits.iter().map(|limit| limit.grants.len()).sum::<usize>();
                 let removed = count(&gateway.config) - count(&config);
-                self.use_grants(&gateway, &config).await.map_err(OperatorFault::Grant)?;
+                self.use_grants(&gateway, &config).await?;
                 tracing::info!(removed, "grants have ended");
             }
         }
@@ -156,33 +155,33 @@ impl ControlThread {
         let Some(store) = &gateway.store else { return Ok(()) };
         let SharedRates { limit, rates } = rates;
         let answer = store.open_link().reset_key(limit, rates.clone(), &key).await;
-        answer.map_err(|fault| OperatorFault::Reset(KeyResetFault::Store(fault)))?;
+        answer.map_err(KeyResetFault::Store)?;
         let reset = ResetEntry::new(limit, rates.clone(), key);
         // Rejections that were asked for until now may be repeated on no gateway.
         let now = Now::read_clock();
         reset.apply_to([limit], store.debts(), now);
         let id = RandomState::new().hash_one(now);
-        let told = self.with_entries(|sharing| reset.put_into(sharing.entries(), id, now));
-        told.unwrap_or(Ok(())).map_err(OperatorFault::Entry)
+        let told = self.with_entries(|sharing| reset.put_into(&sharing.entries, id, now));
+        Ok(told.unwrap_or(Ok(()))?)
     }
 
     /// Tells the other gateways of a change, if there are any.
     fn share_entry(&self, entry: Option<OperatorEntry>) -> Result<(), OperatorFault> {
         let Some(OperatorEntry { name, value, until }) = entry else { return Ok(()) };
-        let told = self.with_entries(|sharing| sharing.entries().put(&name, &value, until));
-        told.unwrap_or(Ok(())).map_err(OperatorFault::Entry)
+        let told = self.with_entries(|sharing| sharing.entries.put(&name, &value, until));
+        Ok(told.unwrap_or(Ok(()))?)
     }
 
     /// Tells the other gateways that a change has ended.
     fn end_entry(&self, name: &[u8]) -> Result<(), OperatorFault> {
-        let told = self.with_entries(|sharing| sharing.entries().delete(name).map(drop));
-        told.unwrap_or(Ok(())).map_err(OperatorFault::Entry)
+        let told = self.with_entries(|sharing| sharing.entries.delete(name).map(drop));
+        Ok(told.unwrap_or(Ok(()))?)
     }
 
     /// `None` = there is no store.
     fn with_entries<T>(&self, act: impl FnOnce(&EntrySharing) -> T) -> Option<T> {
         let tasks = self.tasks.borrow();
-        tasks.as_ref()?.entry_sharing().map(act)
+        tasks.as_ref()?.entry_sharing.as_ref().map(act)
     }
 
     /// Puts the configuration in force with other grants in force. All else continues: only the numbers of single keys

@@ -128,10 +128,8 @@ pub(super) fn explain_queue(gateway: &Gateway, facts: &RequestFacts<'_>) -> Opti
 
 /// True if no server would get a request that the limits admit.
 pub(super) fn is_upstream_down(gateway: &Gateway, facts: &RequestFacts<'_>, route: LocationId) -> bool {
-    match &gateway.routes[route.0].action {
-        Action::Upstream(upstream) => !facts.is_preflight() && upstream.is_down(),
-        _ => false,
-    }
+    let action = &gateway.routes[route.0].action;
+    matches!(action, Action::Upstream(upstream) if !facts.is_preflight() && upstream.is_down())
 }
 
 fn is_banned_by_operator(rejection: Option<&Rejection>) -> bool {

@@ -133,32 +133,27 @@ impl LookMode {
         decisions: &mut Decisions,
     ) -> Result<Option<PlannedWait>, Rejection> {
         let undecided = &mut self.undecided;
-        let wait = match verdict {
-            Some(ChainVerdict::AskStore(pending)) => {
-                let answered = match session {
-                    Some(session) => pending.ask(session, waiter, decisions, undecided).await,
-                    None => pending.assume_admitted(waiter, decisions, undecided),
-                };
-                match answered {
-                    ChainVerdict::Admit(_) => None,
-                    ChainVerdict::Wait(queued) => Some(PlannedWait::of_queued(&queued)),
-                    ChainVerdict::Reject(rejection) => return Err(judge::translate_rejection(&rejection)),
-                }
-            }
-            Some(ChainVerdict::Wait(queued)) => Some(PlannedWait::of_queued(&queued)),
-            Some(ChainVerdict::Reject(rejection)) => return Err(judge::translate_rejection(&rejection)),
-            Some(ChainVerdict::Admit(_)) | None => None,
+        let answered = match verdict {
+            Some(ChainVerdict::AskStore(pending)) => match session {
+                Some(session) => pending.ask(session, waiter, decisions, undecided).await,
+                None => pending.assume_admitted(waiter, decisions, undecided),
+            },
+            Some(ChainVerdict::Wait(queued)) => ChainVerdict::Wait(queued),
+            Some(ChainVerdict::Reject(rejection)) => ChainVerdict::Reject(rejection),
+            Some(ChainVerdict::Admit(_)) | None => return Ok(None),
         };
-        Ok(wait)
+        match answered {
+            ChainVerdict::Admit(_) => Ok(None),
+            ChainVerdict::Wait(queued) => Ok(Some(PlannedWait::of_queued(&queued))),
+            ChainVerdict::Reject(rejection) => Err(judge::translate_rejection(&rejection)),
+        }
     }
 
     /// Adds the state of each counter.
     pub(super) fn add_counters(&mut self, limits: &LimitChain, decisions: &[RateDecision]) {
         let selected = self.selected.as_deref();
-        let place_of = |index: usize| match selected {
-            Some(selected) => selected.iter().position(|place| usize::from(*place) == index),
-            None => Some(index),
-        };
+        let place_in = |all: &[u16], index| all.iter().position(|place| usize::from(*place) == index);
+        let place_of = |index| selected.map_or(Some(index), |selected| place_in(selected, index));
         for limit in &self.undecided {
             let Some(looked) = place_of(limit.limit_index).and_then(|place| self.limits.get_mut(place))
             else {
@@ -253,13 +248,7 @@ fn explain_skip(caller: &Caller<'_>, limit: &Limit, missing: &str) -> String {
 }
 
 fn explain_missing(parts: &str, missing: MissingKey) -> String {
-    let word = match missing {
-        MissingKey::Ip => "ip",
-        MissingKey::Shared => "shared",
-        MissingKey::Reject => "reject",
-        MissingKey::Skip => "skip",
-    };
-    format!("the request has no {parts}, and missing_key is {word}")
+    format!("the request has no {parts}, and missing_key is {}", missing.as_str())
 }
 
 fn explain_counter(limit: &Limit, rate_decision: &RateDecision) -> CounterExplanation {

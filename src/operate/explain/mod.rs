@@ -173,9 +173,13 @@ async fn explain_by_parts(
     let today = WallClock::new(now).unix_ms(now) / 1_000;
     let token = verifier.as_ref().map(|verifier| Token::new(verifier, &parsed.headers, today));
     let head = parsed.to_head(client, now);
-    let mut facts = RequestFacts::new(head, parsed.body_size(), token.as_ref());
-    let body_view = if parsed.data.is_some() { BodyView::Unread } else { BodyView::Absent };
-    facts.body_view = body_view;
+    let facts_with = |answer: Option<Rc<AuthAnswer>>, body_view| {
+        let mut facts = RequestFacts::new(head, parsed.body_size(), token.as_ref());
+        (facts.is_question_charged, facts.answer, facts.body_view) = (answer.is_some(), answer, body_view);
+        facts
+    };
+    let unread = || if parsed.data.is_some() { BodyView::Unread } else { BodyView::Absent };
+    let mut facts = facts_with(None, unread());
     let mut look = LookMode::default();
     let mut decisions = Decisions::new();
     let mut verdict = None;
@@ -192,10 +196,7 @@ async fn explain_by_parts(
             Ok(_) => {
                 (look, decisions) = (LookMode::default(), Decisions::new());
                 question = Some(describe::describe_question(auth));
-                facts = RequestFacts::new(head, parsed.body_size(), token.as_ref());
-                (facts.answer, facts.is_question_charged) =
-                    (Some(state_answer(gateway, auth, &parsed)?), true);
-                facts.body_view = body_view;
+                facts = facts_with(Some(state_answer(gateway, auth, &parsed)?), unread());
                 judged = judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict);
             }
             Err(rejection) => (judged, chain) = (Err(rejection), &auth.chain),
@@ -208,10 +209,7 @@ async fn explain_by_parts(
         && let Some(plan) = gateway.body_plan_for(facts.route())
     {
         values = judge::find_values(&parsed.headers, plan, data.as_bytes(), true);
-        let (answer, is_charged) = (facts.answer.take(), facts.is_question_charged);
-        facts = RequestFacts::new(head, parsed.body_size(), token.as_ref());
-        (facts.answer, facts.is_question_charged) = (answer, is_charged);
-        facts.body_view = BodyView::Read(&values);
+        facts = facts_with(facts.answer.take(), BodyView::Read(&values));
         judged = judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict);
     }
     let waiting_size = || facts.waiting_bytes();

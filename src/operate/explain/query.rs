@@ -19,7 +19,7 @@ use sluicegate_proxy::reject::Fault;
 
 json_object! {
     /// A request as text.
-    #[derive(Debug, Clone, Deserialize)]
+    #[derive(Debug, Clone, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields, default)]
     pub struct Query as "ExplainRequest" {
         pub method: String = maybe "The method, in capitals; absent only with `call`.",
@@ -46,12 +46,7 @@ impl Default for Query {
 impl Query {
     /// True if it has members of a request.
     pub(super) fn describes_request(&self) -> bool {
-        let is_empty = self.method.is_empty() && self.url.is_empty() && self.headers.is_empty();
-        !is_empty
-            || !self.auth.is_empty()
-            || self.ip != Query::default().ip
-            || self.listener.is_some()
-            || self.data.is_some()
+        Query { call: None, ..self.clone() } != Query::default()
     }
 }
 
@@ -127,11 +122,8 @@ impl ParsedQuery {
     /// `None` = not a length.
     fn announced_length(&self) -> Option<u64> {
         let is_digits = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let mut lengths = self
-            .headers
-            .get_all(CONTENT_LENGTH)
-            .iter()
-            .map(|length| length.to_str().ok().filter(is_digits)?.parse().ok());
+        let read = |length: &HeaderValue| length.to_str().ok().filter(is_digits)?.parse().ok();
+        let mut lengths = self.headers.get_all(CONTENT_LENGTH).iter().map(read);
         let first = lengths.next().unwrap_or(Some(0))?;
         lengths.all(|other| other == Some(first)).then_some(first)
     }

@@ -29,11 +29,8 @@ impl fmt::Display for Explanation {
                 left_ms => format!("{} left", format_ns(left_ms * MS)),
             };
             let said = stop.status.map_or("nothing is left".to_owned(), |status| status.to_string());
-            format!(
-                "{left}: upstream {} answered {said}; wait {}",
-                stop.upstream,
-                format_ns(stop.wait_ms * MS)
-            )
+            let wait = format_ns(stop.wait_ms * MS);
+            format!("{left}: upstream {} answered {said}; wait {wait}", stop.upstream)
         });
         let queue = self.queue.as_ref().map(|QueueExplanation { upstream, waiting, size }| {
             format!("{waiting} of {size} wait for a server of upstream {upstream}")

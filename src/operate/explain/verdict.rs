@@ -107,17 +107,14 @@ pub(super) fn explain_rejected(
     let rejecter = gateway.rejecters.for_location(route);
     let response: Response<_> = rejecter.render_rejection(rejection, &RejectContext::default(), grpc);
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-    let (limit, retry_after_ns) = match rejection {
+    let (limit, retry_after_ns, instead) = match rejection {
         Rejection::Limit(rejected) => {
-            (Some(gateway.limits[rejected.limit.0].name.to_string()), rejected.exact_retry_ns())
+            let name = gateway.limits[rejected.limit.0].name.to_string();
+            (Some(name), rejected.exact_retry_ns(), rejecter.degraded_to(rejected, grpc))
         }
-        Rejection::Banned { left_ns, .. } => (None, Some(*left_ns)),
-        Rejection::Paused(pause) => (None, Some(pause.retry_after_ns)),
-        _ => (None, None),
-    };
-    let instead = match rejection {
-        Rejection::Limit(rejected) => rejecter.degraded_to(rejected, grpc),
-        _ => None,
+        Rejection::Banned { left_ns, .. } => (None, Some(*left_ns), None),
+        Rejection::Paused(pause) => (None, Some(pause.retry_after_ns), None),
+        _ => (None, None, None),
     };
     let verdict = VerdictExplanation {
         outcome: if instead.is_some() { "degrade" } else { "reject" },

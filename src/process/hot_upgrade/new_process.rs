@@ -57,12 +57,8 @@ impl ReceivedHandover {
         let Some(channel) = FdChannel::from_stdin() else { return Ok(None) };
         let as_text = |error: io::Error| format!("cannot take over from the old process: {error}");
         channel.set_timeout(STEP_TIMEOUT).map_err(as_text)?;
-        let mut handover = ReceivedHandover {
-            channel,
-            sockets: OpenSockets::default(),
-            socket_files: Vec::new(),
-            admin: None,
-        };
+        let (sockets, socket_files) = (OpenSockets::default(), Vec::new());
+        let mut handover = ReceivedHandover { channel, sockets, socket_files, admin: None };
         while !handover.receive_part().map_err(as_text)? {}
         Ok(Some(handover))
     }

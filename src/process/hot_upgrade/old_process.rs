@@ -35,7 +35,7 @@ pub(crate) type HandoverSockets = (Vec<(BindTarget, BoundSockets)>, Option<(Sock
 
 /// A new process that is ready to serve; dropping this before it serves kills it.
 pub(crate) struct Successor {
-    pid: u32,
+    pub pid: u32,
     pending: Arc<PendingChild>,
     channel: FdChannel,
 }
@@ -120,10 +120,6 @@ fn send_sockets((listeners, admin): &HandoverSockets, channel: &FdChannel) -> io
 }
 
 impl Successor {
-    pub(crate) fn pid(&self) -> u32 {
-        self.pid
-    }
-
     /// Hands over `files`, those of [`write_state`], and waits until the new process serves; from then on it runs
     /// independently. Blocks.
     ///

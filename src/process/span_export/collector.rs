@@ -21,7 +21,7 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 const BODY_MAX: usize = 64 * 1024;
 
 pub(super) struct Collector {
-    settings: CollectorConfig,
+    pub settings: CollectorConfig,
     /// `None` = plain HTTP.
     tls: Option<ServerTls>,
     headers: HeaderMap,
@@ -50,11 +50,6 @@ impl Collector {
             }
         }
         Collector { settings, tls, headers, connection: None }
-    }
-
-    /// The address, for the log.
-    pub(super) fn name(&self) -> &str {
-        &self.settings.authority
     }
 
     /// Sends one export. A connection that was kept may have ended meanwhile, so a new one is tried after it.

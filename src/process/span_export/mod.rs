@@ -101,7 +101,7 @@ impl Exporter {
 
     async fn export_batch(&mut self, batch: &[SpanRecord]) {
         let result = self.collector.post(otlp::encode_batch(batch).into()).await;
-        let collector = self.collector.name();
+        let collector = &self.collector.settings.authority;
         match &result {
             Ok(()) if self.is_failing => tracing::info!(collector, "the collector takes spans again"),
             Err(reason) if !self.is_failing => {

@@ -34,6 +34,7 @@ const GUESSED_LINES: u64 = 1_000;
 const SHOWN_MAX: usize = 120;
 
 /// Requests of one or several logs, in the order of their arrival.
+#[derive(Default)]
 pub struct LogStream {
     sources: Vec<LogSource>,
     names: HeaderNames,
@@ -112,12 +113,11 @@ impl LogStream {
     /// A sentence: a log cannot be read, or its format is unknown.
     pub fn open(paths: &[PathBuf], format: Option<&LogLineFormat>) -> Result<LogStream, String> {
         let bytes = LogBytes::default();
-        let mut sources = Vec::with_capacity(paths.len());
-        for path in paths {
-            let lines = LineSource::open(path, &bytes)
-                .map_err(|error| format!("{} {}", path.display(), describe_failure(error)))?;
-            sources.push(lines);
-        }
+        let open = |path: &PathBuf| {
+            LineSource::open(path, &bytes)
+                .map_err(|error| format!("{} {}", path.display(), describe_failure(error)))
+        };
+        let sources = paths.iter().map(open).collect::<Result<_, _>>()?;
         LogStream::with_sources(sources, format, bytes)
     }
 
@@ -138,21 +138,8 @@ impl LogStream {
         bytes: LogBytes,
     ) -> Result<LogStream, String> {
         let build = |lines| LogSource { lines, format: format.cloned(), head: None, line: Vec::new() };
-        let mut stream = LogStream {
-            sources: sources.into_iter().map(build).collect(),
-            names: HeaderNames::default(),
-            records: Vec::new(),
-            free: Vec::new(),
-            window: BinaryHeap::new(),
-            per_second: HashMap::new(),
-            spread: SpreadSecond::default(),
-            current: None,
-            sequence: 0,
-            latest_ns: 0,
-            bytes,
-            counts: LogCounts::default(),
-            fields: KnownFields::default(),
-        };
+        let sources = sources.into_iter().map(build).collect();
+        let mut stream = LogStream { sources, bytes, ..LogStream::default() };
         for index in 0..stream.sources.len() {
             stream.read_head(index)?;
         }
@@ -284,11 +271,8 @@ impl LogStream {
 
 impl LogSource {
     fn explain_unknown(&self) -> String {
-        format!(
-            "{} has no known format; say with --format which one it has: {}",
-            self.lines.name,
-            line_format::FORMATS
-        )
+        let name = &self.lines.name;
+        format!("{name} has no known format; say with --format which one it has: {}", line_format::FORMATS)
     }
 }
 

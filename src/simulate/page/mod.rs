@@ -12,10 +12,8 @@ use plots::{BarRow, escape_html};
 /// The page of a replay.
 pub fn render_replay(report: &ReplayReport) -> String {
     let mut out = begin_page("Replay");
-    let rejected = match &report.range {
-        Some(range) => format!("{} to {}", range.rejected[0], range.rejected[1]),
-        None => report.rejected.to_string(),
-    };
+    let range = report.range.as_ref().map(|range| format!("{} to {}", range.rejected[0], range.rejected[1]));
+    let rejected = range.unwrap_or(report.rejected.to_string());
     let share = |part: u64| format!("{:.2}%", share_of(part, report.requests) * 100.0);
     write_figures(
         &mut out,

@@ -167,10 +167,8 @@ fn build_recommendation(
     keys: &KeyNeeds,
 ) -> Recommendation {
     let spared = count_spared(keys.spans.len(), task.spare);
-    let mut bursts = Vec::with_capacity(rates.len());
-    for rate in 0..rates.len() {
-        bursts.push(keys.by_need(rates, rate)[spared - 1].0);
-    }
+    let burst = |rate| keys.by_need(rates, rate)[spared - 1].0;
+    let bursts: Vec<_> = (0..rates.len()).map(burst).collect();
     let shown = choose_rates(rates, &bursts, task.periods.len());
     let suggested = suggest_rate(rates, &bursts, &shown);
     let order = keys.by_need(rates, suggested);

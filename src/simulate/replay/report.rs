@@ -270,13 +270,9 @@ impl ReplayReport {
         for KeyLine { limit, key, requests, waited, rejected, share } in
             limits.chain(self.all_keys.iter().cloned())
         {
+            let [limit, key] = [limit, key].map(|name| quote_csv(&name));
             // Writing into a String cannot fail.
-            let _ = writeln!(
-                out,
-                "{},{},{requests},{waited},{rejected},{share:.6}",
-                quote_csv(&limit),
-                quote_csv(&key)
-            );
+            let _ = writeln!(out, "{limit},{key},{requests},{waited},{rejected},{share:.6}");
         }
         out
     }

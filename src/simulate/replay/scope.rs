@@ -27,12 +27,10 @@ impl ReplayScope {
     /// Prepares `config` for requests with these fields. `may_be_sampled`: the log is one of a gateway.
     pub fn new(mut config: Config, fields: &KnownFields, may_be_sampled: bool) -> ReplayScope {
         let known = KnownFacts::new(&config, fields);
-        let mut not_judged = Vec::new();
-        for (index, limit) in config.limits.iter().enumerate() {
-            if let Some(reason) = known.reason_against(limit) {
-                not_judged.push((LimitId(index), reason));
-            }
-        }
+        let limits = config.limits.iter().enumerate();
+        let not_judged: Vec<_> = limits
+            .filter_map(|(index, limit)| Some((LimitId(index), known.reason_against(limit)?)))
+            .collect();
         let notes = list_notes(&config, fields, may_be_sampled);
         let is_judged = |id: &LimitId| not_judged.iter().all(|(limit, _)| limit != id);
         config.server.limits.retain(is_judged);
@@ -167,10 +165,8 @@ fn list_notes(config: &Config, fields: &KnownFields, may_be_sampled: bool) -> Ve
     );
     let by_listener = config.locations.iter().any(|location| !location.listeners.is_empty());
     note(by_listener, "the log has no listeners: every request counts as one to the first listener");
-    note(
-        config.locations.iter().any(|own| own.cors.is_some()),
-        "preflights of cors count as ordinary requests",
-    );
+    let has_cors = config.locations.iter().any(|own| own.cors.is_some());
+    note(has_cors, "preflights of cors count as ordinary requests");
     let AccessLogConfig { sample, .. } = config.access_log;
     if may_be_sampled && sample < 100.0 {
         notes.push(format!(

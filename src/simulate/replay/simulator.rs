@@ -270,17 +270,11 @@ impl Simulator {
                 let mut outcome = LimitOutcome::Wait;
                 set_outcome(asked, Some(limit), outcome);
                 let timeout = route.and_then(|route| gateway.config.locations[route.0].timeout);
-                room.add_waiting(
-                    queued,
-                    *now,
-                    timeout,
-                    hold_ns,
-                    asked,
-                    &mut |ended| match ended.rejected_by {
-                        None => tally.waits.count(ended.waited_ns),
-                        Some(_) => outcome = LimitOutcome::Reject,
-                    },
-                );
+                let mut note_own = |ended: EndedWait| match ended.rejected_by {
+                    None => tally.waits.count(ended.waited_ns),
+                    Some(_) => outcome = LimitOutcome::Reject,
+                };
+                room.add_waiting(queued, *now, timeout, hold_ns, asked, &mut note_own);
                 set_outcome(asked, Some(limit), outcome);
                 room.look_at_woken(*now, &mut |ended| note_ended(tally, &ended));
                 (outcome, Some(limit))

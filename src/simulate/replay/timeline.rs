@@ -56,11 +56,8 @@ impl RequestTimeline {
         let since_start = second.saturating_sub(self.start_s);
         while since_start / self.part_s >= PARTS_MAX as u64 {
             self.part_s *= 2;
-            self.parts = self
-                .parts
-                .chunks(2)
-                .map(|pair| pair.iter().copied().fold(TimePart::default(), TimePart::add))
-                .collect();
+            let merge = |pair: &[TimePart]| pair.iter().copied().fold(TimePart::default(), TimePart::add);
+            self.parts = self.parts.chunks(2).map(merge).collect();
         }
         let index = (since_start / self.part_s) as usize;
         if self.parts.len() <= index {

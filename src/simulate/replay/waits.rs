@@ -12,7 +12,7 @@ use slab::Slab;
 
 use super::tally::DemandedLimit;
 use sluicegate_admission::chain::{ChainPermit, Queued};
-use sluicegate_base::clock::{self, Now};
+use sluicegate_base::clock::{self, Now, duration_ns};
 use sluicegate_model::LimitId;
 
 /// The requests that wait or hold slots.
@@ -78,8 +78,7 @@ impl WaitRoom {
         asked: &[DemandedLimit],
         ended: &mut impl FnMut(EndedWait),
     ) {
-        let deadline = timeout
-            .map(|timeout| Now(now.0.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))));
+        let deadline = timeout.map(|timeout| Now(now.0.saturating_add(duration_ns(timeout))));
         let place = self.insert(StayState::Waits(queued), now, deadline, hold_ns, asked);
         self.look_at(place, now, ended);
     }

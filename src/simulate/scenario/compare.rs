@@ -20,8 +20,6 @@ pub struct Mismatch {
     pub seen: String,
 }
 
-const NONE: &str = "none";
-
 /// Every expectation that is not met, in the order of the fields.
 pub(super) fn compare(expected: &StepExpectation, seen: &StepTally, gateway: &Gateway) -> Vec<Mismatch> {
     let mut found = Vec::new();
@@ -181,5 +179,5 @@ fn show_statuses(seen: &[(u16, u64)]) -> String {
 }
 
 fn join_or_none(parts: Vec<String>) -> String {
-    if parts.is_empty() { NONE.to_owned() } else { parts.join(", ") }
+    if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }

@@ -5,6 +5,7 @@ use http::StatusCode;
 use super::fields::{SEND_MAX, expect, step};
 use super::model::{ExpectedRange, ExpectedStatus, StepExpectation};
 use super::tally::{BAN, UPSTREAM_STOP};
+use sluicegate_base::clock::duration_ns;
 use sluicegate_config::schema::field::Field;
 use sluicegate_config::schema::kinds::Special;
 use sluicegate_config::yaml::field_reader::FieldReader;
@@ -33,7 +34,8 @@ pub(super) fn read_expectation(fields: &FieldReader<'_>, send: u64, config: &Con
         }
         Some(range)
     };
-    let span = |field: &Field<Special>| read_range(&fields.find(field)?, parse_ns);
+    let ns = |text: &str| parse_duration(text).map(duration_ns);
+    let span = |field: &Field<Special>| read_range(&fields.find(field)?, ns);
     let expected = StepExpectation {
         admitted: number(&expect::ADMITTED),
         rejected: number(&expect::REJECTED),
@@ -60,10 +62,6 @@ pub(super) fn read_expectation(fields: &FieldReader<'_>, send: u64, config: &Con
 
 fn parse_count(text: &str) -> Parsed<u64> {
     parse_number(text, 0, SEND_MAX)
-}
-
-fn parse_ns(text: &str) -> Parsed<u64> {
-    parse_duration(text).map(|span| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// A value, or the list of the least and the most.

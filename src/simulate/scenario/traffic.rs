@@ -12,6 +12,7 @@ use ipnet::IpNet;
 
 use super::model::{Scenario, ScenarioStep, StepAnswer};
 use crate::operate::explain::ParsedQuery;
+use sluicegate_base::clock::duration_ns;
 use sluicegate_http::net::deadline::ListenerTerms;
 use sluicegate_http::request::body::RequestBody;
 use sluicegate_model::ListenConfig;
@@ -47,7 +48,7 @@ pub(super) struct RequestTemplate {
 
 impl<'s> StepSchedule<'s> {
     pub(super) fn new(scenario: &'s Scenario) -> StepSchedule<'s> {
-        let first = |(step, of): (usize, &ScenarioStep)| Reverse((as_ns(of.at), step, 0));
+        let first = |(step, of): (usize, &ScenarioStep)| Reverse((duration_ns(of.at), step, 0));
         StepSchedule { steps: &scenario.steps, next: scenario.steps.iter().enumerate().map(first).collect() }
     }
 }
@@ -60,17 +61,12 @@ impl Iterator for StepSchedule<'_> {
         let Reverse((at_ns, step, index)) = *first;
         let of = &self.steps[step];
         if index + 1 < of.send {
-            *first = Reverse((at_ns + as_ns(of.every), step, index + 1));
+            *first = Reverse((at_ns + duration_ns(of.every), step, index + 1));
         } else {
             std::collections::binary_heap::PeekMut::pop(first);
         }
         Some(ScheduledRequest { at_ns, step, index })
     }
-}
-
-/// The file has no time beyond 64 bits.
-fn as_ns(span: std::time::Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 // === impl RequestTemplate ===

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 
-use sluicegate_base::clock::Now;
+use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_base::wall_clock;
 
 /// A runtime with a clock that moves only while everything waits. Each process has one: the time of day follows it.
@@ -36,7 +36,7 @@ impl VirtualClock {
             if passed > 0 {
                 tokio::time::advance(Duration::from_nanos(SECOND_NS - passed)).await;
             }
-            wall_clock::simulate_from(u64::try_from(start.as_nanos()).unwrap_or(u64::MAX));
+            wall_clock::simulate_from(duration_ns(start));
             work.await
         })
     }
