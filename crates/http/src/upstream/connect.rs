@@ -1,10 +1,10 @@
 //! Opens connections to servers: the socket, TLS, and the HTTP version.
 
+use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
 
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
@@ -21,13 +21,16 @@ use super::server_socket::ServerSocket;
 const QUEUE_PAUSE: Duration = Duration::from_millis(5);
 
 /// The reason why no connection to a server was made.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum ConnectFault {
     /// `max_connections` are busy, every HTTP/2 connection is full, or this machine is out of descriptors or memory.
+    #[error("all connections are busy")]
     Full,
     /// The connect, TLS included, took longer than its deadline.
+    #[error("the connect timed out")]
     TimedOut,
     /// The fault of the server, and the error of the system.
+    #[error("{0}: {1}")]
     Failed(ServerFault, Arc<io::Error>),
 }
 
@@ -50,16 +53,6 @@ impl ConnectFault {
             ConnectFault::Full => None,
             ConnectFault::TimedOut => Some(ServerFault::ConnectTimeout),
             ConnectFault::Failed(fault, _) => Some(*fault),
-        }
-    }
-}
-
-impl fmt::Display for ConnectFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConnectFault::Full => f.write_str("all connections are busy"),
-            ConnectFault::TimedOut => f.write_str("the connect timed out"),
-            ConnectFault::Failed(fault, error) => write!(f, "{fault}: {error}"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The outcome of sending a request to a server, and the faults that break an exchange.
 
 use std::error::Error;
-use std::{fmt, io};
+use std::io;
 
 use http::StatusCode;
 
@@ -20,21 +20,28 @@ pub enum SendOutcome {
 }
 
 /// The reason why an exchange with a server broke.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ExchangeFault {
     /// The server closed before the first byte of a response.
+    #[error("the connection was closed without a response")]
     NoResponse,
     /// The server reset before the first byte of a response.
+    #[error("the connection was reset without a response")]
     Reset,
     /// The server closed within its response.
+    #[error("the connection was closed within the response")]
     Incomplete,
     /// The connection broke with this error.
+    #[error("the connection broke: {0}")]
     Connection(io::Error),
     /// The response is not valid HTTP.
+    #[error("the response is not valid HTTP: {0}")]
     Malformed(&'static str),
     /// The client broke its request body.
+    #[error("{0}")]
     Client(BodyFault),
     /// The stream or the connection of HTTP/2 broke with this error.
+    #[error("{0}")]
     Http2(hyper::Error),
 }
 
@@ -103,19 +110,3 @@ impl UnprocessedCause {
         }
     }
 }
-
-impl fmt::Display for ExchangeFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ExchangeFault::NoResponse => f.write_str("the connection was closed without a response"),
-            ExchangeFault::Reset => f.write_str("the connection was reset without a response"),
-            ExchangeFault::Incomplete => f.write_str("the connection was closed within the response"),
-            ExchangeFault::Connection(error) => write!(f, "the connection broke: {error}"),
-            ExchangeFault::Malformed(reason) => write!(f, "the response is not valid HTTP: {reason}"),
-            ExchangeFault::Client(fault) => fault.fmt(f),
-            ExchangeFault::Http2(error) => error.fmt(f),
-        }
-    }
-}
-
-impl Error for ExchangeFault {}

@@ -34,27 +34,18 @@ const DRAIN_BYTES_MAX: u64 = 64 * 1024;
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The client's fault in its body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BodyFault {
     /// Bad chunks, or the connection broke in the middle.
+    #[error("the request body is malformed")]
     Malformed,
     /// Longer than `server.max_body`.
+    #[error("the request body is too large")]
     TooLarge,
     /// Longer than `timeouts.body` without a byte.
+    #[error("the request body stalled")]
     Stalled,
 }
-
-impl std::fmt::Display for BodyFault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            BodyFault::Malformed => "the request body is malformed",
-            BodyFault::TooLarge => "the request body is too large",
-            BodyFault::Stalled => "the request body stalled",
-        })
-    }
-}
-
-impl std::error::Error for BodyFault {}
 
 /// Shared with the forwarding side, which reads from it whether the client caused a failed exchange or a delay.
 pub type BodyOutcomeCell = Rc<BodyOutcome>;

@@ -1,13 +1,13 @@
 //! The fetched keys of one issuer, shared by the task that fetches them and by all workers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwapOption, Guard};
 use aws_lc_rs::digest::{Digest, SHA256, digest};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use sluicegate_model::{KeyFetchConfig, TokenKeys};
@@ -39,7 +39,7 @@ pub struct KeySet {
     wanted: Notify,
     /// A fetch has ended.
     fetched: Notify,
-    waiting: AtomicUsize,
+    waiting: Semaphore,
     /// Fetches that succeeded and that failed.
     counts: [AtomicU64; 2],
     last: Mutex<LastFetch>,
@@ -92,7 +92,7 @@ impl KeySet {
             phase: AtomicU8::new(READY),
             wanted: Notify::new(),
             fetched: Notify::new(),
-            waiting: AtomicUsize::new(0),
+            waiting: Semaphore::new(WAITING_MAX),
             counts: Default::default(),
             last: Mutex::new(LastFetch { at: Instant::now(), digest: None, fault: None }),
         }
@@ -115,7 +115,7 @@ impl KeySet {
 
     /// Waits until the next fetch has ended, at most 2 seconds, and not at all if 1,000 requests are waiting.
     pub async fn wait_for_fetch(&self) {
-        let Some(_place) = WaitPlace::take(&self.waiting) else { return };
+        let Ok(_place) = self.waiting.try_acquire() else { return };
         let fetched = self.fetched.notified();
         // A fetch that ends from here on is noticed; one that has ended left the phase.
         if self.phase.load(Ordering::Acquire) != RESTING {
@@ -182,22 +182,6 @@ impl KeySet {
         let last = self.last.lock();
         let keys = self.keys.load().as_ref().map_or(0, |keys| keys.count());
         KeySetStatus { keys, age_s: last.at.elapsed().as_secs(), fault: last.fault.clone() }
-    }
-}
-
-/// The place of a request that waits.
-struct WaitPlace<'s>(&'s AtomicUsize);
-
-impl WaitPlace<'_> {
-    fn take(waiting: &AtomicUsize) -> Option<WaitPlace<'_>> {
-        let place = WaitPlace(waiting);
-        (waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX).then_some(place)
-    }
-}
-
-impl Drop for WaitPlace<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
