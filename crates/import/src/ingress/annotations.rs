@@ -132,8 +132,7 @@ pub(super) fn read_rules(
     let rates: Vec<String> = rates.map(|limit| quote(&limit.name)).collect();
     rules.location_fields.extend(write_auth(auth, &rates));
     if !access.is_empty() && !rules.limits.is_empty() {
-        let says =
-            "the gateway judges addresses before limits: who is denied gets 403 at once and is not counted";
+        let says = "the gateway judges addresses before limits: a denied client gets 403 and is not counted";
         report.differs(&object.at, &format!("Ingress {}", object.name), says);
     }
     Ok(rules)
