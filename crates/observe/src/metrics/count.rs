@@ -4,8 +4,8 @@
 use http::StatusCode;
 
 use super::{
-    AnswerMaker, AuthResult, BanEvent, DecisionKind, HandshakeEvent, Metrics, STATUS_CLASSES, TunnelEvent,
-    UpstreamOutcome,
+    AnswerOrigin, AuthResult, BanEvent, DecisionKind, HandshakeEvent, Metrics, RETRIED_FIRST, STATUS_CLASSES,
+    TunnelEvent, UpstreamOutcome,
 };
 use sluicegate_model::{LimitId, LocationId, ServerId, UpstreamId};
 
@@ -17,13 +17,13 @@ impl Metrics {
         &self,
         worker: usize,
         location: Option<LocationId>,
-        (status, by): (StatusCode, AnswerMaker),
+        (status, origin): (StatusCode, AnswerOrigin),
         duration_ns: Option<u64>,
     ) {
         let locations = &self.series.locations;
         let none = locations.len() - 1;
         let series = locations[location.map_or(none, |location| location.0).min(none)];
-        self.requests[series].add(worker, by as usize * STATUS_CLASSES + status_class(status), 1);
+        self.requests[series].add(worker, origin as usize * STATUS_CLASSES + status_class(status), 1);
         if let Some(ns) = duration_ns {
             self.durations[series].observe(worker, ns);
         }
@@ -75,6 +75,15 @@ impl Metrics {
         };
         let Some(&upstream) = self.series.upstreams.get(upstream.0) else { return };
         if let Some(&server) = self.series.servers[upstream].get(server.0) {
+            self.upstream_requests[upstream][server].add(worker, slot, 1);
+        }
+    }
+
+    /// Counts a response that another try follows, beside [`Metrics::count_upstream_outcome`].
+    pub fn count_retried(&self, worker: usize, upstream: UpstreamId, server: ServerId, status: StatusCode) {
+        let Some(&upstream) = self.series.upstreams.get(upstream.0) else { return };
+        if let Some(&server) = self.series.servers[upstream].get(server.0) {
+            let slot = RETRIED_FIRST + status_class(status);
             self.upstream_requests[upstream][server].add(worker, slot, 1);
         }
     }

@@ -8,10 +8,12 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::answers::{MAKERS, OWN_CAUSES};
 use super::cells::{Counters, Histogram, HistogramReading};
+use super::labels::firsts;
 use super::values::ValueMetric;
 use super::{
-    AnswerMaker, AuthResult, BanEvent, CHARGE_NAMES, CONNECTION_REJECTIONS, DecisionKind, FAULT_OUTCOMES,
+    AuthResult, BanEvent, CHARGE_NAMES, CONNECTION_REJECTIONS, DecisionKind, FAULT_OUTCOMES,
     HANDSHAKE_RESULTS, Metrics, PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, VERDICT_NAMES,
     WatchedValue,
 };
@@ -78,12 +80,18 @@ impl MetricsCollector {
             "sluicegate_requests",
             "Requests by location, status and maker of the answer",
         )?;
-        let name = |index: usize| metrics.labels.locations.get(index).map_or("none", String::as_str);
+        let name = |index: usize| metrics.location_label(index);
         for index in firsts(&metrics.series.locations) {
-            for (maker, by) in AnswerMaker::LABELS.into_iter().enumerate() {
-                let (labels, first) = ([("location", name(index)), ("by", by)], maker * STATUS_CLASSES);
-                encode_series(&mut family, &labels, "status", &CLASS_NAMES, first, &metrics.requests[index])?;
+            for by in MAKERS {
+                let labels = [("location", name(index)), ("by", by)];
+                encode_sums(&mut family, &labels, "status", &CLASS_NAMES, &metrics.answers_by(index, by))?;
             }
+        }
+        let help = "Answers in place of a server's, by location and cause";
+        let mut family = counter_family(out, "sluicegate_own_answers", help)?;
+        for index in firsts(&metrics.series.locations) {
+            let own = metrics.read_answers(index).own;
+            encode_sums(&mut family, &[("location", name(index))], "cause", &OWN_CAUSES, &own)?;
         }
         let durations = firsts(&metrics.series.locations)
             .map(|index| (name(index), metrics.durations[index].read_buckets()));
@@ -259,11 +267,6 @@ impl MetricsCollector {
     }
 }
 
-/// The indices that are the first of their label, see [`super::labels::SeriesIndex`].
-fn firsts(series: &[usize]) -> impl Iterator<Item = usize> {
-    series.iter().copied().enumerate().filter(|(index, first)| index == first).map(|(index, _)| index)
-}
-
 fn counter_family<'a>(
     out: &'a mut DescriptorEncoder<'_>,
     name: &'a str,
@@ -281,10 +284,21 @@ fn encode_series<const L: usize, const N: usize>(
     slot: usize,
     counters: &Counters<N>,
 ) -> Result<(), Error> {
-    for (index, value) in values.iter().enumerate() {
+    let sums: Vec<u64> = (slot..slot + values.len()).map(|slot| counters.sum(slot)).collect();
+    encode_sums(family, labels, varying, values, &sums)
+}
+
+/// Encodes one series per value of the label `varying`, with its sum.
+fn encode_sums<const L: usize>(
+    family: &mut MetricEncoder<'_>,
+    labels: &LabelSet<'_, L>,
+    varying: &str,
+    values: &[&str],
+    sums: &[u64],
+) -> Result<(), Error> {
+    for (value, sum) in values.iter().zip(sums) {
         let labels: Vec<(&str, &str)> = labels.iter().copied().chain([(varying, *value)]).collect();
-        let sum = counters.sum(slot + index);
-        family.encode_family(&labels)?.encode_counter(&sum, NO_EXEMPLAR)?;
+        family.encode_family(&labels)?.encode_counter(sum, NO_EXEMPLAR)?;
     }
     Ok(())
 }

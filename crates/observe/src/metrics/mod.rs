@@ -1,6 +1,7 @@
 //! The metrics of the gateway. Labels come only from the configuration, never from a client, so the number of series is
 //! bounded.
 
+mod answers;
 mod calls;
 pub mod cells;
 mod count;
@@ -19,6 +20,7 @@ use cells::{Counters, Histogram};
 use sluicegate_base::labelled::labelled_enum;
 use sluicegate_model::LimitId;
 
+pub use answers::{AnswerOrigin, ClassCounts, LocationAnswers, OWN_CAUSES};
 pub use calls::{CallResult, ServiceCallCounts};
 pub use count::CHARGE_NAMES;
 pub use expose::CONTENT_TYPE;
@@ -50,8 +52,8 @@ pub struct MetricLabels {
 pub struct Metrics {
     labels: MetricLabels,
     series: SeriesIndex,
-    /// Requests by location, the last without one; each by [`AnswerMaker`] and status class.
-    requests: Vec<Arc<Counters<{ STATUS_CLASSES * AnswerMaker::ALL.len() }>>>,
+    /// Requests by location, the last without one; each by [`AnswerOrigin`] and status class.
+    requests: Vec<Arc<Counters<{ STATUS_CLASSES * AnswerOrigin::ALL.len() }>>>,
     /// Durations by location, like `requests`.
     durations: Vec<Arc<Histogram>>,
     decisions: Vec<Arc<Counters<{ DecisionKind::ALL.len() }>>>,
@@ -86,21 +88,6 @@ pub struct Metrics {
 
 /// Classes of status codes, by their first digit.
 const STATUS_CLASSES: usize = 5;
-
-labelled_enum! {
-    /// The maker of an answer.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum AnswerMaker: name -> &'static str {
-        /// A server of an upstream.
-        Server = "server",
-        /// A limit or a ban.
-        Limit = "limit",
-        /// A location: `respond`, `redirect`, the built-in upstream or the answer to a preflight.
-        Location = "location",
-        /// All else, like the answer when no server is up.
-        Gateway = "gateway",
-    }
-}
 
 /// An event of strikes and bans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,8 +186,11 @@ pub enum HandshakeEvent {
 const HANDSHAKE_RESULTS: [&str; 6] = ["full", "resumed", "failed", "abandoned", "timed_out", "plain_http"];
 const PROXY_HEADER_RESULTS: [&str; 5] = ["announced", "local", "absent", "refused", "timed_out"];
 
-/// The responses of a server by status class, and its faults.
-type ServerCounters = Counters<{ STATUS_CLASSES + FAULT_OUTCOMES.len() }>;
+/// The responses of a server by status class, its faults, and those responses that another try followed.
+type ServerCounters = Counters<{ RETRIED_FIRST + STATUS_CLASSES }>;
+
+/// The slot of the first class of responses that another try followed.
+const RETRIED_FIRST: usize = STATUS_CLASSES + FAULT_OUTCOMES.len();
 
 /// A number that each scrape reads.
 type ValueReader = Box<dyn Fn() -> u64 + Send + Sync>;

@@ -77,6 +77,7 @@ fn an_idle_gateway_shows_every_series_as_zero() {
         samples["sluicegate_requests_total{location=\"~ \\\"\\\\.x\\n\",by=\"server\",status=\"5xx\"}"],
         0.0
     );
+    assert_eq!(samples["sluicegate_own_answers_total{location=\"/\",cause=\"queue\"}"], 0.0);
     assert_eq!(samples["sluicegate_faults_total{cause=\"no_server\"}"], 0.0);
     assert_eq!(samples["sluicegate_connections_accepted_total"], 0.0);
 }
@@ -85,11 +86,11 @@ fn an_idle_gateway_shows_every_series_as_zero() {
 fn the_counts_of_workers_are_summed() {
     let metrics = metrics();
     let status = |code: u16| StatusCode::from_u16(code).unwrap();
-    metrics.count_request(0, Some(LocationId(0)), (status(200), AnswerMaker::Server), Some(3_000_000));
-    metrics.count_request(1, Some(LocationId(2)), (status(204), AnswerMaker::Server), Some(700_000_000));
-    metrics.count_request(1, None, (status(404), AnswerMaker::Gateway), Some(0));
-    metrics.count_request(1, Some(LocationId(99)), (status(404), AnswerMaker::Gateway), Some(0));
-    metrics.count_request(0, Some(LocationId(0)), (status(999), AnswerMaker::Server), None);
+    metrics.count_request(0, Some(LocationId(0)), (status(200), AnswerOrigin::Server), Some(3_000_000));
+    metrics.count_request(1, Some(LocationId(2)), (status(204), AnswerOrigin::Server), Some(700_000_000));
+    metrics.count_request(1, None, (status(404), AnswerOrigin::Fault), Some(0));
+    metrics.count_request(1, Some(LocationId(99)), (status(404), AnswerOrigin::Fault), Some(0));
+    metrics.count_request(0, Some(LocationId(0)), (status(999), AnswerOrigin::Server), None);
     metrics.count_decision(0, LimitId(0), DecisionKind::Reject);
     metrics.count_decision(1, LimitId(2), DecisionKind::Reject);
     metrics.count_decision(1, LimitId(1), DecisionKind::DryRunWait);
@@ -165,4 +166,36 @@ fn watched_numbers_are_read_at_the_scrape() {
     assert_eq!(samples["sluicegate_requests_in_flight"], 2.0);
     assert_eq!(samples["sluicegate_connections"], 4.0);
     assert_eq!(samples["sluicegate_bans_active"], 9.0);
+}
+
+#[test]
+fn answers_are_told_by_maker_and_by_cause() {
+    let metrics = metrics();
+    for (at, origin) in AnswerOrigin::ALL.into_iter().enumerate() {
+        let status = StatusCode::from_u16(200 + 100 * (at as u16 % 4)).unwrap();
+        metrics.count_request(at % 2, Some(LocationId(2 * (at % 2))), (status, origin), None);
+    }
+    let samples = parse(&metrics.render());
+    let sum = |by: &str| -> f64 {
+        let is_maker = |name: &str| name.starts_with("sluicegate_requests_total") && name.contains(by);
+        samples.iter().filter(|(name, _)| is_maker(name)).map(|(_, count)| count).sum()
+    };
+    let makers = ["server", "limit", "location", "gateway"].map(|by| sum(&format!("by=\"{by}\"")));
+    assert_eq!(makers, [1.0, 3.0, 1.0, 4.0]);
+    let (name, answers) = metrics.location_answers().next().unwrap();
+    assert_eq!((name, answers.responses, answers.own), ("/", [0, 1, 0, 0, 0], [1, 1, 2, 1, 1]));
+    assert_eq!(metrics.location_answers().last(), Some(("none", LocationAnswers::default())));
+}
+
+#[test]
+fn an_upstream_counts_the_last_response_of_a_request() {
+    let (metrics, id) = (metrics(), UpstreamId(1));
+    let outcome = |status| UpstreamOutcome::Status(StatusCode::from_u16(status).unwrap());
+    metrics.count_upstream_outcome(0, id, ServerId(1), outcome(503));
+    metrics.count_retried(0, id, ServerId(1), StatusCode::SERVICE_UNAVAILABLE);
+    metrics.count_upstream_outcome(1, id, ServerId(2), outcome(200));
+    metrics.count_upstream_outcome(1, id, ServerId(2), UpstreamOutcome::Timeout);
+    assert_eq!(metrics.server_responses(id, ServerId(0)), [0, 0, 0, 0, 1], "equal names share a series");
+    assert_eq!(metrics.server_responses(id, ServerId(2)), [0, 1, 0, 0, 0]);
+    assert_eq!(metrics.upstream_responses(UpstreamId(0)), [0, 1, 0, 0, 0]);
 }

@@ -133,6 +133,9 @@ impl Exchange<'_> {
         if let Some(outcome) = outcome {
             let metrics = &self.worker.gateway.metrics;
             metrics.count_upstream_outcome(self.worker.id, self.upstream.id, server.position, outcome);
+            if let Some(status) = failed.status {
+                metrics.count_retried(self.worker.id, self.upstream.id, server.position, status);
+            }
         }
     }
 

@@ -44,7 +44,7 @@ use sluicegate_http::request::body::{self, BodyFault, BodyOutcomeCell, RequestBo
 use sluicegate_http::request::headers::added_fields::AddedFields;
 use sluicegate_http::upstream::{PooledConnection, ServerBody, Upstream, fnv1a, hash_address};
 use sluicegate_model::{BalancePolicy, HostHeader};
-use sluicegate_observe::metrics::UpstreamOutcome;
+use sluicegate_observe::metrics::{AnswerOrigin, UpstreamOutcome};
 
 use exchange::Exchange;
 use fault::ExchangeResult;
@@ -322,6 +322,7 @@ fn respond_locally(route: &Route, mut inbound: InboundRequest, state: Box<Reques
 
 /// A response of the gateway in place of an upstream's, which charges the limits like one.
 fn respond_here(response: Response<Bytes>, mut state: Box<RequestState>) -> Response<ResponseBody> {
+    state.outcome.responder = Some(AnswerOrigin::Location);
     state.settle_by_final_status(response.status());
     if let Some(reading) = &mut state.response.reading {
         reading.read_data(response.body());
@@ -334,6 +335,7 @@ fn respond_to_preflight(
     mut inbound: InboundRequest,
     mut state: Box<RequestState>,
 ) -> ForwardOutcome {
+    state.outcome.responder = Some(AnswerOrigin::Location);
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = StatusCode::NO_CONTENT;
     let values = rewrite::render_values(&route.response_edits, &inbound, &state);

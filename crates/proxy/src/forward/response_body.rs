@@ -18,6 +18,7 @@ use sluicegate_admission::chain::{Decisions, Overrun};
 use sluicegate_http::net::deadline::GatewayDeadline;
 use sluicegate_http::request::cors::CorsAnswer;
 use sluicegate_http::upstream::{PooledConnection, ServerBody, ServerFault};
+use sluicegate_observe::metrics::AnswerOrigin;
 
 /// A response body. Dropping it ends the request; dropping it before its end also closes the upstream connection.
 pub struct ResponseBody {
@@ -94,7 +95,7 @@ pub(super) fn streamed_response(
     span: u64,
     mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {
-    state.outcome.status = response.status();
+    (state.outcome.status, state.outcome.responder) = (response.status(), Some(AnswerOrigin::Server));
     strike::record_response(&state);
     state.watch.mark_response_unread();
     state.settle_by_final_status(response.status());

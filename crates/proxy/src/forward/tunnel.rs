@@ -20,7 +20,7 @@ use crate::gateway::Route;
 use crate::judge::request_state::RequestState;
 use crate::reject::header_edits::RenderedValues;
 use sluicegate_http::upstream::{PooledConnection, ServerBody, ServerInFlight, ServerSocket};
-use sluicegate_observe::metrics::TunnelEvent;
+use sluicegate_observe::metrics::{AnswerOrigin, TunnelEvent};
 
 /// Bytes that are read from one side at a time. They are passed on at once, so an idle tunnel holds no buffer.
 const PIECE_BYTES: usize = 16 * 1024;
@@ -51,7 +51,7 @@ pub(super) fn open_tunnel(
     if let Some(answer) = state.auth_answer() {
         answer.add_cookies(response.headers_mut());
     }
-    state.outcome.status = response.status();
+    (state.outcome.status, state.outcome.responder) = (response.status(), Some(AnswerOrigin::Server));
     state.settle_by_final_status(state.outcome.status);
     state.response.bytes_received = Some(0);
     // The location's timeout applies to requests; a tunnel may last as long as it likes.

@@ -9,7 +9,7 @@ use sluicegate_config as config;
 use sluicegate_limit::Units;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{LimitId, LocationId, ServerId, UpstreamId};
-use sluicegate_observe::metrics::{AnswerMaker, DecisionKind};
+use sluicegate_observe::metrics::{AnswerOrigin, DecisionKind};
 
 const START: Now = Now(1 << 40);
 
@@ -132,8 +132,8 @@ fn counters_in_metrics_never_go_back() {
     let first = gateway(&located("[a, b]", two));
     first.metrics.count_decision(0, LimitId(0), DecisionKind::Admit);
     first.metrics.count_decision(0, LimitId(1), DecisionKind::Reject);
-    first.metrics.count_request(0, Some(LocationId(0)), (StatusCode::OK, AnswerMaker::Server), Some(1));
-    first.metrics.count_request(0, None, (StatusCode::NOT_FOUND, AnswerMaker::Gateway), Some(1));
+    first.metrics.count_request(0, Some(LocationId(0)), (StatusCode::OK, AnswerOrigin::Server), Some(1));
+    first.metrics.count_request(0, None, (StatusCode::NOT_FOUND, AnswerOrigin::Fault), Some(1));
     first.metrics.count_upstream_outcome(
         0,
         UpstreamId(0),

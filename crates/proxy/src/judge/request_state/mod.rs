@@ -39,7 +39,7 @@ use sluicegate_limit::bandwidth::BandwidthShare;
 use sluicegate_limit::pushback::PauseCheck;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{LimitId, LocationId, LogField, Scheme, TierRules, UpstreamId};
-use sluicegate_observe::metrics::VerdictKind;
+use sluicegate_observe::metrics::{AnswerOrigin, VerdictKind};
 use sluicegate_observe::traces::SpanContext;
 
 /// Bytes of a request id; a longer one is not accepted even from a trusted proxy.
@@ -168,6 +168,8 @@ pub struct RequestOutcome {
     pub verdict: Verdict,
     /// The status of the response, or 499 if the client left before there was one.
     pub status: StatusCode,
+    /// The server or the location whose response has begun; `None` = no response, or one in its place.
+    pub responder: Option<AnswerOrigin>,
     /// Why the upstream gave no response, or an incomplete one; or that an operator banned the client.
     pub error: Option<&'static str>,
     /// The store did not reply, and its `on_failure` fallback judged instead.
@@ -325,6 +327,7 @@ impl RequestState {
                 verdict: Verdict::Admit,
                 // Logged if the client leaves before the head of its response is ready.
                 status: CLIENT_GONE,
+                responder: None,
                 error: None,
                 used_fallback: false,
                 server: None,
@@ -521,6 +524,7 @@ impl Drop for RequestState {
     fn drop(&mut self) {
         if std::thread::panicking() {
             (self.outcome.status, self.outcome.verdict) = (PANICKED, Verdict::Fault(Fault::Internal));
+            self.outcome.responder = None;
         }
         // A rejection stays a rejection even if its response was not read.
         if let Some(fault) = self.watch.missed_deadline().and_then(Fault::from_broken_deadline)
@@ -545,7 +549,7 @@ impl Drop for RequestState {
         metrics.count_request(
             self.worker.id,
             self.route,
-            (self.outcome.status, self.answer_maker()),
+            (self.outcome.status, self.answer_origin()),
             duration,
         );
         metrics.count_verdict(self.worker.id, self.outcome.verdict.kind());

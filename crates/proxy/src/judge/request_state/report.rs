@@ -4,13 +4,13 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Version};
 
 use crate::judge::request_state::{LogFields, RequestSpan, RequestState, Verdict};
-use crate::reject::CLIENT_GONE;
+use crate::reject::{CLIENT_GONE, Fault};
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::account::Tier;
 use sluicegate_http::request::client::UNIX_CLIENT;
 use sluicegate_model::LogField;
 use sluicegate_observe::access_log::line::{AccessRecord, RecordedCharge};
-use sluicegate_observe::metrics::AnswerMaker;
+use sluicegate_observe::metrics::AnswerOrigin;
 use sluicegate_observe::traces::WorkerTracer;
 use sluicegate_observe::traces::span::{self, SpanRecord};
 
@@ -24,16 +24,36 @@ impl RequestState {
         )
     }
 
-    pub(super) fn answer_maker(&self) -> AnswerMaker {
+    #[inline]
+    pub(super) fn answer_origin(&self) -> AnswerOrigin {
+        if let Some(responder) = self.outcome.responder {
+            return responder;
+        }
         match self.outcome.verdict {
-            Verdict::Ban | Verdict::MissingKey => AnswerMaker::Limit,
-            // Without a limit the upstream asked for a stop.
-            Verdict::Reject if self.judgement.limit.is_some() => AnswerMaker::Limit,
-            Verdict::Degrade if self.judgement.degraded.is_none() => AnswerMaker::Limit,
-            Verdict::Reject | Verdict::Fault(_) => AnswerMaker::Gateway,
-            _ if self.outcome.status == CLIENT_GONE => AnswerMaker::Gateway,
-            _ if self.outcome.tries > 0 => AnswerMaker::Server,
-            _ => AnswerMaker::Location,
+            _ if self.outcome.status == CLIENT_GONE => AnswerOrigin::Other,
+            Verdict::Ban => AnswerOrigin::Ban,
+            // The reason is a stop that the upstream asked for.
+            Verdict::Reject if self.outcome.error.is_some() => AnswerOrigin::NoServer,
+            Verdict::Reject | Verdict::Degrade if self.judgement.wait_ns > 0 => AnswerOrigin::LimitQueue,
+            Verdict::Reject | Verdict::Degrade | Verdict::MissingKey => AnswerOrigin::Limit,
+            Verdict::Fault(fault) => self.fault_origin(fault),
+            Verdict::Admit | Verdict::Wait => AnswerOrigin::Other,
+        }
+    }
+
+    fn fault_origin(&self, fault: Fault) -> AnswerOrigin {
+        match fault {
+            Fault::ServerQueueTimeout => AnswerOrigin::ServerQueue,
+            Fault::LocationTimeout if self.outcome.tries > 0 => AnswerOrigin::NoServer,
+            // Forwarding takes this time, also without a try.
+            Fault::LocationTimeout if self.outcome.upstream_ns.is_some() => AnswerOrigin::ServerQueue,
+            Fault::Unreachable
+            | Fault::UpstreamBroke
+            | Fault::BadResponse
+            | Fault::NoServer
+            | Fault::ServersDown
+            | Fault::UpstreamTimeout => AnswerOrigin::NoServer,
+            _ => AnswerOrigin::Fault,
         }
     }
 
