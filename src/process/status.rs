@@ -57,7 +57,7 @@ impl ControlThread {
                 .map(|(path, error)| SnapshotStatus { file: path.display().to_string(), error }),
             last_reload: self.history.last_attempt().map(|last| last.shown),
             limits: limits.collect(),
-            upstreams: shown.map(|upstream| upstream.status_at(now)).collect(),
+            upstreams: shown.map(|upstream| gateway.upstream_status(upstream, now)).collect(),
         }
     }
 

@@ -62,17 +62,30 @@ pub trait JsonShaped {
     }
 }
 
-/// Defines structs that are written as JSON objects: `field: Type = "its sentence"` for each field, `= maybe "…"` for
-/// one that is left out where it says nothing, `= nullable "…"` for one that may be null as well, `in [words]` for one
-/// of some texts, and no sentence for one that is not part of the JSON. The sentence is the documentation of the field;
-/// doc comments above the field go on from it.
+/// The name of a field in JSON.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! json_name {
+    ($field:ident) => {
+        stringify!($field)
+    };
+    ($field:ident $name:literal) => {
+        $name
+    };
+}
+pub use json_name;
+
+/// Defines structs that are written as JSON objects: `field: Type = "its sentence"` for each field, `as "name"` where
+/// that is its name in JSON, `= maybe "…"` for one that is left out where it says nothing, `= nullable "…"` for one that
+/// may be null as well, `in [words]` for one of some texts, and no sentence for one that is not part of the JSON. The
+/// sentence is the documentation of the field; doc comments above the field go on from it.
 #[macro_export]
 macro_rules! json_object {
     ($(
         $(#[$meta:meta])*
         $vis:vis struct $name:ident $(<$life:lifetime>)? as $schema:literal {
             $($(#[$note:meta])* $field_vis:vis $field:ident: $type:ty
-                $(= $($maybe:ident)? $sentence:literal $(in $words:tt)?)?,)*
+                $(= $($maybe:ident)? $sentence:literal $(as $json:literal)? $(in $words:tt)?)?,)*
         }
     )+) => {$(
         $(#[$meta])*
@@ -85,7 +98,7 @@ macro_rules! json_object {
             pub const OBJECT: $crate::json_shape::JsonObject =
                 $crate::json_shape::JsonObject::named($schema).with(&[$($(
                     $crate::json_shape::JsonField::of_type::<$type>(
-                        stringify!($field), $sentence, concat!($(stringify!($maybe))?),
+                        $crate::json_name!($field $($json)?), $sentence, concat!($(stringify!($maybe))?),
                     )$(.one_of(&$crate::json_shape::JsonShape::Words(&$words)))?,
                 )?)*]);
         }
@@ -100,7 +113,8 @@ macro_rules! json_object {
                 $($(
                     let required = concat!($(stringify!($maybe))?).is_empty();
                     if required || !$crate::json_shape::JsonShaped::is_left_out(&self.$field) {
-                        serde::ser::SerializeMap::serialize_entry(&mut object, stringify!($field), &self.$field)?;
+                        let name = $crate::json_name!($field $($json)?);
+                        serde::ser::SerializeMap::serialize_entry(&mut object, name, &self.$field)?;
                     }
                 )?)*
                 serde::ser::SerializeMap::end(object)

@@ -9,7 +9,9 @@ use super::answer::{AdminError, Answer};
 use super::endpoint::{AdminRequest, Answered};
 use super::event_streams::STREAMS_MAX;
 use super::state::AdminState;
-use crate::operate::traffic::{LimitSize, LimitTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook, read_sizes};
+use crate::operate::traffic::{
+    LimitSize, LimitTraffic, LocationTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook, read_sizes,
+};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_base::wall_clock::unix_ns;
@@ -23,7 +25,7 @@ pub(super) const STREAM_EVENTS: &str = "stream_events";
 /// The kind of the answer.
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
-/// Limits, upstreams and refusals in an event; those with most refusals and requests come first.
+/// Limits, upstreams, locations and refusals in an event; those with most refusals, faults and requests come first.
 const ROWS_MAX: usize = 100;
 /// A client connects again after this time.
 const RETRY: &str = "retry: 2000\n";
@@ -39,6 +41,7 @@ json_object! {
         wait: Option<Quantiles> = "The waits in queues, over the last minute.",
         limits: Vec<LimitRates<'a>> = "The busiest limits, at most 100.",
         upstreams: Vec<UpstreamRates<'a>> = "The busiest upstreams, at most 100.",
+        locations: Vec<LocationRates<'a>> = "The locations, at most 100, those with most 5xx of servers first.",
         refusals: Vec<RefusalStatus> = "The last refusals, at most 100, the newest first.",
         redis: Option<RedisState> = "Null without Redis.",
     }
@@ -89,6 +92,34 @@ json_object! {
         waiting: Option<usize> = "Requests in the queue in front of its servers; null without one.",
         stopped_s: f64 = "Seconds left of a stop that it asked for.",
         response: Option<Quantiles> = "The times to the head of a response, over the last minute.",
+        responses: ResponseRates = "Responses of its servers, without those that were tried again.",
+    }
+
+    struct LocationRates<'a> as "LocationRates" {
+        location: &'a str = "Its name; `none` for requests without a location.",
+        responses: ResponseRates = "Responses of servers.",
+        own: OwnRates = "Answers in place of a server's.",
+    }
+
+    struct ResponseRates as "ResponseRates" {
+        class_2xx: f64 = "Successes, per second." as "2xx",
+        class_3xx: f64 = "Redirections, per second." as "3xx",
+        class_4xx: f64 = "Errors of clients, per second." as "4xx",
+        class_5xx: f64 = "Errors of servers, per second." as "5xx",
+    }
+
+    struct OwnRates as "OwnRates" {
+        limit: f64 = "Rejected by a limit at once, per second.",
+        ban: f64 = "Rejected because of a ban, per second.",
+        queue: f64 = "Rejected after a wait in a queue, per second.",
+        server: f64 = "No server took or answered the request, per second.",
+        fault: f64 = "Any other fault, of the client or of the gateway, per second.",
+    }
+}
+
+impl From<[f64; 5]> for ResponseRates {
+    fn from([_, class_2xx, class_3xx, class_4xx, class_5xx]: [f64; 5]) -> ResponseRates {
+        ResponseRates { class_2xx, class_3xx, class_4xx, class_5xx }
     }
 }
 
@@ -149,6 +180,7 @@ async fn render_event(state: &AdminState) -> String {
         wait: look.waits,
         limits: busiest_limits(&gateway, &look),
         upstreams: busiest_upstreams(&gateway, &look, now),
+        locations: failing_locations(&look),
         refusals: refusals.into_iter().take(ROWS_MAX).map(RefusalStatus::from).collect(),
         redis: gateway.store.as_deref().map(RedisState::from),
     };
@@ -188,7 +220,8 @@ fn busiest_upstreams<'a>(gateway: &'a Gateway, look: &TrafficLook, now: Now) -> 
     let mut all: Vec<UpstreamRates<'_>> = shown
         .map(|(at, upstream)| {
             let response = look.upstream_times.get(at).copied().flatten();
-            count_states(upstream, response, now)
+            let responses = look.upstream_responses.get(at).copied().unwrap_or_default();
+            UpstreamRates { responses: responses.into(), ..count_states(upstream, response, now) }
         })
         .collect();
     all.sort_by_key(|upstream| std::cmp::Reverse((upstream.ejected + upstream.down, upstream.in_flight)));
@@ -209,5 +242,19 @@ fn count_states(upstream: &Upstream, response: Option<Quantiles>, now: Now) -> U
         waiting: queue.map(|queue| queue.waiting),
         stopped_s: stop.map_or(0.0, |stop| stop.stopped_s),
         response,
+        responses: ResponseRates::from([0.0; 5]),
     }
+}
+
+fn failing_locations(look: &TrafficLook) -> Vec<LocationRates<'_>> {
+    let mut all: Vec<&LocationTraffic> = look.locations.iter().collect();
+    let key = |one: &LocationTraffic| (one.responses[4], one.own.iter().chain(&one.responses).sum::<f64>());
+    all.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap_or(std::cmp::Ordering::Equal));
+    all.truncate(ROWS_MAX);
+    let rates = all.into_iter().map(|one| {
+        let [limit, ban, queue, server, fault] = one.own;
+        let own = OwnRates { limit, ban, queue, server, fault };
+        LocationRates { location: &one.location, responses: one.responses.into(), own }
+    });
+    rates.collect()
 }

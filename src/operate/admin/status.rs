@@ -209,9 +209,10 @@ fn upstreams_table(upstreams: &[UpstreamStatus]) -> String {
     };
     let rows = all.iter().map(|(upstream, server)| {
         let (name, in_flight) = (server.server.clone(), server.in_flight.to_string());
-        [upstream.upstream.clone(), name, server.state.to_owned(), in_flight, trouble(server)]
+        let faults = server.responses.class_5xx.to_string();
+        [upstream.upstream.clone(), name, server.state.to_owned(), in_flight, faults, trouble(server)]
     });
-    render_table(["upstream", "server", "state", "in flight", ""], rows, ROWS_MAX)
+    render_table(["upstream", "server", "state", "in flight", "5xx", ""], rows, ROWS_MAX)
 }
 
 /// The limits that reject most come first.

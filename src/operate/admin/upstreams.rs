@@ -19,12 +19,15 @@ json_object! {
 pub(super) async fn list_upstreams(request: AdminRequest) -> Answered {
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let shown = gateway.upstreams.iter().filter(|upstream| !upstream.is_demo());
-    Ok(Answer::json(&UpstreamList { upstreams: shown.map(|upstream| upstream.status_at(now)).collect() }))
+    Ok(Answer::json(&UpstreamList {
+        upstreams: shown.map(|upstream| gateway.upstream_status(upstream, now)).collect(),
+    }))
 }
 
 pub(super) async fn show_upstream(request: AdminRequest) -> Answered {
     let gateway = request.state.gateway();
-    Ok(Answer::json(&find_upstream(&gateway.upstreams, &request)?.status_at(Now::read_clock())))
+    let upstream = find_upstream(&gateway.upstreams, &request)?;
+    Ok(Answer::json(&gateway.upstream_status(upstream, Now::read_clock())))
 }
 
 /// Starts or ends a drain.
@@ -32,10 +35,14 @@ pub(super) async fn change_drain(request: AdminRequest, drain: bool) -> Answered
     let gateway = request.state.gateway();
     let upstream = find_upstream(&gateway.upstreams, &request)?;
     let server = request.path_value("server");
-    let before = upstream.status_at(Now::read_clock()).servers;
-    let before = list_states(before.iter().filter(|one| one.server == server));
+    let read_servers = || -> Vec<ServerStatus> {
+        let servers = gateway.upstream_status(upstream, Now::read_clock()).servers;
+        servers.into_iter().filter(|one| one.server == server).collect()
+    };
+    let before = list_states(read_servers().iter());
     match upstream.drain_servers(server, drain, request.query_value("force") == "true") {
-        DrainOutcome::Done(servers) => {
+        DrainOutcome::Done => {
+            let servers = read_servers();
             let target = format!("upstream {}, server {server}", upstream.name);
             let after = list_states(servers.iter());
             Ok(Answer::json(&servers).with_change(Change { target, before, after }))

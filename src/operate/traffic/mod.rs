@@ -7,12 +7,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sample::TrafficSample;
+use sample::{AnswerSample, TrafficSample};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_model::LimitId;
 use sluicegate_observe::metrics::cells::{BucketCounts, estimate_quantile};
-use sluicegate_observe::metrics::{DecisionCounts, VERDICT_NAMES};
+use sluicegate_observe::metrics::{DecisionCounts, OWN_CAUSES, VERDICT_NAMES};
 use sluicegate_proxy::gateway::Gateway;
 
 /// Time between two samples.
@@ -20,6 +20,8 @@ pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 const SAMPLES_MAX: usize = 60;
 /// The rate of now is that of at least this span.
 const RECENT_NS: u64 = 1_000_000_000;
+/// The newest samples, of which one is old enough for the rates of now.
+const RECENT_SAMPLES: usize = 4;
 
 /// The last samples of the counters.
 pub struct TrafficSampler(RefCell<VecDeque<TrafficSample>>);
@@ -48,6 +50,20 @@ pub struct TrafficLook {
     pub waits: Option<Quantiles>,
     /// The response times of each upstream, of the last minute, by their index.
     pub upstream_times: Vec<Option<Quantiles>>,
+    /// The responses of each upstream per second, by status class.
+    pub upstream_responses: Vec<[f64; 5]>,
+    /// The answers of each location.
+    pub locations: Vec<LocationTraffic>,
+}
+
+/// The answers of the locations of one name, per second now.
+pub struct LocationTraffic {
+    /// The name, or `none` for requests without a location.
+    pub location: Arc<str>,
+    /// Responses of servers, by status class.
+    pub responses: [f64; 5],
+    /// Answers in place of a server's, by [`OWN_CAUSES`].
+    pub own: [f64; OWN_CAUSES.len()],
 }
 
 /// The decisions of the limits of one name.
@@ -86,6 +102,9 @@ impl TrafficSampler {
         if samples.len() >= SAMPLES_MAX {
             samples.pop_front();
         }
+        if let Some(older) = samples.len().checked_sub(RECENT_SAMPLES) {
+            samples[older].answers = None;
+        }
         samples.push_back(sample);
     }
 
@@ -97,21 +116,26 @@ impl TrafficSampler {
         let recent = samples.iter().rev().find(is_apart).or(samples.front()).unwrap_or(&seen);
         let minute = samples.front().unwrap_or(&seen);
         let spans = Spans { recent: seconds_since(now, recent), minute: seconds_since(now, minute) };
-        let (recent_counts, minute_counts) = (recent.counts_before(&seen), minute.counts_before(&seen));
-        let limits = seen.limits().enumerate().map(|(at, (limit, name, counts))| {
-            let (recent, minute) = (recent_counts(at, name), minute_counts(at, name));
-            let traffic =
-                |of: fn(&DecisionCounts) -> u64| spans.traffic(of(counts), of(&recent), of(&minute));
-            LimitTraffic {
-                limit,
-                admitted: traffic(|counts| counts.admitted),
-                waited: traffic(|counts| counts.waited),
-                rejected: traffic(|counts| counts.rejected),
-                dry_run_rejected: traffic(|counts| counts.dry_run_rejected),
-            }
-        });
+        let recent_counts = recent.limits.counts_before(&seen.limits);
+        let minute_counts = minute.limits.counts_before(&seen.limits);
+        let limits =
+            seen.limit_ids.iter().zip(&seen.limits.counts).enumerate().map(|(at, (limit, counts))| {
+                let (recent, minute) = (recent_counts(at), minute_counts(at));
+                let traffic =
+                    |of: fn(&DecisionCounts) -> u64| spans.traffic(of(counts), of(&recent), of(&minute));
+                LimitTraffic {
+                    limit: *limit,
+                    admitted: traffic(|counts| counts.admitted),
+                    waited: traffic(|counts| counts.waited),
+                    rejected: traffic(|counts| counts.rejected),
+                    dry_run_rejected: traffic(|counts| counts.dry_run_rejected),
+                }
+            });
+        let times_before = minute.upstream_times.counts_before(&seen.upstream_times);
         let times = (0..gateway.upstreams.len())
-            .map(|at| quantiles_since(seen.upstream_times.get(at)?, minute.times_of(&seen, at)));
+            .map(|at| quantiles_since(seen.upstream_times.counts.get(at)?, &times_before(at)));
+        let (upstream_responses, locations) =
+            spans.answer_rates(seen.answers.as_ref(), recent.answers.as_ref());
         TrafficLook {
             over_seconds: (now.ns_since(recent.at) / 1_000_000) as f64 / 1_000.0,
             limits: limits.collect(),
@@ -119,8 +143,10 @@ impl TrafficSampler {
                 spans.traffic(seen.verdicts[kind], recent.verdicts[kind], minute.verdicts[kind])
             }),
             ban_rejections: spans.traffic(seen.ban_rejections, recent.ban_rejections, minute.ban_rejections),
-            waits: quantiles_since(&seen.waits, Some(&minute.waits)),
+            waits: quantiles_since(&seen.waits, &minute.waits),
             upstream_times: times.collect(),
+            upstream_responses,
+            locations,
         }
     }
 }
@@ -141,9 +167,31 @@ struct Spans {
 
 impl Spans {
     fn traffic(&self, total: u64, recent: u64, minute: u64) -> Traffic {
-        // A count that is smaller than before belongs to something that was removed and came back.
-        let rate = |before: u64, seconds: f64| round_rate(total.saturating_sub(before) as f64 / seconds);
-        Traffic { total, per_s: rate(recent, self.recent), per_s_1m: rate(minute, self.minute) }
+        let per_s = rate(total, recent, self.recent);
+        Traffic { total, per_s, per_s_1m: rate(total, minute, self.minute) }
+    }
+
+    /// The rates of the responses of upstreams, and of the answers of locations.
+    fn answer_rates(
+        &self,
+        seen: Option<&AnswerSample>,
+        recent: Option<&AnswerSample>,
+    ) -> (Vec<[f64; 5]>, Vec<LocationTraffic>) {
+        let Some((seen, recent)) = seen.zip(recent) else { return Default::default() };
+        let rates = |counts: [u64; 5], before: [u64; 5]| {
+            std::array::from_fn(|at| rate(counts[at], before[at], self.recent))
+        };
+        let before = recent.upstreams.counts_before(&seen.upstreams);
+        let upstreams =
+            seen.upstreams.counts.iter().enumerate().map(|(at, counts)| rates(*counts, before(at)));
+        let before = recent.locations.counts_before(&seen.locations);
+        let named = seen.locations.names.iter().zip(&seen.locations.counts);
+        let locations = named.enumerate().map(|(at, (name, counts))| LocationTraffic {
+            location: name.clone(),
+            responses: rates(counts.responses, before(at).responses),
+            own: rates(counts.own, before(at).own),
+        });
+        (upstreams.collect(), locations.collect())
     }
 }
 
@@ -152,14 +200,18 @@ fn seconds_since(now: Now, sample: &TrafficSample) -> f64 {
     now.ns_since(sample.at).max(RECENT_NS) as f64 / 1e9
 }
 
+/// A count that is smaller than before belongs to something that was removed and came back.
+fn rate(total: u64, before: u64, seconds: f64) -> f64 {
+    round_rate(total.saturating_sub(before) as f64 / seconds)
+}
+
 /// Three decimals are enough for people and programs.
 fn round_rate(rate: f64) -> f64 {
     (rate * 1000.0).round() / 1000.0
 }
 
 /// The quantiles of the values observed since `before`.
-fn quantiles_since(now: &BucketCounts, before: Option<&BucketCounts>) -> Option<Quantiles> {
-    let before = before.copied().unwrap_or_default();
+fn quantiles_since(now: &BucketCounts, before: &BucketCounts) -> Option<Quantiles> {
     let counts = std::array::from_fn(|bucket| now[bucket].saturating_sub(before[bucket]));
     let ms = |share| estimate_quantile(&counts, share).map(|ns| (ns / 1_000) as f64 / 1_000.0);
     Some(Quantiles { p50_ms: ms(0.5)?, p99_ms: ms(0.99)? })

@@ -7,7 +7,7 @@ use super::Names;
 use sluicegate_base::clock::Now;
 use sluicegate_model::LimitId;
 use sluicegate_observe::metrics::cells::BucketCounts;
-use sluicegate_observe::metrics::{DecisionCounts, VERDICT_NAMES};
+use sluicegate_observe::metrics::{ClassCounts, DecisionCounts, LocationAnswers, VERDICT_NAMES};
 use sluicegate_proxy::gateway::Gateway;
 
 /// The most upstreams with sampled response times, so that samples stay small.
@@ -18,74 +18,90 @@ pub(super) struct TrafficSample {
     pub at: Now,
     /// Equal in samples of the same gateway.
     generation: u64,
-    limits: Arc<[LimitId]>,
-    limit_names: Names,
-    limit_counts: Box<[DecisionCounts]>,
+    pub limit_ids: Arc<[LimitId]>,
+    pub limits: NamedCounts<DecisionCounts>,
     pub verdicts: [u64; VERDICT_NAMES.len()],
     pub ban_rejections: u64,
     pub waits: BucketCounts,
-    upstream_names: Names,
-    pub upstream_times: Box<[BucketCounts]>,
+    pub upstream_times: NamedCounts<BucketCounts>,
+    /// `None` in older samples, so that those of many locations stay small.
+    pub answers: Option<AnswerSample>,
+}
+
+/// The counts that only the rates of now need.
+pub(super) struct AnswerSample {
+    /// The responses of each upstream.
+    pub upstreams: NamedCounts<ClassCounts>,
+    pub locations: NamedCounts<LocationAnswers>,
+}
+
+/// Counts with their names, in the order of the gateway.
+pub(super) struct NamedCounts<T> {
+    pub names: Names,
+    pub counts: Box<[T]>,
 }
 
 impl TrafficSample {
     /// Reads the counters now; the names of `before`, the previous sample, are used again.
     pub(super) fn take(gateway: &Gateway, at: Now, before: Option<&TrafficSample>) -> TrafficSample {
         let before = before.filter(|before| before.generation == gateway.generation);
-        let (limits, limit_names, upstream_names) = match before {
-            Some(before) => {
-                (before.limits.clone(), before.limit_names.clone(), before.upstream_names.clone())
-            }
-            None => {
-                let limits: Arc<[LimitId]> = distinct_limits(gateway).into();
-                let names = limits.iter().map(|limit| gateway.limits[limit.0].name.clone()).collect();
-                let upstreams = gateway.upstreams.iter().take(TIMED_UPSTREAMS_MAX);
-                (limits, names, upstreams.map(|upstream| upstream.name.as_ref().into()).collect())
-            }
-        };
         let metrics = &gateway.metrics;
-        let timed = gateway.upstreams.iter().take(TIMED_UPSTREAMS_MAX);
+        let limit_ids =
+            before.map_or_else(|| distinct_limits(gateway).into(), |before| before.limit_ids.clone());
+        let limits = limit_ids.iter().map(|id| (&*gateway.limits[id.0].name, metrics.limit_counts(*id)));
+        let upstreams = || gateway.upstreams.iter().map(|upstream| (&*upstream.name, upstream.id));
+        let times = upstreams().take(TIMED_UPSTREAMS_MAX);
+        let responses = upstreams().map(|(name, id)| (name, metrics.upstream_responses(id)));
+        let answers = before.and_then(|before| before.answers.as_ref());
         TrafficSample {
             at,
             generation: gateway.generation,
-            limit_counts: limits.iter().map(|limit| metrics.limit_counts(*limit)).collect(),
-            limits,
-            limit_names,
+            limits: NamedCounts::collect(limits, before.map(|before| &before.limits)),
+            limit_ids,
             verdicts: metrics.verdict_counts(),
             ban_rejections: metrics.ban_rejected_count(),
             waits: metrics.wait_counts(),
-            upstream_names,
-            upstream_times: timed.map(|upstream| metrics.upstream_time_counts(upstream.id)).collect(),
+            upstream_times: NamedCounts::collect(
+                times.map(|(name, id)| (name, metrics.upstream_time_counts(id))),
+                before.map(|before| &before.upstream_times),
+            ),
+            answers: Some(AnswerSample {
+                upstreams: NamedCounts::collect(responses, answers.map(|before| &before.upstreams)),
+                locations: NamedCounts::collect(
+                    metrics.location_answers(),
+                    answers.map(|before| &before.locations),
+                ),
+            }),
         }
     }
+}
 
-    /// The limits of each name, with their name and counts.
-    pub(super) fn limits(&self) -> impl Iterator<Item = (LimitId, &str, &DecisionCounts)> {
-        let named = self.limits.iter().zip(self.limit_names.iter());
-        named.zip(&self.limit_counts).map(|((limit, name), counts)| (*limit, &**name, counts))
+impl<T: Copy + Default> NamedCounts<T> {
+    /// Collects the counts; the names are those of `before`, which has the same.
+    fn collect<'n>(
+        counts: impl Iterator<Item = (&'n str, T)>,
+        before: Option<&NamedCounts<T>>,
+    ) -> NamedCounts<T> {
+        let (names, counts): (Vec<&str>, Vec<T>) = counts.unzip();
+        let names =
+            before.map_or_else(|| names.into_iter().map(Arc::from).collect(), |before| before.names.clone());
+        NamedCounts { names, counts: counts.into() }
     }
 
-    /// Finds the counts that a limit of the later sample `seen` had here: by its place there and its name; zero for one
-    /// that was not there.
-    pub(super) fn counts_before(&self, seen: &TrafficSample) -> impl Fn(usize, &str) -> DecisionCounts {
+    /// Finds the counts that each place of the later sample `seen` had here, by its name; zero for one that was not
+    /// there.
+    pub(super) fn counts_before(&self, seen: &NamedCounts<T>) -> impl Fn(usize) -> T {
         // Rarely different: for a minute after a reload.
-        let is_same = self.generation == seen.generation;
-        let by_name = || self.limit_names.iter().enumerate().map(|(at, name)| (&**name, at)).collect();
+        let is_same = Arc::ptr_eq(&self.names, &seen.names);
+        let by_name = || self.names.iter().enumerate().map(|(at, name)| (&**name, at)).collect();
         let by_name: Option<HashMap<&str, usize>> = (!is_same).then(by_name);
-        move |at, name| {
-            let at = by_name.as_ref().map_or(Some(at), |by_name| by_name.get(name).copied());
-            at.and_then(|at| self.limit_counts.get(at)).copied().unwrap_or_default()
+        move |at| {
+            let at = match &by_name {
+                None => Some(at),
+                Some(by_name) => seen.names.get(at).and_then(|name| by_name.get(&**name).copied()),
+            };
+            at.and_then(|at| self.counts.get(at)).copied().unwrap_or_default()
         }
-    }
-
-    /// The response times of the upstream that is at `at` in the sample `seen`.
-    pub(super) fn times_of(&self, seen: &TrafficSample, at: usize) -> Option<&BucketCounts> {
-        let name = seen.upstream_names.get(at)?;
-        let at = match self.generation == seen.generation {
-            true => at,
-            false => self.upstream_names.iter().position(|other| other == name)?,
-        };
-        self.upstream_times.get(at)
     }
 }
 

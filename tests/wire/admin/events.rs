@@ -14,13 +14,13 @@ const FILE: &str = "limits: { tight: { rate: 1/h } }\nupstreams: { app: { server
                     - { path: /app, upstream: app }\n";
 
 /// A reader of events.
-struct EventReader {
+pub(super) struct EventReader {
     stream: TcpStream,
     text: String,
 }
 
 impl EventReader {
-    fn open(gateway: &Gateway) -> EventReader {
+    pub(super) fn open(gateway: &Gateway) -> EventReader {
         EventReader::open_with(gateway, "")
     }
 
@@ -51,7 +51,7 @@ impl EventReader {
 
     /// The data of the next event.
     #[track_caller]
-    fn next_event(&mut self) -> Value {
+    pub(super) fn next_event(&mut self) -> Value {
         self.read_to("data: ");
         let data = self.read_to("\n\n");
         serde_json::from_str(&data).unwrap_or_else(|error| panic!("{error}: {data}"))

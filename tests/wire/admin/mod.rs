@@ -1,5 +1,6 @@
 //! The admin API: operators read, ban, change and follow.
 
+mod answers;
 mod bans;
 mod changes;
 mod endpoints;

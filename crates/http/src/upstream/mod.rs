@@ -62,7 +62,7 @@ pub use send_outcome::{ExchangeFault, SendOutcome};
 pub use server::{Server, ServerInFlight};
 pub use server_queue::{ServerPlace, ServerWaiter};
 pub use server_socket::ServerSocket;
-pub use status::{DrainOutcome, QueueStatus, ServerStatus, UpstreamStatus};
+pub use status::{DrainOutcome, QueueStatus, ResponseCounts, ServerStatus, UpstreamStatus};
 pub use tls::ServerTls;
 
 use balance::Balancer;

@@ -17,6 +17,7 @@ json_object! {
         pub upstream: String = "Its name.",
         pub balance: String = "How a server is chosen.",
         pub queue: Option<QueueStatus> = maybe "The queue in front of its servers; absent without one.",
+        pub responses: ResponseCounts = "Responses of its servers since the start, without those that were tried again.",
         pub servers: Vec<ServerStatus> = "Its servers.",
         pub stop: Option<PauseStatus> = maybe "Its stops; absent without `obey`.",
     }
@@ -43,7 +44,17 @@ json_object! {
         pub max_connections: Option<u32> = maybe "The most requests in flight; absent without a bound.",
         pub addresses: Vec<SocketAddr> = maybe "The addresses of its name.",
         pub ejections: u64 = "How often it was ejected.",
+        pub responses: ResponseCounts = "Its responses since the start, one for each try.",
         pub last_error: Option<LastError> = maybe "Its last error.",
+    }
+
+    /// Responses of servers by status class.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct ResponseCounts as "ResponseCounts" {
+        pub class_2xx: u64 = "Successes." as "2xx",
+        pub class_3xx: u64 = "Redirections." as "3xx",
+        pub class_4xx: u64 = "Errors of clients." as "4xx",
+        pub class_5xx: u64 = "Errors of servers." as "5xx",
     }
 
     /// The last error of a server.
@@ -57,12 +68,19 @@ json_object! {
 /// The outcome of draining a server, or of ending that.
 #[derive(Debug)]
 pub enum DrainOutcome {
-    /// The servers of this name, as they are afterwards.
-    Done(Vec<ServerStatus>),
+    /// The servers of this name drain, or no longer do.
+    Done,
     /// The upstream has no server of this name.
     NoSuchServer,
     /// No other server is up.
     LastServer,
+}
+
+impl ResponseCounts {
+    /// The counts of the classes from 1xx to 5xx, of which 1xx is left out.
+    pub fn new([_, class_2xx, class_3xx, class_4xx, class_5xx]: [u64; 5]) -> ResponseCounts {
+        ResponseCounts { class_2xx, class_3xx, class_4xx, class_5xx }
+    }
 }
 
 impl Server {
@@ -83,6 +101,7 @@ impl Server {
             max_connections: Some(self.state.max_connections()).filter(|most| *most != u32::MAX),
             addresses: self.state.dns_name.as_ref().map(|name| name.known_addresses()).unwrap_or_default(),
             ejections: self.ejection_count(),
+            responses: ResponseCounts::default(),
             last_error: self.state.last_error().map(|(at, error)| LastError {
                 error: error.into_owned(),
                 seconds_ago: (now.ns_since(at) / 1_000_000) as f64 / 1_000.0,
@@ -122,7 +141,7 @@ impl Server {
 }
 
 impl Upstream {
-    /// The status of the upstream and of its servers at `now`.
+    /// The status of the upstream and of its servers at `now`, without their responses, which metrics count.
     pub fn status_at(&self, now: Now) -> UpstreamStatus {
         let balance = match &self.balance {
             BalancePolicy::P2c => "p2c".to_owned(),
@@ -136,7 +155,14 @@ impl Upstream {
         let servers = self.servers.iter().map(|server| server.status_at(now)).collect();
         let stop = self.pushback.as_ref().map(|pushback| pushback.status_at(now));
         let queue = self.queue.as_ref().map(|queue| self.state.queue.status(queue.size));
-        UpstreamStatus { upstream: self.name.to_string(), balance, queue, servers, stop }
+        UpstreamStatus {
+            upstream: self.name.to_string(),
+            balance,
+            queue,
+            responses: ResponseCounts::default(),
+            servers,
+            stop,
+        }
     }
 
     /// Starts or stops draining the servers called `server`: a draining server finishes its requests and gets no new
@@ -163,7 +189,7 @@ impl Upstream {
             }
         }
         self.state.queue.hand_out_places();
-        DrainOutcome::Done(matching.iter().map(|one| one.status_at(now)).collect())
+        DrainOutcome::Done
     }
 
     /// Retries so far because of `reason`.

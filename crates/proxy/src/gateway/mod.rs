@@ -45,6 +45,7 @@ pub use operator_state::SavedOperatorState;
 use sluicegate_admission::ban::Bans;
 use sluicegate_admission::chain::WaitingCap;
 use sluicegate_admission::operator_bans::OperatorBans;
+use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::IpSet;
 use sluicegate_http::net::deadline::ticks_for;
 use sluicegate_http::request::access::Access;
@@ -59,7 +60,7 @@ use sluicegate_http::request::headers::underscores::UnderscoreFilter;
 use sluicegate_http::request::key::{KeyHasher, KeyNaming, KeySpec};
 use sluicegate_http::request::location::Locations;
 use sluicegate_http::request::source::{BodyPlan, KeySet, TokenVerification, TokenVerifier};
-use sluicegate_http::upstream::{Server, Upstream};
+use sluicegate_http::upstream::{ResponseCounts, Server, Upstream, UpstreamStatus};
 use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::Bandwidth;
 use sluicegate_limit::snapshot::SnapshotSource;
@@ -355,6 +356,17 @@ impl Gateway {
             Some(_) if limit.is_concurrency() => None,
             Some(shared) => Some(shared.keys()),
         }
+    }
+
+    /// The status of an upstream of this gateway and of its servers at `now`.
+    pub fn upstream_status(&self, upstream: &Upstream, now: Now) -> UpstreamStatus {
+        let mut status = upstream.status_at(now);
+        status.responses = ResponseCounts::new(self.metrics.upstream_responses(upstream.id));
+        for (server, shown) in upstream.servers.iter().zip(&mut status.servers) {
+            let responses = self.metrics.server_responses(upstream.id, server.position);
+            shown.responses = ResponseCounts::new(responses);
+        }
+        status
     }
 
     /// Requests that wait in the queues of a limit.
