@@ -62,19 +62,6 @@ pub trait JsonShaped {
     }
 }
 
-/// The name of a field in JSON.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! json_name {
-    ($field:ident) => {
-        stringify!($field)
-    };
-    ($field:ident $name:literal) => {
-        $name
-    };
-}
-pub use json_name;
-
 /// Defines structs that are written as JSON objects: `field: Type = "its sentence"` for each field, `as "name"` where
 /// that is its name in JSON, `= maybe "…"` for one that is left out where it says nothing, `= nullable "…"` for one that
 /// may be null as well, `in [words]` for one of some texts, and no sentence for one that is not part of the JSON. The
@@ -98,7 +85,7 @@ macro_rules! json_object {
             pub const OBJECT: $crate::json_shape::JsonObject =
                 $crate::json_shape::JsonObject::named($schema).with(&[$($(
                     $crate::json_shape::JsonField::of_type::<$type>(
-                        $crate::json_name!($field $($json)?), $sentence, concat!($(stringify!($maybe))?),
+                        [$($json,)? stringify!($field)][0], $sentence, concat!($(stringify!($maybe))?),
                     )$(.one_of(&$crate::json_shape::JsonShape::Words(&$words)))?,
                 )?)*]);
         }
@@ -113,7 +100,7 @@ macro_rules! json_object {
                 $($(
                     let required = concat!($(stringify!($maybe))?).is_empty();
                     if required || !$crate::json_shape::JsonShaped::is_left_out(&self.$field) {
-                        let name = $crate::json_name!($field $($json)?);
+                        let name = [$($json,)? stringify!($field)][0];
                         serde::ser::SerializeMap::serialize_entry(&mut object, name, &self.$field)?;
                     }
                 )?)*

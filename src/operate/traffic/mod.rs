@@ -7,12 +7,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sample::{AnswerSample, TrafficSample};
+use sample::{NamedCounts, TrafficSample};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_model::LimitId;
 use sluicegate_observe::metrics::cells::{BucketCounts, estimate_quantile};
-use sluicegate_observe::metrics::{DecisionCounts, OWN_CAUSES, VERDICT_NAMES};
+use sluicegate_observe::metrics::{DecisionCounts, LocationAnswers, OWN_CAUSES, VERDICT_NAMES};
 use sluicegate_proxy::gateway::Gateway;
 
 /// Time between two samples.
@@ -103,7 +103,7 @@ impl TrafficSampler {
             samples.pop_front();
         }
         if let Some(older) = samples.len().checked_sub(RECENT_SAMPLES) {
-            samples[older].answers = None;
+            (samples[older].responses, samples[older].locations) = Default::default();
         }
         samples.push_back(sample);
     }
@@ -134,8 +134,9 @@ impl TrafficSampler {
         let times_before = minute.upstream_times.counts_before(&seen.upstream_times);
         let times = (0..gateway.upstreams.len())
             .map(|at| quantiles_since(seen.upstream_times.counts.get(at)?, &times_before(at)));
-        let (upstream_responses, locations) =
-            spans.answer_rates(seen.answers.as_ref(), recent.answers.as_ref());
+        let responses_before = recent.responses.counts_before(&seen.responses);
+        let responses = seen.responses.counts.iter().enumerate();
+        let responses = responses.map(|(at, counts)| spans.rates(counts, &responses_before(at)));
         TrafficLook {
             over_seconds: (now.ns_since(recent.at) / 1_000_000) as f64 / 1_000.0,
             limits: limits.collect(),
@@ -145,8 +146,8 @@ impl TrafficSampler {
             ban_rejections: spans.traffic(seen.ban_rejections, recent.ban_rejections, minute.ban_rejections),
             waits: quantiles_since(&seen.waits, &minute.waits),
             upstream_times: times.collect(),
-            upstream_responses,
-            locations,
+            upstream_responses: responses.collect(),
+            locations: spans.location_rates(&seen.locations, &recent.locations),
         }
     }
 }
@@ -171,27 +172,23 @@ impl Spans {
         Traffic { total, per_s, per_s_1m: rate(total, minute, self.minute) }
     }
 
-    /// The rates of the responses of upstreams, and of the answers of locations.
-    fn answer_rates(
+    fn rates(&self, counts: &[u64; 5], before: &[u64; 5]) -> [f64; 5] {
+        std::array::from_fn(|at| rate(counts[at], before[at], self.recent))
+    }
+
+    fn location_rates(
         &self,
-        seen: Option<&AnswerSample>,
-        recent: Option<&AnswerSample>,
-    ) -> (Vec<[f64; 5]>, Vec<LocationTraffic>) {
-        let Some((seen, recent)) = seen.zip(recent) else { return Default::default() };
-        let rates = |counts: [u64; 5], before: [u64; 5]| {
-            std::array::from_fn(|at| rate(counts[at], before[at], self.recent))
-        };
-        let before = recent.upstreams.counts_before(&seen.upstreams);
-        let upstreams =
-            seen.upstreams.counts.iter().enumerate().map(|(at, counts)| rates(*counts, before(at)));
-        let before = recent.locations.counts_before(&seen.locations);
-        let named = seen.locations.names.iter().zip(&seen.locations.counts);
-        let locations = named.enumerate().map(|(at, (name, counts))| LocationTraffic {
+        seen: &NamedCounts<LocationAnswers>,
+        recent: &NamedCounts<LocationAnswers>,
+    ) -> Vec<LocationTraffic> {
+        let before = recent.counts_before(seen);
+        let named = seen.names.iter().zip(&seen.counts).enumerate();
+        let locations = named.map(|(at, (name, counts))| LocationTraffic {
             location: name.clone(),
-            responses: rates(counts.responses, before(at).responses),
-            own: rates(counts.own, before(at).own),
+            responses: self.rates(&counts.responses, &before(at).responses),
+            own: self.rates(&counts.own, &before(at).own),
         });
-        (upstreams.collect(), locations.collect())
+        locations.collect()
     }
 }
 

@@ -24,18 +24,13 @@ pub(super) struct TrafficSample {
     pub ban_rejections: u64,
     pub waits: BucketCounts,
     pub upstream_times: NamedCounts<BucketCounts>,
-    /// `None` in older samples, so that those of many locations stay small.
-    pub answers: Option<AnswerSample>,
-}
-
-/// The counts that only the rates of now need.
-pub(super) struct AnswerSample {
-    /// The responses of each upstream.
-    pub upstreams: NamedCounts<ClassCounts>,
+    /// The responses of each upstream; empty in older samples, like `locations`, so that they stay small.
+    pub responses: NamedCounts<ClassCounts>,
     pub locations: NamedCounts<LocationAnswers>,
 }
 
 /// Counts with their names, in the order of the gateway.
+#[derive(Default)]
 pub(super) struct NamedCounts<T> {
     pub names: Names,
     pub counts: Box<[T]>,
@@ -52,7 +47,6 @@ impl TrafficSample {
         let upstreams = || gateway.upstreams.iter().map(|upstream| (&*upstream.name, upstream.id));
         let times = upstreams().take(TIMED_UPSTREAMS_MAX);
         let responses = upstreams().map(|(name, id)| (name, metrics.upstream_responses(id)));
-        let answers = before.and_then(|before| before.answers.as_ref());
         TrafficSample {
             at,
             generation: gateway.generation,
@@ -65,13 +59,11 @@ impl TrafficSample {
                 times.map(|(name, id)| (name, metrics.upstream_time_counts(id))),
                 before.map(|before| &before.upstream_times),
             ),
-            answers: Some(AnswerSample {
-                upstreams: NamedCounts::collect(responses, answers.map(|before| &before.upstreams)),
-                locations: NamedCounts::collect(
-                    metrics.location_answers(),
-                    answers.map(|before| &before.locations),
-                ),
-            }),
+            responses: NamedCounts::collect(responses, before.map(|before| &before.responses)),
+            locations: NamedCounts::collect(
+                metrics.location_answers(),
+                before.map(|before| &before.locations),
+            ),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Answers by location, origin and status class, and the responses of servers.
 
 use super::labels::firsts;
-use super::{Metrics, RETRIED_FIRST, STATUS_CLASSES};
+use super::{Metrics, RETRIED_FIRST, STATUS_CLASSES, ServerCounters};
 use sluicegate_base::labelled::labelled_enum;
 use sluicegate_model::{ServerId, UpstreamId};
 
@@ -59,43 +59,38 @@ impl Metrics {
         self.labels.locations.get(index).map_or("none", String::as_str)
     }
 
-    pub(super) fn read_answers(&self, index: usize) -> LocationAnswers {
-        let mut answers =
-            LocationAnswers { responses: self.answers_by(index, "server"), ..Default::default() };
-        for (origin, [_, cause]) in AnswerOrigin::LABELS.into_iter().enumerate() {
-            if let Some(at) = OWN_CAUSES.iter().position(|own| *own == cause) {
-                let classes = origin * STATUS_CLASSES..(origin + 1) * STATUS_CLASSES;
-                answers.own[at] += classes.map(|slot| self.requests[index].sum(slot)).sum::<u64>();
-            }
+    fn read_answers(&self, index: usize) -> LocationAnswers {
+        LocationAnswers {
+            responses: self.sum_answers(index, |[by, _]| by == "server"),
+            own: OWN_CAUSES.map(|cause| self.sum_answers(index, |[_, own]| own == cause).iter().sum()),
         }
-        answers
     }
 
-    /// The answers of a maker at a location, by status class.
-    pub(super) fn answers_by(&self, index: usize, maker: &str) -> ClassCounts {
-        let origins = || AnswerOrigin::LABELS.into_iter().enumerate().filter(|(_, [by, _])| *by == maker);
-        std::array::from_fn(|class| {
-            origins().map(|(origin, _)| self.requests[index].sum(origin * STATUS_CLASSES + class)).sum()
-        })
+    /// The answers at a location of the origins with such labels, by status class.
+    pub(super) fn sum_answers(&self, index: usize, is_wanted: impl Fn([&str; 2]) -> bool) -> ClassCounts {
+        let wanted = || AnswerOrigin::ALL.into_iter().filter(|origin| is_wanted(origin.labels()));
+        let sum = |origin, class| self.requests[index].sum(origin as usize * STATUS_CLASSES + class);
+        std::array::from_fn(|class| wanted().map(|origin| sum(origin, class)).sum())
+    }
+
+    #[inline]
+    pub(super) fn server_cells(&self, upstream: UpstreamId, server: ServerId) -> Option<&ServerCounters> {
+        let upstream = *self.series.upstreams.get(upstream.0)?;
+        let server = *self.series.servers[upstream].get(server.0)?;
+        Some(&self.upstream_requests[upstream][server])
     }
 
     /// The responses of a server, also those that another try followed.
     pub fn server_responses(&self, upstream: UpstreamId, server: ServerId) -> ClassCounts {
-        let Some(&upstream) = self.series.upstreams.get(upstream.0) else { return ClassCounts::default() };
-        let series = self.series.servers[upstream].get(server.0);
-        let cells = series.map(|&server| &self.upstream_requests[upstream][server]);
+        let cells = self.server_cells(upstream, server);
         std::array::from_fn(|class| cells.map_or(0, |cells| cells.sum(class)))
     }
 
     /// The responses of an upstream without those that another try followed.
     pub fn upstream_responses(&self, upstream: UpstreamId) -> ClassCounts {
         let Some(&upstream) = self.series.upstreams.get(upstream.0) else { return ClassCounts::default() };
-        let servers =
-            || firsts(&self.series.servers[upstream]).map(|at| &self.upstream_requests[upstream][at]);
-        std::array::from_fn(|class| {
-            // Read first, so that the difference is never negative.
-            let retried: u64 = servers().map(|cells| cells.sum(RETRIED_FIRST + class)).sum();
-            servers().map(|cells| cells.sum(class)).sum::<u64>().saturating_sub(retried)
-        })
+        let cells = || firsts(&self.series.servers[upstream]).map(|at| &self.upstream_requests[upstream][at]);
+        let sum = |first: usize, class| cells().map(|cells| cells.sum(first + class)).sum::<u64>();
+        std::array::from_fn(|class| sum(0, class).saturating_sub(sum(RETRIED_FIRST, class)))
     }
 }

@@ -72,19 +72,10 @@ impl Metrics {
             UpstreamOutcome::Broken => STATUS_CLASSES + 2,
             UpstreamOutcome::BadResponse => STATUS_CLASSES + 3,
             UpstreamOutcome::Abandoned => STATUS_CLASSES + 4,
+            UpstreamOutcome::Retried(status) => RETRIED_FIRST + status_class(status),
         };
-        let Some(&upstream) = self.series.upstreams.get(upstream.0) else { return };
-        if let Some(&server) = self.series.servers[upstream].get(server.0) {
-            self.upstream_requests[upstream][server].add(worker, slot, 1);
-        }
-    }
-
-    /// Counts a response that another try follows, beside [`Metrics::count_upstream_outcome`].
-    pub fn count_retried(&self, worker: usize, upstream: UpstreamId, server: ServerId, status: StatusCode) {
-        let Some(&upstream) = self.series.upstreams.get(upstream.0) else { return };
-        if let Some(&server) = self.series.servers[upstream].get(server.0) {
-            let slot = RETRIED_FIRST + status_class(status);
-            self.upstream_requests[upstream][server].add(worker, slot, 1);
+        if let Some(cells) = self.server_cells(upstream, server) {
+            cells.add(worker, slot, 1);
         }
     }
 

@@ -84,14 +84,19 @@ impl MetricsCollector {
         for index in firsts(&metrics.series.locations) {
             for by in MAKERS {
                 let labels = [("location", name(index)), ("by", by)];
-                encode_sums(&mut family, &labels, "status", &CLASS_NAMES, &metrics.answers_by(index, by))?;
+                encode_sums(
+                    &mut family,
+                    &labels,
+                    "status",
+                    &CLASS_NAMES,
+                    &metrics.sum_answers(index, |[maker, _]| maker == by),
+                )?;
             }
         }
         let help = "Answers in place of a server's, by location and cause";
         let mut family = counter_family(out, "sluicegate_own_answers", help)?;
-        for index in firsts(&metrics.series.locations) {
-            let own = metrics.read_answers(index).own;
-            encode_sums(&mut family, &[("location", name(index))], "cause", &OWN_CAUSES, &own)?;
+        for (location, answers) in metrics.location_answers() {
+            encode_sums(&mut family, &[("location", location)], "cause", &OWN_CAUSES, &answers.own)?;
         }
         let durations = firsts(&metrics.series.locations)
             .map(|index| (name(index), metrics.durations[index].read_buckets()));

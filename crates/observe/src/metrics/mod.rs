@@ -149,6 +149,8 @@ pub enum UpstreamOutcome {
     BadResponse,
     /// The client left first, which is no fault of the server.
     Abandoned,
+    /// A response that another try follows; counted besides its status.
+    Retried(StatusCode),
 }
 
 const FAULT_OUTCOMES: [&str; 5] = ["unreachable", "timeout", "broke", "bad_answer", "abandoned"];

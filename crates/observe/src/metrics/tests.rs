@@ -192,7 +192,8 @@ fn an_upstream_counts_the_last_response_of_a_request() {
     let (metrics, id) = (metrics(), UpstreamId(1));
     let outcome = |status| UpstreamOutcome::Status(StatusCode::from_u16(status).unwrap());
     metrics.count_upstream_outcome(0, id, ServerId(1), outcome(503));
-    metrics.count_retried(0, id, ServerId(1), StatusCode::SERVICE_UNAVAILABLE);
+    let retried = UpstreamOutcome::Retried(StatusCode::SERVICE_UNAVAILABLE);
+    metrics.count_upstream_outcome(0, id, ServerId(1), retried);
     metrics.count_upstream_outcome(1, id, ServerId(2), outcome(200));
     metrics.count_upstream_outcome(1, id, ServerId(2), UpstreamOutcome::Timeout);
     assert_eq!(metrics.server_responses(id, ServerId(0)), [0, 0, 0, 0, 1], "equal names share a series");

@@ -130,12 +130,9 @@ impl Exchange<'_> {
     /// Counts an attempt that is followed by another; the last attempt is counted with its request.
     fn count_retried(&self, server: &Server, failed: &AttemptFault) {
         let outcome = failed.status.map(UpstreamOutcome::Status).or_else(|| failed.fault.metric_outcome());
-        if let Some(outcome) = outcome {
-            let metrics = &self.worker.gateway.metrics;
+        let metrics = &self.worker.gateway.metrics;
+        for outcome in outcome.into_iter().chain(failed.status.map(UpstreamOutcome::Retried)) {
             metrics.count_upstream_outcome(self.worker.id, self.upstream.id, server.position, outcome);
-            if let Some(status) = failed.status {
-                metrics.count_retried(self.worker.id, self.upstream.id, server.position, status);
-            }
         }
     }
 
