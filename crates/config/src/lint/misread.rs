@@ -1,14 +1,16 @@
 //! Warns of values that mean something else than they seem to, and of headers that log secrets.
 
+use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use http::{HeaderName, Method};
 use ipnet::IpNet;
 
 use super::LintContext;
+use crate::describe::spell_host;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::value::network_hint::prefix_before_zeros;
-use sluicegate_model::{HostRule, PathRule, codes};
+use sluicegate_model::{HostRule, LocationConfig, PathRule, codes};
 
 /// The fields that hold networks.
 const NETWORKS: [&str; 5] = ["trusted_proxies", "allow", "deny", "bypass", "ip_sets"];
@@ -26,6 +28,25 @@ pub(super) fn lint_misread(file: &LintContext<'_>) {
             warn_of_missing_mask(value);
         }
     });
+    warn_of_shared_names(file);
+}
+
+/// Locations of different hosts that have the same path as their name.
+fn warn_of_shared_names(file: &LintContext<'_>) {
+    let mut first: HashMap<&str, &[HostRule]> = HashMap::new();
+    for (index, LocationConfig { name, hosts, .. }) in file.config.locations.iter().enumerate() {
+        let first_hosts = *first.entry(name).or_insert(hosts);
+        let Some(host) = hosts.first().or(first_hosts.first()) else { continue };
+        if hosts != first_hosts {
+            let message = format!("metrics and logs name this location `{name}`, like one of other hosts");
+            let own = format!("{}{name}", spell_host(host).trim_start_matches("*."));
+            let is_foreign = |c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c);
+            let own: Vec<&str> = own.split(is_foreign).filter(|part| !part.is_empty()).collect();
+            let other = if hosts.is_empty() { " in the other one" } else { "" };
+            let help = format!("write e.g. name: {}{other}", own.join("-"));
+            file.location_value(index, &["path"]).warn(codes::MISREAD, message, help);
+        }
+    }
 }
 
 /// `limits: none` beside limits of all locations.
