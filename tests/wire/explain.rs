@@ -265,14 +265,61 @@ fn live_judges_the_servers_too() {
         gateway.ask_admin(&post(&target, b"").header("Content-Type", "application/json")).expect(200);
     };
     let forwarded = "verdict   admit: forwarded to upstream app as GET /x\n";
-    let refused = "verdict   reject with 503: servers_down";
-    assert!(asked("/x", &["--live"]).ends_with(forwarded));
+    let live = asked("/x", &["--live"]);
+    assert!(live.ends_with(forwarded) && live.contains("\nservers   1 up\n"), "{live}");
     drain("drain?force=true");
-    assert!(asked("/x", &["--live"]).contains(refused));
+    let refused = asked("/x", &["--live"]);
+    assert!(refused.contains("\nservers   1 draining\n"), "{refused}");
+    assert!(refused.contains("verdict   reject with 503: no server of app is up (1 draining)"), "{refused}");
     gateway.get("/x").expect(503);
-    assert!(asked("/x", &[]).ends_with(forwarded), "without --live all servers count as up");
+    let offline = asked("/x", &[]);
+    assert!(offline.ends_with(forwarded), "without --live all servers count as up: {offline}");
+    assert!(offline.contains("\nservers   count as up; --live judges them\n"), "{offline}");
     drain("undrain");
     assert!(asked("/x", &["--live"]).ends_with(forwarded));
     eventually("the health check fails", || gateway.get("/sick/").status == 503);
-    assert!(asked("/sick/", &["--live"]).contains(refused));
+    assert!(asked("/sick/", &["--live"]).contains("no server of sick is up (1 down)"));
+}
+
+/// A full server rejects without a queue; an ejected one is the last resort; `degrade` needs a server as well.
+#[test]
+fn live_judges_full_and_ejected_servers() {
+    let gate = Gate::default();
+    let (held, failing) = (Upstream::held_by(&gate), Upstream::new(|_| Reply::with(500, &[], "no")));
+    let gateway = Gateway::start(&format!(
+        "limits: {{ once: {{ rate: 1/h, key: global, on_reject: {{ degrade: full }} }} }}\n\
+         upstreams:\n  full: {{ servers: [{held}], max_connections: 1 }}\n  \
+         ill: {{ servers: [{failing}, {failing}], eject: {{ errors: 1, status: 5xx, max: 100% }} }}\n\
+         locations:\n  - {{ path: /full, upstream: full }}\n  - {{ path: /ill, upstream: ill }}\n  \
+         - {{ path: /once, respond: {{ body: ok }}, limits: once }}\n",
+        held = held.addr(),
+        failing = failing.addr()
+    ));
+    let explain = |url: &str| {
+        let query = serde_json::json!({ "method": "GET", "url": url }).to_string();
+        gateway
+            .ask_admin(&post("/explain", query.as_bytes()).header("Accept", "text/plain"))
+            .expect(200)
+            .text()
+    };
+    gateway.get("/once").expect(200);
+    let degraded = explain("/once");
+    assert!(degraded.ends_with("; sent to upstream full instead\n"), "{degraded}");
+    let mut client = gateway.client();
+    client.send(get("/full").bytes());
+    held.wait_for(1);
+    for url in ["/full", "/once"] {
+        let text = explain(url);
+        assert!(text.contains("verdict   reject with 503: no server of full is free (1 full)"), "{text}");
+        gateway.get(url).expect(503);
+    }
+    gate.open();
+    client.response().expect(200);
+    assert!(explain("/full").contains("verdict   admit: forwarded to upstream full as GET /full\n"));
+    (0..4).for_each(|_| drop(gateway.get("/ill").expect(500)));
+    let text = explain("/ill");
+    assert!(
+        text.contains(" ejected") && text.contains("verdict   admit: forwarded to upstream ill"),
+        "{text}"
+    );
 }

@@ -3,12 +3,14 @@
 use std::net::IpAddr;
 
 use super::query::ParsedQuery;
-use super::{AccountExplanation, BanExplanation, ClientExplanation, QueueExplanation, StopExplanation};
+use super::{AccountExplanation, BanExplanation, ClientExplanation, StopExplanation};
+use sluicegate_base::clock::Now;
 use sluicegate_config::describe::describe_key_part;
 use sluicegate_http::request::access::AccessDecision;
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::key::KeyInput;
 use sluicegate_http::request::source::{self, SourceValue};
+use sluicegate_http::upstream::{ServerStatus, Upstream};
 use sluicegate_model::{self as model, KeyPart, LocationId, MissingKey, ValueSource};
 use sluicegate_proxy::gateway::auth::RouteAuth;
 use sluicegate_proxy::gateway::{Action, Gateway};
@@ -119,17 +121,26 @@ pub(super) fn explain_stop(gateway: &Gateway, facts: &RequestFacts<'_>) -> Optio
     })
 }
 
-/// The queue in front of the servers that would get the request.
-pub(super) fn explain_queue(gateway: &Gateway, facts: &RequestFacts<'_>) -> Option<QueueExplanation> {
-    let Action::Upstream(upstream) = &gateway.routes[facts.route()?.0].action else { return None };
-    let size = upstream.queue()?.size;
-    Some(QueueExplanation { upstream: upstream.name.to_string(), waiting: upstream.waiting_count(), size })
+/// The upstream with servers that would get a request that the limits admit.
+pub(super) fn find_upstream<'g>(gateway: &'g Gateway, facts: &RequestFacts<'_>) -> Option<&'g Upstream> {
+    match &gateway.routes[facts.route()?.0].action {
+        Action::Upstream(upstream) if !facts.is_preflight() && !upstream.is_demo() => Some(upstream),
+        _ => None,
+    }
 }
 
-/// True if no server would get a request that the limits admit.
-pub(super) fn is_upstream_down(gateway: &Gateway, facts: &RequestFacts<'_>, route: LocationId) -> bool {
-    let action = &gateway.routes[route.0].action;
-    matches!(action, Action::Upstream(upstream) if !facts.is_preflight() && upstream.is_down())
+/// The number of servers in each state, and of waiting requests, e.g. `1 down, 2 full, 3 of 1000 wait`.
+pub(super) fn describe_servers(upstream: &Upstream, now: Now) -> String {
+    let servers = upstream.status_at(now).servers;
+    let state = |one: &ServerStatus| match one.max_connections {
+        Some(most) if one.state == "up" && one.in_flight >= most => "full",
+        _ => one.state,
+    };
+    let count = |wanted: &str| servers.iter().filter(|one| state(one) == wanted).count();
+    let counts = ["up", "full", "down", "ejected", "draining"].map(|state| (count(state), state));
+    let present = counts.iter().filter(|(count, _)| *count > 0);
+    let queue = upstream.queue().map(|queue| format!("{} of {} wait", upstream.waiting_count(), queue.size));
+    present.map(|(count, state)| format!("{count} {state}")).chain(queue).collect::<Vec<_>>().join(", ")
 }
 
 fn is_banned_by_operator(rejection: Option<&Rejection>) -> bool {

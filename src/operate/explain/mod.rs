@@ -26,7 +26,7 @@ use sluicegate_model::{AccessLogOutput, Config, LocationConfig};
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::auth::{AuthAnswer, RouteAuth};
 use sluicegate_proxy::judge::{self, BodyView, JudgeProgress, RequestFacts};
-use sluicegate_proxy::reject::{Fault, Rejection};
+use sluicegate_proxy::reject::Rejection;
 use sluicegate_store::Session;
 
 pub use limits::{CounterExplanation, GrantExplanation, LimitExplanation};
@@ -49,7 +49,8 @@ json_object! {
         pub ban_left_ms: Option<u64> = maybe "Milliseconds left of the client's ban.",
         pub ban: Option<BanExplanation> = maybe "The ban, if an operator set it.",
         pub stop: Option<StopExplanation> = maybe "The stop by its upstream.",
-        pub queue: Option<QueueExplanation> = maybe "The queue in front of its servers; absent without one.",
+        pub servers: Option<String>
+            = maybe "The servers of its upstream by state, and its queue; absent where none is asked.",
         pub token: Option<TokenExplanation> = maybe "Whether the client's token is accepted.",
         pub auth: Option<String> = maybe "The question to the auth service; absent where none is asked.",
         pub account: Option<AccountExplanation> = maybe "The account.",
@@ -100,14 +101,6 @@ json_object! {
         pub left_ms: u64 = "Milliseconds left; 0 while the pace climbs after it.",
         pub until_ms: u64 = "Its end, in milliseconds since 1970.",
         pub wait_ms: u64 = "Milliseconds until this request may pass, behind those that wait.",
-    }
-
-    /// The queue in front of the servers of an upstream.
-    #[derive(Debug, Clone)]
-    pub struct QueueExplanation as "ExplainedQueue" {
-        pub upstream: String = "The upstream.",
-        pub waiting: usize = "Requests that wait now.",
-        pub size: usize = "The most requests that may wait.",
     }
 
     /// The token of the client, accepted or not.
@@ -240,10 +233,14 @@ fn explain_outcome(
 ) {
     let reject =
         |rejection: &Rejection| verdict::explain_rejected(gateway, rejection, facts.route(), facts.is_grpc());
-    let is_down = |route| describe::is_upstream_down(gateway, facts, route);
     explanation.verdict = match (outcome, facts.route_or_rejection()) {
-        (Ok(_), Ok(route)) if is_down(route) => reject(&Fault::ServersDown.into()),
-        (Ok(wait), Ok(route)) => verdict::explain_admitted(gateway, facts, route, wait),
+        (Ok(wait), Ok(route)) => {
+            let admitted = verdict::explain_admitted(gateway, facts, route, wait);
+            match describe::find_upstream(gateway, facts) {
+                Some(upstream) => verdict::explain_servers(upstream, facts.head.received, admitted, reject),
+                None => admitted,
+            }
+        }
         (Ok(wait), Err(unserved)) => {
             VerdictExplanation { wait_ms: wait.and_then(|wait| wait.wait_ms), ..reject(&unserved) }
         }
@@ -268,7 +265,8 @@ fn explain_facts(
         ban_left_ms: describe::ban_left_ms(rejection),
         ban: describe::explain_ban(gateway, facts, rejection),
         stop: describe::explain_stop(gateway, facts),
-        queue: describe::explain_queue(gateway, facts),
+        servers: describe::find_upstream(gateway, facts)
+            .map(|upstream| describe::describe_servers(upstream, facts.head.received)),
         tier: facts.tier.as_ref().map(|tier| tier.as_str().to_owned()),
         ..Explanation::default()
     };

@@ -5,7 +5,7 @@ use std::fmt;
 use super::describe::format_ns;
 use super::{
     ArrivalExplanation, ClientExplanation, CounterExplanation, Explanation, GrantExplanation,
-    LimitExplanation, QueueExplanation, VerdictExplanation,
+    LimitExplanation, VerdictExplanation,
 };
 
 const MS: u64 = 1_000_000;
@@ -32,9 +32,6 @@ impl fmt::Display for Explanation {
             let wait = format_ns(stop.wait_ms * MS);
             format!("{left}: upstream {} answered {said}; wait {wait}", stop.upstream)
         });
-        let queue = self.queue.as_ref().map(|QueueExplanation { upstream, waiting, size }| {
-            format!("{waiting} of {size} wait for a server of upstream {upstream}")
-        });
         let token = self.token.as_ref().map(|token| match &token.why {
             None => "accepted".to_owned(),
             Some(why) => format!("not accepted: {why}"),
@@ -45,9 +42,9 @@ impl fmt::Display for Explanation {
             None => format!("none: there is no {}", account.from),
         });
         let (access, tier) = (self.access.map(str::to_owned), self.tier.clone());
-        let names = ["access", "ban", "stop", "queue", "token", "auth", "account", "tier"];
-        let auth = self.auth.clone();
-        for (name, fact) in names.into_iter().zip([access, ban, stop, queue, token, auth, account, tier]) {
+        let names = ["access", "ban", "stop", "servers", "token", "auth", "account", "tier"];
+        let (auth, servers) = (self.auth.clone(), self.servers.clone());
+        for (name, fact) in names.into_iter().zip([access, ban, stop, servers, token, auth, account, tier]) {
             fact.map_or(Ok(()), |fact| writeln!(f, "{name:<10}{fact}"))?;
         }
         match (self.limits.is_empty(), self.limits_not_judged.is_empty()) {
@@ -118,7 +115,14 @@ impl fmt::Display for LimitExplanation {
         for counter in &self.counters {
             let rate = counter.rate.as_ref().filter(|_| self.counters.len() > 1);
             let rate = rate.map(|rate| format!("{rate}: ")).unwrap_or_default();
-            writeln!(f, "    {rate}{counter}")?;
+            let judged = match self.dry_run || self.unenforced {
+                true => counter
+                    .to_string()
+                    .replace(": reject", ": would reject")
+                    .replace(": wait", ": would wait"),
+                false => counter.to_string(),
+            };
+            writeln!(f, "    {rate}{judged}")?;
         }
         Ok(())
     }
@@ -159,7 +163,7 @@ impl fmt::Display for VerdictExplanation {
         if let (Some(position), Some(limit)) = (self.position, &self.limit) {
             write!(f, " at position {position} in the queue of limit {limit}, then")?;
         }
-        match (self.wait_ms, &self.limit, self.cause) {
+        match (self.wait_ms, &self.limit, self.servers.as_deref().or(self.cause)) {
             _ if self.position.is_some() => {}
             (Some(wait), Some(limit), _) => {
                 write!(f, " {} in the queue of limit {limit}, then", format_ns(wait * MS))?
@@ -180,6 +184,7 @@ impl fmt::Display for VerdictExplanation {
         }
         match &self.then {
             Some(then) if self.cause.is_some() => writeln!(f, "; {then}"),
+            Some(then) if self.servers.is_some() => writeln!(f, ", then {then}"),
             Some(then) => writeln!(f, " {then}"),
             None => writeln!(f),
         }

@@ -72,6 +72,7 @@ host      a.example
 path      /api/x y
 location  /api/ -> app: the longest prefix, and no regular expression matches
           not / -> demo: a shorter prefix
+servers   1 up
 account   acme, from header x-account-id
 limits
   everyone: 1000 requests per second for all clients together, 1000 at once, and 10000 requests per 60 seconds, \
@@ -104,6 +105,7 @@ host      localhost
 path      /api/
 location  /api/ -> app: the longest prefix, and no regular expression matches
           not / -> demo: a shorter prefix
+servers   1 up
 account   none: there is no header x-account-id
 ";
     assert_eq!(head, expected);

@@ -6,11 +6,13 @@ use http::uri::PathAndQuery;
 
 use super::describe;
 use super::limits::PlannedWait;
+use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
+use sluicegate_http::upstream::{NoServer, Upstream};
 use sluicegate_model::LocationId;
 use sluicegate_proxy::gateway::{Action, Gateway, LimitChain};
 use sluicegate_proxy::judge::RequestFacts;
-use sluicegate_proxy::reject::{DegradedTo, RejectContext, Rejection};
+use sluicegate_proxy::reject::{DegradedTo, Fault, RejectContext, Rejection};
 
 json_object! {
     /// The verdict of the chain and of the checks around it.
@@ -25,6 +27,7 @@ json_object! {
         pub wait_ms: Option<u64> = maybe "Milliseconds in a queue.",
         pub position: Option<u64> = maybe "The position in a queue for slots, from 1; its wait is not known.",
         pub then: Option<String> = maybe "What happens to the request.",
+        pub servers: Option<String> = maybe "Why its upstream takes it later or not at all.",
     }
 }
 
@@ -52,6 +55,28 @@ pub(super) fn explain_admitted(
         }
     };
     VerdictExplanation { then: Some(then), ..explain_wait(&route.chain, wait) }
+}
+
+/// The verdict on a request for the servers of `upstream`: `admitted` where one takes it.
+pub(super) fn explain_servers(
+    upstream: &Upstream,
+    now: Now,
+    admitted: VerdictExplanation,
+    reject: impl Fn(&Rejection) -> VerdictExplanation,
+) -> VerdictExplanation {
+    let (name, servers) = (&upstream.name, describe::describe_servers(upstream, now));
+    let (fault, why) = match (upstream.find_refusal(), upstream.queue(), upstream.waiting_count()) {
+        (None, ..) => return admitted,
+        (Some(NoServer::Full), Some(queue), waiting) if waiting < queue.size => {
+            let wait = format!("{waiting} of {} before it in the queue of upstream {name}", queue.size);
+            let is_first = admitted.outcome == "admit";
+            let outcome = if is_first { "wait" } else { admitted.outcome };
+            return VerdictExplanation { outcome, servers: is_first.then_some(wait), ..admitted };
+        }
+        (Some(NoServer::Full), ..) => (Fault::NoServer, format!("no server of {name} is free ({servers})")),
+        (Some(NoServer::Down), ..) => (Fault::ServersDown, format!("no server of {name} is up ({servers})")),
+    };
+    VerdictExplanation { servers: Some(why), ..reject(&fault.into()) }
 }
 
 /// The verdict on a request that the limits of `chain` admit, perhaps after a wait.
@@ -123,8 +148,11 @@ pub(super) fn explain_rejected(
         ..VerdictExplanation::default()
     };
     if let Some(DegradedTo::Upstream(index)) = instead {
-        let then = format!("sent to upstream {} instead", gateway.upstreams[index.0].name);
-        return VerdictExplanation { then: Some(then), ..verdict };
+        let upstream = &gateway.upstreams[index.0];
+        let then = format!("sent to upstream {} instead", upstream.name);
+        let degraded = VerdictExplanation { then: Some(then), ..verdict };
+        let reject = |fault: &Rejection| explain_rejected(gateway, fault, route, grpc);
+        return explain_servers(upstream, Now::read_clock(), degraded, reject);
     }
     VerdictExplanation {
         status: Some(response.status().as_u16()),

@@ -148,9 +148,12 @@ fn operators_see_the_queue() {
         gateway.ask_admin(&query).expect(200)
     };
     let text = explain("text/plain").text();
-    assert!(text.contains("\nqueue     3 of 20 wait for a server of upstream app\n"), "{text}");
-    let queue = &explain("application/json").json()["queue"];
-    assert_eq!((&queue["waiting"], &queue["size"]), (&3.into(), &20.into()));
+    assert!(text.contains("\nservers   1 full, 3 of 20 wait\n"), "{text}");
+    let waits = "3 of 20 before it in the queue of upstream app";
+    let verdict = format!("verdict   wait: {waits}, then forwarded to upstream app as GET /\n");
+    assert!(text.ends_with(&verdict), "{text}");
+    let json = explain("application/json").json();
+    assert_eq!((&json["verdict"]["outcome"], &json["verdict"]["servers"]), (&"wait".into(), &waits.into()));
     busy.open();
     clients.iter_mut().for_each(|client| drop(client.response().expect(200)));
 }

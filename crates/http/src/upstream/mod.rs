@@ -68,6 +68,7 @@ pub use tls::ServerTls;
 use balance::Balancer;
 use pushback::PushbackState;
 use retry_budget::RetryBudget;
+use server::Availability;
 use server_queue::ServerQueue;
 use server_state::{DOWN, DRAINING, EJECTED};
 
@@ -228,9 +229,20 @@ impl Upstream {
         self.balancer.choose_server(&self.servers, hash, tried)
     }
 
-    /// True while every server is down or draining.
-    pub fn is_down(&self) -> bool {
-        !self.is_demo() && self.servers.iter().all(|server| !server.is_healthy() || server.is_draining())
+    /// The reason why no server would take the next request; `None` = one would. Chooses none, so nothing changes.
+    pub fn find_refusal(&self) -> Option<NoServer> {
+        let has = |wanted| self.servers.iter().any(|server| server.check_availability() == wanted);
+        let is_suspect = |server: &Server| server.is_ejected() && server.has_capacity();
+        match () {
+            () if self.is_demo() => None,
+            () if self.queue.is_some() && self.state.queue.has_waiters() => Some(NoServer::Full),
+            () if has(Availability::Available) => None,
+            () if has(Availability::Full) => Some(NoServer::Full),
+            // As a last resort an ejected server gets it.
+            () if self.servers.iter().any(|server| is_suspect(server)) => None,
+            () if has(Availability::Ejected) => Some(NoServer::Full),
+            () => Some(NoServer::Down),
+        }
     }
 
     /// Counts a request of `worker` at `now`: the retry budget is a share of them.
