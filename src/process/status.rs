@@ -31,6 +31,7 @@ impl ControlThread {
             keys: size_of(found.limit).keys,
             rejected: found.rejected.total,
             rejected_per_s: found.rejected.per_s,
+            would_reject: found.dry_run_rejected.total,
         });
         let shown = gateway.upstreams.iter().filter(|upstream| !upstream.is_demo());
         Status {

@@ -63,9 +63,9 @@ pub trait JsonShaped {
 }
 
 /// Defines structs that are written as JSON objects: `field: Type = "its sentence"` for each field, `as "name"` where
-/// that is its name in JSON, `= maybe "…"` for one that is left out where it says nothing, `= nullable "…"` for one that
-/// may be null as well, `in [words]` for one of some texts, and no sentence for one that is not part of the JSON. The
-/// sentence is the documentation of the field; doc comments above the field go on from it.
+/// that is its name in JSON, `= maybe "…"` for one that is left out where it says nothing, `= nullable "…"` for one
+/// that may be null as well, `in [words]` for one of some texts, and no sentence for one that is not part of the JSON.
+/// The sentence is the documentation of the field; doc comments above the field go on from it.
 #[macro_export]
 macro_rules! json_object {
     ($(

@@ -78,6 +78,7 @@ json_object! {
         admitted_per_s: f64 = "Admitted at once, per second.",
         waited_per_s: f64 = "Made to wait, per second.",
         rejected_per_s: f64 = "Rejected, per second.",
+        would_reject_per_s: f64 = "What a dry run or a limit that spares a key would reject, per second.",
         keys: Option<usize> = "Keys with counters; null if only the store knows them.",
         waiting: usize = "Requests in its queues.",
     }
@@ -208,6 +209,7 @@ fn busiest_limits<'a>(gateway: &'a Gateway, look: &TrafficLook) -> Vec<LimitRate
             admitted_per_s: found.admitted.per_s,
             waited_per_s: found.waited.per_s,
             rejected_per_s: found.rejected.per_s,
+            would_reject_per_s: found.dry_run_rejected.per_s,
             keys,
             waiting,
         }
@@ -221,7 +223,7 @@ fn busiest_upstreams<'a>(gateway: &'a Gateway, look: &TrafficLook, now: Now) -> 
         .map(|(at, upstream)| {
             let response = look.upstream_times.get(at).copied().flatten();
             let responses = look.upstream_responses.get(at).copied().unwrap_or_default();
-            UpstreamRates { responses: responses.into(), ..count_states(upstream, response, now) }
+            count_states(upstream, (response, responses.into()), now)
         })
         .collect();
     all.sort_by_key(|upstream| std::cmp::Reverse((upstream.ejected + upstream.down, upstream.in_flight)));
@@ -229,7 +231,11 @@ fn busiest_upstreams<'a>(gateway: &'a Gateway, look: &TrafficLook, now: Now) -> 
     all
 }
 
-fn count_states(upstream: &Upstream, response: Option<Quantiles>, now: Now) -> UpstreamRates<'_> {
+fn count_states(
+    upstream: &Upstream,
+    (response, responses): (Option<Quantiles>, ResponseRates),
+    now: Now,
+) -> UpstreamRates<'_> {
     let UpstreamStatus { servers, stop, queue, .. } = upstream.status_at(now);
     let count = |state: &str| servers.iter().filter(|server| server.state == state).count();
     UpstreamRates {
@@ -242,7 +248,7 @@ fn count_states(upstream: &Upstream, response: Option<Quantiles>, now: Now) -> U
         waiting: queue.map(|queue| queue.waiting),
         stopped_s: stop.map_or(0.0, |stop| stop.stopped_s),
         response,
-        responses: ResponseRates::from([0.0; 5]),
+        responses,
     }
 }
 

@@ -77,7 +77,7 @@ pub(super) const STATUS: &str = r#"{
   "issuers": [{ "issuer": "https://id.example.com/", "keys": 2, "age_s": 341, "error": null }],
   "snapshot": null,
   "last_reload": { "at": 1767225600, "result": "ok", "told": "limits per-ip" },
-  "limits": [{ "limit": "per-ip", "keys": 1204, "rejected": 5120, "rejected_per_s": 4.0 }],
+  "limits": [{ "limit": "per-ip", "keys": 1204, "rejected": 5120, "rejected_per_s": 4.0, "would_reject": 0 }],
   "upstreams": []
 }"#;
 
@@ -103,8 +103,8 @@ pub(super) const TRAFFIC_EVENT: &str = r#"{
   "in_flight": 9, "waiting": 1, "bans": 2,
   "wait": { "p50_ms": 40.0, "p99_ms": 230.0 },
   "limits": [
-    { "limit": "per-ip", "admitted_per_s": 96.5, "waited_per_s": 2.0, "rejected_per_s": 4.0, "keys": 1204,
-      "waiting": 1 }
+    { "limit": "per-ip", "admitted_per_s": 96.5, "waited_per_s": 2.0, "rejected_per_s": 4.0,
+      "would_reject_per_s": 0.0, "keys": 1204, "waiting": 1 }
   ],
   "upstreams": [
     { "upstream": "app", "up": 2, "down": 0, "ejected": 1, "draining": 0, "in_flight": 9,

@@ -16,7 +16,7 @@ json_object! {
     pub(super) struct KeyStatus as "Key" {
         pub key: String = "Its name, e.g. `ip=192.0.2.7`.",
         pub asked_per_s: f64 = "Units that it asked per second, faded with a half-life of a minute.",
-        pub refused_per_s: f64 = "Units that it was refused, likewise.",
+        pub refused_per_s: f64 = "Units that it was refused, or would be if the limit acted on it, likewise.",
         pub error_per_s: f64 = "The greatest amount by which either rate may be too low.",
         pub remaining: Option<u64> = "Units that it has left; null without a limit, or if unknown.",
         pub reset_s: Option<f64> = "Seconds until one more unit fits.",

@@ -19,7 +19,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::JsonShape::{Any, Nullable, Text};
 use sluicegate_base::json_shape::{JsonObject, JsonShaped, always, json_object, maybe};
 use sluicegate_http::request::key::NamedKey;
-use sluicegate_model::{LimitId, read_duration};
+use sluicegate_model::{LimitConfig, LimitId, read_duration};
 use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
 use sluicegate_proxy::gateway::{
     Gateway, GrantFault, KeyRef, KeyResetFault, NewGrant, OperatorChange, OperatorFault,
@@ -174,7 +174,7 @@ async fn list_keys(request: AdminRequest) -> Answered {
             "no key of {limit} {} lately\n",
             if word == "asked" { "has asked" } else { "was refused" }
         ),
-        false => render_keys(&keys),
+        false => render_keys(&keys, &gateway.limits[id.0].config),
     };
     if found.gateways > 1 {
         text.push_str(&format!("added up over {} gateways\n", found.gateways));
@@ -185,15 +185,17 @@ async fn list_keys(request: AdminRequest) -> Answered {
 async fn show_key(request: AdminRequest) -> Answered {
     let tier = Some(request.query_value("tier")).filter(|tier| !tier.is_empty());
     let found = FoundKey::find(&request).await?;
-    let status = found.read_status(&request.state.gateway(), tier)?;
-    let mut text = render_keys(std::slice::from_ref(&status));
+    let gateway = request.state.gateway();
+    let status = found.read_status(&gateway, tier)?;
+    let config = &gateway.limits[find_limit(&gateway, &found.limit)?.0].config;
+    let mut text = render_keys(std::slice::from_ref(&status), config);
     if let Some(ban) = &status.ban {
         text.push_str(&format!("ban with {ban}\n"));
     }
     Ok(Answer::forms(text, &status))
 }
 
-fn render_keys(keys: &[KeyStatus]) -> String {
+fn render_keys(keys: &[KeyStatus], limit: &LimitConfig) -> String {
     let rows = keys.iter().map(|key| {
         [
             key.key.clone(),
@@ -205,7 +207,12 @@ fn render_keys(keys: &[KeyStatus]) -> String {
             or_dash(key.grant.as_ref().map(|grant| format!("{}, {:.0} s left", grant.numbers, grant.left_s))),
         ]
     });
-    let header = ["key", "asked/s", "refused/s", "remaining", "next in", "waiting", "grant"];
+    let refused = match limit {
+        LimitConfig { dry_run: true, .. } => "would refuse/s",
+        LimitConfig { enforce: Some(_), .. } => "refused or spared/s",
+        _ => "refused/s",
+    };
+    let header = ["key", "asked/s", refused, "remaining", "next in", "waiting", "grant"];
     render_table(header, rows, usize::MAX).trim_start().to_owned()
 }
 

@@ -72,9 +72,20 @@ pub(super) async fn list_limits(request: AdminRequest) -> Answered {
             per_s(&limit.waited),
             per_s(&limit.rejected),
             limit.rejected.total.to_string(),
+            per_s(&limit.dry_run_rejected),
         ]
     });
-    let header = ["limit", "numbers", "keys", "waiting", "admitted/s", "waited/s", "rejected/s", "rejected"];
+    let header = [
+        "limit",
+        "numbers",
+        "keys",
+        "waiting",
+        "admitted/s",
+        "waited/s",
+        "rejected/s",
+        "rejected",
+        "would reject/s",
+    ];
     let table = render_table(header, rows, usize::MAX);
     let text = if limits.is_empty() { "no limits\n" } else { table.trim_start() };
     Ok(Answer::forms(text.to_owned(), &LimitList { limits }))

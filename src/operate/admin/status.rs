@@ -86,6 +86,7 @@ json_object! {
         pub keys: Option<usize> = "Keys with counters; null if only the store knows them.",
         pub rejected: u64 = "Rejections since the start.",
         pub rejected_per_s: f64 = "The same per second.",
+        pub would_reject: u64 = "What a dry run or a limit that spares a key would have rejected.",
     }
 
     /// The store of this gateway at one moment.
@@ -220,9 +221,10 @@ fn limits_table(limits: &[StatusLimit]) -> String {
     let mut all: Vec<&StatusLimit> = limits.iter().collect();
     all.sort_by(|a, b| b.rejected_per_s.total_cmp(&a.rejected_per_s).then(b.rejected.cmp(&a.rejected)));
     let rows = all.iter().map(|one| {
-        [one.limit.clone(), or_dash(one.keys), format!("{:.1}", one.rejected_per_s), one.rejected.to_string()]
+        let (per_s, total) = (format!("{:.1}", one.rejected_per_s), one.rejected.to_string());
+        [one.limit.clone(), or_dash(one.keys), per_s, total, one.would_reject.to_string()]
     });
-    render_table(["limit", "keys", "rejections/s", "total"], rows, ROWS_MAX)
+    render_table(["limit", "keys", "rejections/s", "total", "would reject"], rows, ROWS_MAX)
 }
 
 impl RedisStatus {

@@ -2,6 +2,46 @@
 
 use crate::support::*;
 
+/// A dry run, a shadow and keys that a limit spares reject nothing, so no column of rejections has them.
+#[test]
+fn what_would_be_rejected_stands_apart() {
+    let gateway = Gateway::start(
+        "limits:\n  tried: { rate: 1/h, key: global, dry_run: true }\n  \
+         spares: { rate: 1/h, key: ip, enforce: 0% }\n  \
+         live: { rate: 9/h, key: global, shadow: { rate: 1/h } }\n\
+         locations: [{ path: /, respond: { body: ok }, limits: [tried, spares, live] }]\n",
+    );
+    (0..3).for_each(|_| drop(gateway.get("/").expect(200)));
+    let status = gateway.ask_admin(&get("/status").header("Accept", "application/json")).expect(200).json();
+    assert_eq!(status["rejections"]["per_s"], 0.0);
+    let mut reader = super::events::EventReader::open(&gateway);
+    let event = reader.next_event();
+    for (limit, would) in [("tried", 2), ("spares", 2), ("live", 0), ("live:shadow", 2)] {
+        let of = |list: &serde_json::Value| {
+            let all = list["limits"].as_array().expect("limits");
+            all.iter().find(|one| one["limit"] == limit).expect(limit).clone()
+        };
+        let (total, now) = (of(&status), of(&event));
+        assert_eq!((&total["rejected"], &total["would_reject"]), (&0.into(), &would.into()), "{total}");
+        assert_eq!(now["rejected_per_s"], 0.0, "{now}");
+        assert_eq!(now["would_reject_per_s"].as_f64() > Some(0.0), would > 0, "{now}");
+    }
+    let query = post("/explain", br#"{"method": "GET", "url": "/"}"#).header("Accept", "text/plain");
+    let explained = gateway.ask_admin(&query).expect(200).text();
+    assert_eq!(explained.matches(": would reject, it would fit in").count(), 3, "{explained}");
+    assert!(!explained.contains(": reject"), "{explained}");
+    for (target, columns) in [
+        ("/limits", "rejected/s  rejected  would reject/s"),
+        ("/status", "rejections/s  total  would reject"),
+        ("/limits/tried/keys", "asked/s  would refuse/s"),
+        ("/limits/live:shadow/keys", "asked/s  would refuse/s"),
+        ("/limits/spares/keys", "asked/s  refused or spared/s"),
+    ] {
+        let text = gateway.admin_get(target).expect(200).text();
+        assert!(text.contains(columns), "{target}: {text}");
+    }
+}
+
 #[test]
 fn limits_show_their_numbers_and_their_traffic() {
     let gateway = Gateway::start(

@@ -17,7 +17,7 @@ json_object! {
         pub upstream: String = "Its name.",
         pub balance: String = "How a server is chosen.",
         pub queue: Option<QueueStatus> = maybe "The queue in front of its servers; absent without one.",
-        pub responses: ResponseCounts = "Responses of its servers since the start, without those that were tried again.",
+        pub responses: ResponseCounts = "Responses of servers since the start, without those tried again.",
         pub servers: Vec<ServerStatus> = "Its servers.",
         pub stop: Option<PauseStatus> = maybe "Its stops; absent without `obey`.",
     }
