@@ -66,7 +66,7 @@ use sluicegate_base::file::FileFingerprint;
 use sluicegate_base::wall_clock;
 use sluicegate_config::LoadedConfig;
 use sluicegate_limit::snapshot;
-use sluicegate_model::Config;
+use sluicegate_model::{Config, ServerConfig};
 use sluicegate_observe::logging;
 use sluicegate_proxy::downstream::bind;
 use sluicegate_proxy::downstream::connection_limits::ConnectionLimits;
@@ -188,7 +188,7 @@ async fn serve_until_stopped(
 ) -> Result<(), ProcessFault> {
     let failed = |error: std::io::Error| ProcessFault::Run(error.to_string());
     let server = &gateway.config.server;
-    let max_open = raise_descriptor_limit(server.max_connections);
+    let max_open = raise_descriptor_limit(server);
     let (limits, inboxes) = ConnectionLimits::new(server.workers, max_open, server.connections_per_ip);
     let current = Arc::new(ArcSwap::new(gateway.clone()));
     let (sender, commands) = mpsc::channel(COMMANDS_MAX);
@@ -269,7 +269,9 @@ fn serve_admin(
 }
 
 /// Raises the descriptor limit as far as allowed, and returns the number of clients that fit beside all other uses.
-fn raise_descriptor_limit(max_connections: usize) -> usize {
+fn raise_descriptor_limit(server: &ServerConfig) -> usize {
+    const ALLOWED: &str = "the descriptor limit allows fewer connections";
+    let max_connections = server.max_connections;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -277,8 +279,10 @@ fn raise_descriptor_limit(max_connections: usize) -> usize {
     let Some(descriptors) = current else { return max_connections };
     let reserved = (descriptors / RESERVED_SHARE).min(RESERVED_MAX);
     let fit = usize::try_from((descriptors - reserved) / DESCRIPTORS_PER_CLIENT).unwrap_or(usize::MAX).max(1);
-    if fit < max_connections {
-        tracing::warn!(descriptors, max_connections = fit, "the descriptor limit allows fewer connections");
+    if fit < max_connections && server.is_max_connections_written {
+        tracing::warn!(descriptors, max_connections = fit, "{ALLOWED}");
+    } else if fit < max_connections {
+        tracing::info!(descriptors, max_connections = fit, "{ALLOWED}");
     }
     fit.min(max_connections)
 }

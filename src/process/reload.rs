@@ -147,7 +147,7 @@ impl ControlThread {
             != (server.max_connections, server.connections_per_ip)
         {
             self.connection_limits
-                .set_limits(super::raise_descriptor_limit(server.max_connections), server.connections_per_ip);
+                .set_limits(super::raise_descriptor_limit(server), server.connections_per_ip);
         }
         logging::apply_level(&gateway.config.log);
         self.with_tasks(|tasks| tasks.switch_gateway(before, gateway));

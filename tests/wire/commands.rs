@@ -196,7 +196,8 @@ fn json_logs_are_json_from_the_first_line() {
     // A limit that another one makes useless is a warning of the file.
     let warned = "limits:\n  long: { algorithm: leaky_bucket, rate: 1/m, queue: 1000, key: ip }\n\
                   locations:\n  - { path: /, respond: { body: ok }, limits: long }\n";
-    for log in ["", "log: { format: json }\n"] {
+    let named = "log: { format: json }\nserver: { max_connections: 60000 }\n";
+    for (log, level) in [("", "INFO"), (named, "WARN")] {
         let mut gateway = Run::default().under("ulimit -n 256").start(&format!("{log}{warned}"));
         gateway.get("/").expect(200);
         gateway.term();
@@ -213,6 +214,8 @@ fn json_logs_are_json_from_the_first_line() {
         let of_file =
             lines.iter().position(|line| line["code"].as_str().is_some_and(|code| code.starts_with('W')));
         assert!(listening.is_some() && listening < descriptors && listening < of_file, "{lines:#?}");
+        // A trouble only where the file asks for more.
+        assert_eq!(lines[descriptors.expect("the limit is told")]["level"], level);
     }
 }
 

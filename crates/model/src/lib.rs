@@ -131,6 +131,8 @@ pub struct ServerConfig {
     pub views: Vec<(LimitId, ViewId)>,
     /// Open connections; above it, new ones wait in the accept queue of the kernel.
     pub max_connections: usize,
+    /// True if the file names `max_connections`.
+    pub is_max_connections_written: bool,
     /// Open connections of one client; more are closed at once; `None` = no limit.
     pub connections_per_ip: Option<u32>,
     /// Requests on one connection, after which it ends; at least 1.

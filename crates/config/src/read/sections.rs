@@ -91,6 +91,7 @@ pub(crate) fn read_server(root: &FieldReader<'_>, limits: &mut LimitReader<'_>) 
             limits: chain.limits,
             views: chain.views,
             max_connections: fields.read(&server::MAX_CONNECTIONS),
+            is_max_connections_written: fields.find(&server::MAX_CONNECTIONS).is_some(),
             connections_per_ip: fields.read(&server::CONNECTIONS_PER_IP),
             keepalive_requests,
             keepalive_age,

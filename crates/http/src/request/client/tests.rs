@@ -18,6 +18,7 @@ fn server(trusted: &[&str], client_ip: model::ClientIpConfig) -> model::ServerCo
         ipv4_prefix: 32,
         limits: Vec::new(),
         views: Vec::new(),
+        is_max_connections_written: false,
         max_connections: 1,
         connections_per_ip: None,
         keepalive_requests: 1,
