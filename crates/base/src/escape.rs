@@ -28,7 +28,11 @@ fn escape_json_slowly(out: &mut Vec<u8>, text: &[u8]) {
             '\r' => out.extend_from_slice(b"\\r"),
             '\t' => out.extend_from_slice(b"\\t"),
             // Line separators and direction marks would let a value forge lines in a log viewer.
-            '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' => {
+            '\u{0}'..='\u{1f}'
+            | '\u{7f}'..='\u{9f}'
+            | '\u{200e}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => {
                 let code = character as u32;
                 out.extend_from_slice(b"\\u");
                 out.extend([12, 8, 4, 0].map(|shift| HEX[(code >> shift & 15) as usize]));

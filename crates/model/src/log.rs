@@ -32,7 +32,7 @@ labelled_enum! {
         Trace = "trace",
     }
 
-    /// The form of messages in the log.
+    /// The form of messages in the log, and of the lines of the access log.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum LogFormat: as_str -> &'static str {
         /// Pretty on a terminal, else JSON.
@@ -61,11 +61,13 @@ labelled_enum! {
     }
 }
 
-/// The `access_log` section: the log of requests, one JSON line each.
+/// The `access_log` section: the log of requests, one line each.
 #[derive(Debug, Clone)]
 pub struct AccessLogConfig {
     /// The destination of the lines.
     pub output: AccessLogOutput,
+    /// The form of a line; `auto` is pretty where the output is a terminal.
+    pub format: LogFormat,
     /// Share of requests logged, in percent, 0 to 100.
     pub sample: f64,
     /// Request headers that each line repeats.

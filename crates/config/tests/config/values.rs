@@ -56,6 +56,7 @@ fn the_smallest_file_has_every_default() {
     let admin = config.admin.expect("admin");
     assert!(admin.listen == address("127.0.0.1:9901") && admin.tokens.is_empty() && admin.hosts.is_empty());
     assert_eq!((config.log.level, config.log.format), (LogLevel::Info, LogFormat::Auto));
+    assert_eq!(config.access_log.format, LogFormat::Auto);
     assert_eq!((config.access_log.output, config.access_log.sample), (AccessLogOutput::Stdout, 100.0));
     assert!(
         config.access_log.headers.is_empty()
@@ -286,6 +287,7 @@ fn other_fields() {
     let log = &config.access_log;
     assert_eq!(log.output, AccessLogOutput::File(PathBuf::from("/var/log/access.log")));
     assert_eq!((log.sample, log.headers.len(), log.hash_keys), (0.5, 2, false));
+    assert_eq!(log.format, LogFormat::Pretty);
     assert_eq!(log.fields, [LogField::Tries, LogField::Proto]);
 }
 

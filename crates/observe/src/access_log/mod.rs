@@ -7,7 +7,7 @@ pub mod line;
 mod writer_thread;
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::access_log::line::{AccessRecord, CallRecord, LineFormat};
+use crate::access_log::line::{AccessRecord, CallRecord, LineForm, LineFormat};
 use sluicegate_base::random::RandomNumbers;
 use sluicegate_base::value_hash::ValueHasher;
-use sluicegate_model::{self as model, AccessLogOutput};
+use sluicegate_model::{self as model, AccessLogOutput, LogFormat};
 
 /// The access log of the process.
 #[derive(Debug, Clone)]
@@ -28,6 +28,7 @@ pub struct AccessLog {
     /// `None` = no requests are logged.
     writer: Option<Arc<WriterHandle>>,
     output: AccessLogOutput,
+    form: LineForm,
     /// Hashes accounts and keys; `None` = they are shown in clear.
     hasher: Option<ValueHasher>,
     /// The secret of the hasher is not that of the configuration: it is random, or shared with other processes.
@@ -102,6 +103,7 @@ impl AccessLog {
         let mut log = AccessLog {
             writer: None,
             output: config.output.clone(),
+            form: choose_form(config, io::stdout().is_terminal()),
             hasher: build_hasher(before, config),
             is_hasher_random: config.hash_secret.is_none(),
             sample: config.sample,
@@ -154,7 +156,7 @@ impl AccessLog {
         LineWriter {
             buffer_index: self.writer.as_ref().map_or(0, |state| worker % state.0.buffers.len()),
             writer: self.writer.clone(),
-            format: LineFormat::new(self.hasher.clone()),
+            format: LineFormat::new(self.hasher.clone(), self.form),
             sample_below,
             random: RandomNumbers::seeded(worker),
         }
@@ -204,6 +206,16 @@ impl AccessLog {
         state.wake.notify_one();
         let is_pending = |signal: &mut WriterSignal| signal.rounds_written < own_round;
         !state.written.wait_while_for(&mut signal, is_pending, timeout).timed_out()
+    }
+}
+
+/// The form of the lines, where `terminal` says what stdout is. Colours are for terminals alone.
+fn choose_form(config: &model::AccessLogConfig, terminal: bool) -> LineForm {
+    let colors = terminal && config.output == AccessLogOutput::Stdout;
+    match config.format {
+        LogFormat::Pretty => LineForm::Pretty { colors },
+        LogFormat::Auto if colors => LineForm::Pretty { colors },
+        LogFormat::Auto | LogFormat::Json => LineForm::Json,
     }
 }
 

@@ -12,6 +12,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 fn config() -> model::AccessLogConfig {
     model::AccessLogConfig {
         output: AccessLogOutput::Stdout,
+        format: LogFormat::Auto,
         sample: 100.0,
         headers: Vec::new(),
         fields: Vec::new(),
@@ -223,6 +224,21 @@ fn a_file_is_appended_to_and_a_wrong_path_is_named() {
     assert!(text.starts_with("before\n{") && text.ends_with("}\n"));
     let wrong = model::AccessLogConfig { output: AccessLogOutput::File("/nowhere/at/all".into()), ..config };
     assert!(AccessLog::continue_from(None, &wrong, 1).unwrap_err().to_string().contains("/nowhere/at/all"));
+}
+
+#[test]
+fn lines_are_pretty_on_a_terminal_alone() {
+    let form = |format, output: AccessLogOutput, terminal| {
+        choose_form(&model::AccessLogConfig { format, output, ..config() }, terminal)
+    };
+    let file = || AccessLogOutput::File("access.log".into());
+    let pretty = |colors| LineForm::Pretty { colors };
+    assert_eq!(form(LogFormat::Auto, AccessLogOutput::Stdout, true), pretty(true));
+    assert_eq!(form(LogFormat::Auto, AccessLogOutput::Stdout, false), LineForm::Json);
+    assert_eq!(form(LogFormat::Auto, file(), true), LineForm::Json);
+    assert_eq!(form(LogFormat::Json, AccessLogOutput::Stdout, true), LineForm::Json);
+    assert_eq!(form(LogFormat::Pretty, AccessLogOutput::Stdout, false), pretty(false));
+    assert_eq!(form(LogFormat::Pretty, file(), true), pretty(false));
 }
 
 #[test]

@@ -68,12 +68,15 @@ section! {
 }
 
 section! {
-    /// The log of requests, one JSON line each.
+    /// The log of requests, one line each.
     mod access_log = "access_log" for AccessLogConfig;
     /// `stdout`, `none`, or the path of a file, which SIGUSR1 opens again; a relative one starts at the folder of this
     /// file.
     output: Text<AccessLogOutput> = Text::new("stdout, none or the path of a file", parse_output),
         "stdout", "/var/log/sluicegate/access.log";
+    /// The form of a line: `json`, or `pretty`, which shows the main fields in columns and cannot be replayed; `auto` is
+    /// pretty where `output` is stdout and a terminal, else JSON.
+    format: Words<LogFormat> = Words(&LogFormat::WORDS), "auto", "json";
     /// The share of requests that are logged, rejections and errors included.
     sample: Text<f64> = PERCENTAGE, "100%", "1%";
     /// Request headers that each line repeats.

@@ -147,6 +147,7 @@ const MISTAKES: &[Mistake] = &[
     ("log: { format: text }\n", 1, 16, "`text` is not a valid word", "did you mean `pretty`?"),
     ("log: debug\n", 1, 1, "`log` must be a mapping", "write log: { level: debug }"),
     ("access_log: off\n", 1, 1, "`access_log` must be a mapping", "write access_log: none"),
+    ("access_log: { format: text }\n", 1, 23, "`text` is not a valid word", "did you mean `pretty`?"),
     ("access_log: { fields: [user_agent, trie] }\n", 1, 36, "`trie` is not a valid word", "did you mean `tries`?"),
     ("admin: off\n", 1, 8, "`off` is not an address", "write admin: none"),
     ("admin: 9901\n", 1, 8, "`9901` is not an address", "write 127.0.0.1:9901"),

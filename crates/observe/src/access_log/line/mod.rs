@@ -1,6 +1,8 @@
-//! The fields of an access-log line, and its format: one JSON object per line.
+//! The fields of an access-log line, and its format: one JSON object per line, or columns for people.
 //!
 //! The query is never written, because clients put tokens and passwords there.
+
+mod pretty;
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -115,7 +117,20 @@ pub struct RecordedCharge {
 pub struct LineFormat {
     /// Makes the hash that replaces an account; `None` = accounts are written in clear.
     hasher: Option<ValueHasher>,
+    form: LineForm,
     timestamp: RefCell<TimestampCache>,
+}
+
+/// The form of lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LineForm {
+    /// One JSON object for each line.
+    Json,
+    /// The main fields in columns.
+    Pretty {
+        /// True for a terminal.
+        colors: bool,
+    },
 }
 
 /// The last second, and its text up to the fraction.
@@ -133,15 +148,19 @@ const VALUE_MAX: usize = 512;
 
 impl LineFormat {
     /// All workers have the same `hasher`, so that equal accounts have equal hashes.
-    pub fn new(hasher: Option<ValueHasher>) -> LineFormat {
+    pub fn new(hasher: Option<ValueHasher>, form: LineForm) -> LineFormat {
         LineFormat {
             hasher,
+            form,
             timestamp: RefCell::new(TimestampCache { second: u64::MAX, text: [b'0'; TIMESTAMP_LEN] }),
         }
     }
 
     /// Appends one line with its line end.
     pub fn write_line(&self, record: &AccessRecord<'_>, out: &mut Vec<u8>) {
+        if let LineForm::Pretty { colors } = self.form {
+            return self.write_pretty(record, colors, out);
+        }
         out.extend_from_slice(b"{\"ts\":\"");
         self.timestamp.borrow_mut().write_timestamp(record.unix_us, out);
         write_text(out, b"\",\"id\":\"", record.id, VALUE_MAX);
@@ -187,6 +206,9 @@ impl LineFormat {
 
     /// Appends the line of a call with its line end.
     pub fn write_call(&self, record: &CallRecord<'_>, out: &mut Vec<u8>) {
+        if let LineForm::Pretty { colors } = self.form {
+            return self.write_pretty_call(record, colors, out);
+        }
         out.extend_from_slice(b"{\"ts\":\"");
         self.timestamp.borrow_mut().write_timestamp(record.unix_us, out);
         if let Some(ip) = record.ip {

@@ -41,7 +41,7 @@ fn record<'a>() -> AccessRecord<'a> {
 
 fn line(record: &AccessRecord<'_>) -> String {
     let mut out = Vec::new();
-    LineFormat::new(None).write_line(record, &mut out);
+    LineFormat::new(None, LineForm::Json).write_line(record, &mut out);
     String::from_utf8(out).unwrap()
 }
 
@@ -185,7 +185,10 @@ fn a_repeated_header_is_written_once() {
 #[test]
 fn accounts_are_hashed_with_one_key() {
     let hasher = ValueHasher::random();
-    let formats = [LineFormat::new(Some(hasher.clone())), LineFormat::new(Some(hasher))];
+    let formats = [
+        LineFormat::new(Some(hasher.clone()), LineForm::Json),
+        LineFormat::new(Some(hasher), LineForm::Json),
+    ];
     let hashes = formats.map(|format| {
         let mut out = Vec::new();
         format.write_line(&record(), &mut out);
@@ -198,7 +201,7 @@ fn accounts_are_hashed_with_one_key() {
 
 #[test]
 fn the_stamp_follows_the_second() {
-    let format = LineFormat::new(None);
+    let format = LineFormat::new(None, LineForm::Json);
     for (us, told) in [
         (0, "1970-01-01T00:00:00.000000Z"),
         (1_999_999, "1970-01-01T00:00:01.999999Z"),
@@ -230,7 +233,7 @@ fn a_call_has_a_line_of_its_own() {
         retry_after_ns: Some(1_500_000_001),
     };
     let mut out = Vec::new();
-    LineFormat::new(None).write_call(&call, &mut out);
+    LineFormat::new(None, LineForm::Json).write_call(&call, &mut out);
     let line: Value = serde_json::from_slice(out.trim_ascii_end()).unwrap();
     assert_eq!(
         line,
@@ -239,4 +242,64 @@ fn a_call_has_a_line_of_its_own() {
             "key": "a\"\n\u{fffd}", "retry_after": 1.501
         })
     );
+}
+
+/// The line of a record, or of a call, without the time.
+fn pretty(colors: bool, write: impl FnOnce(&LineFormat, &mut Vec<u8>)) -> String {
+    let mut out = Vec::new();
+    write(&LineFormat::new(None, LineForm::Pretty { colors }), &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn a_pretty_line_has_its_columns() {
+    let line = pretty(false, |format, out| format.write_line(&record(), out));
+    let begin = "2025-11-20T20:22:11.045007Z 429 reject      per-ip         192.0.2.17      GET    ";
+    assert_eq!(line, format!("{begin}{:<32} 1.234 ms\n", "/a/b"));
+    let other = AccessRecord { status: 200, verdict: "admit", limit: None, path: "/", ..record() };
+    let other = pretty(false, |format, out| format.write_line(&other, out));
+    assert_eq!(line.find("1.234 ms"), other.find("1.234 ms"), "{other}");
+    assert!(other.contains(" 200 admit       -              192.0.2.17 "), "{other}");
+    let call = CallRecord {
+        unix_us: 0,
+        ip: None,
+        protocol: "resp",
+        call: "throttle",
+        verdict: "reject",
+        key: b"a\n\xff",
+        retry_after_ns: None,
+    };
+    let call = pretty(false, |format, out| format.write_call(&call, out));
+    assert!(
+        call.contains("Z -   reject      -              -               throttle a\\n\u{fffd}\n"),
+        "{call}"
+    );
+}
+
+#[test]
+fn colours_follow_the_status_and_the_verdict() {
+    for (status, verdict, color) in
+        [(200, "admit", 32), (304, "wait", 33), (404, "admit", 33), (429, "reject", 33), (502, "refused", 31)]
+    {
+        let record = AccessRecord { status, verdict, ..record() };
+        let line = pretty(true, |format, out| format.write_line(&record, out));
+        assert!(line.contains(&format!("Z\u{1b}[0m \u{1b}[{color}m{status} {verdict}")), "{line:?}");
+        assert!(line.ends_with("\u{1b}[2m1.234 ms\u{1b}[0m\n"), "{line:?}");
+    }
+}
+
+#[test]
+fn a_client_cannot_steer_a_terminal() {
+    let hostile = AccessRecord {
+        method: "G\u{1b}[2J",
+        path: "/\u{1b}]0;x\u{7}\r\n\u{9b}1m\u{202e}\u{2066}?token=secret",
+        limit: Some("a\u{1b}"),
+        ..record()
+    };
+    let line = pretty(false, |format, out| format.write_line(&hostile, out));
+    assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n')), "{line:?}");
+    assert!(!line.contains("secret") && !line.contains('\u{1b}'), "{line:?}");
+    let long = "/x".repeat(10_000);
+    let line = pretty(false, |format, out| format.write_line(&AccessRecord { path: &long, ..record() }, out));
+    assert!(line.len() < PATH_MAX + 200, "{}", line.len());
 }
