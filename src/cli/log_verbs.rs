@@ -1,11 +1,11 @@
 //! `replay` and `recommend`: logs of the past against limits of the future.
 
-use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::args::{RecommendArgs, ReplayArgs};
 use super::file_argument::ConfigInput;
+use super::progress::ProgressLine;
 use super::{CommandFault, CommandResult, failed, print_result, render_json, usage};
 use crate::simulate::log::LogStream;
 use crate::simulate::log::line_format::LogLineFormat;
@@ -24,18 +24,25 @@ pub(super) fn run_replay(input: &ConfigInput, args: &ReplayArgs) -> CommandResul
     let format = read_format(args.format.as_deref())?;
     let config = input.load()?.config;
     let against = args.against.as_deref().map(config::load).transpose()?.map(|loaded| loaded.config);
+    let progress = ProgressLine::start();
     let mut stream = LogStream::open(&args.logs, format.as_ref()).map_err(failed)?;
-    let mut progress = ProgressLine::default();
-    let show = |count, share| progress.show(count, share);
+    let show = |count, log: &LogStream| progress.show_log(count, log);
     let report = replay::replay_log(&mut stream, config, against, |_, _| {}, show);
-    progress.clear();
+    drop(progress);
     let report = report.map_err(failed)?;
-    write_page(args.html.as_deref(), || page::render_replay(&report))?;
+    write_page(args.html.as_deref(), || page::render_replay(&report, &name_files(input, args)))?;
     print_result(&match (args.json, args.csv) {
         (true, _) => render_json(&report),
         (false, true) => report.render_csv(),
         (false, false) => report.to_string(),
     })
+}
+
+/// The logs and the configurations that judge them.
+fn name_files(input: &ConfigInput, args: &ReplayArgs) -> String {
+    let logs: Vec<_> = args.logs.iter().map(|log| log.to_string_lossy()).collect();
+    let against = args.against.as_ref().map(|file| format!(", against {}", file.display()));
+    format!("{} by {}{}", logs.join(", "), input.display_name(), against.unwrap_or_default())
 }
 
 /// Recommends limits by logs.
@@ -47,10 +54,10 @@ pub(super) fn run_recommend(args: &RecommendArgs) -> CommandResult {
         spare: read_share(&args.spare).map_err(usage)?,
         periods: read_periods(&args.period).map_err(usage)?,
     };
+    let progress = ProgressLine::start();
     let mut stream = LogStream::open(&args.logs, format.as_ref()).map_err(failed)?;
-    let mut progress = ProgressLine::default();
-    let found = recommend::recommend_limit(&mut stream, &task, |count, share| progress.show(count, share));
-    progress.clear();
+    let found = recommend::recommend_limit(&mut stream, &task, |count, log| progress.show_log(count, log));
+    drop(progress);
     let found = found.map_err(failed)?;
     write_page(args.html.as_deref(), || page::render_recommendation(&found))?;
     print_result(&if args.json { render_json(&found) } else { found.to_string() })
@@ -97,41 +104,6 @@ fn write_page(path: Option<&Path>, render: impl FnOnce() -> String) -> Result<()
     let Some(path) = path else { return Ok(()) };
     let written = std::fs::write(path, render());
     written.map_err(|error| failed(format!("{} cannot be written: {error}", path.display())))
-}
-
-/// The progress of a long log, on a terminal alone.
-#[derive(Default)]
-struct ProgressLine {
-    is_shown: bool,
-}
-
-impl ProgressLine {
-    /// Short logs are over before anybody could read it.
-    const AFTER: u64 = 500_000;
-    const WIDTH: usize = 30;
-
-    fn show(&mut self, requests: u64, share: Option<f64>) {
-        if requests < ProgressLine::AFTER || !io::stderr().is_terminal() {
-            return;
-        }
-        self.is_shown = true;
-        let text = match share {
-            Some(share) => {
-                let filled = (share * ProgressLine::WIDTH as f64) as usize;
-                let bar = "#".repeat(filled) + &"-".repeat(ProgressLine::WIDTH.saturating_sub(filled));
-                format!("\r[{bar}] {:3.0}%  {requests} requests", share * 100.0)
-            }
-            None => format!("\r{requests} requests"),
-        };
-        let _ = io::stderr().write_all(text.as_bytes());
-    }
-
-    fn clear(&self) {
-        if self.is_shown {
-            // Erases the line.
-            let _ = io::stderr().write_all(b"\r\x1b[K");
-        }
-    }
 }
 
 #[cfg(test)]

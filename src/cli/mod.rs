@@ -12,6 +12,7 @@ mod log_verbs;
 mod man;
 mod operator_args;
 mod operator_verbs;
+mod progress;
 mod remote;
 mod serve;
 mod server_names;

@@ -1,16 +1,19 @@
 //! `test`: runs scenario files against their configurations, on a virtual clock.
 
+use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use super::args::TestArgs;
+use super::progress::ProgressLine;
 use super::{
     CONFIG_INVALID, CommandFault, CommandResult, FAILED, failed, print_error, print_output, render_json,
     usage,
 };
 use crate::simulate::scenario::{
-    FileReport, ScenarioFile, ScenarioRunner, TestReport, load_file, render_junit,
+    FileReport, Scenario, ScenarioFile, ScenarioRunner, TestReport, load_file, render_junit,
 };
 
 /// The end of the names of scenario files.
@@ -78,12 +81,20 @@ fn load_all(files: &[PathBuf], config: Option<&Path>) -> Option<Vec<ScenarioFile
 }
 
 fn run_all(files: &[ScenarioFile], filter: Option<&str>) -> io::Result<TestReport> {
-    let runner = ScenarioRunner::new()?;
+    let is_chosen = |scenario: &&Scenario| filter.is_none_or(|filter| scenario.name.contains(filter));
+    let all = files.iter().flat_map(|file| &file.scenarios).filter(is_chosen);
+    let whole = all.flat_map(|scenario| &scenario.steps).map(|step| step.send).sum();
+    let (line, done) = (ProgressLine::start(), Rc::new(Cell::new(0)));
+    let done_before = done.clone();
+    let runner = ScenarioRunner::new(move |sent| line.show_part(done_before.get() + sent, whole))?;
     let mut report = TestReport::default();
     for file in files {
-        let is_chosen = |name: &str| filter.is_none_or(|filter| name.contains(filter));
-        let chosen = file.scenarios.iter().filter(|scenario| is_chosen(&scenario.name));
-        let scenarios: Vec<_> = chosen.map(|scenario| runner.run_scenario(file, scenario)).collect();
+        let run = |scenario| {
+            let report = runner.run_scenario(file, scenario);
+            done.set(done.get() + report.requests);
+            report
+        };
+        let scenarios: Vec<_> = file.scenarios.iter().filter(is_chosen).map(run).collect();
         if filter.is_none() || !scenarios.is_empty() {
             let config = file.config_path.display().to_string();
             report.add_file(FileReport { file: file.name.clone(), config, scenarios });

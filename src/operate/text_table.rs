@@ -1,5 +1,7 @@
 //! Aligned tables of text, for people.
 
+use indicatif::HumanCount;
+
 /// Longer cells are cut.
 const CELL_MAX: usize = 44;
 
@@ -28,6 +30,11 @@ pub fn render_table<const N: usize>(
         out.push_str(&format!("and {more} more; --json shows all\n"));
     }
     out
+}
+
+/// A number in groups of three digits.
+pub fn show_count(number: u64) -> String {
+    HumanCount(number).to_string()
 }
 
 /// The text of a value; a dash for none.

@@ -65,6 +65,11 @@ impl LogBytes {
         let total = self.total.get();
         (total > 0).then(|| (self.read.get() as f64 / total as f64).min(1.0))
     }
+
+    /// The bytes that were read.
+    pub fn read(&self) -> u64 {
+        self.read.get()
+    }
 }
 
 impl LineSource {

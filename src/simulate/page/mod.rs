@@ -4,25 +4,30 @@ mod plots;
 
 use std::fmt::Write as _;
 
+use crate::operate::text_table::show_count;
 use crate::simulate::recommend::recommendation::{CurvePoint, Recommendation};
 use crate::simulate::replay::report::{ChangedKey, ConfigChange, KeyLine, LimitLine, ReplayReport, share_of};
 use crate::simulate::replay::tally::KeyTally;
 use plots::{BarRow, escape_html};
 
-/// The page of a replay.
-pub fn render_replay(report: &ReplayReport) -> String {
+/// The page of a replay; `files` names the logs and the configurations.
+pub fn render_replay(report: &ReplayReport, files: &str) -> String {
     let mut out = begin_page("Replay");
-    let range = report.range.as_ref().map(|range| format!("{} to {}", range.rejected[0], range.rejected[1]));
-    let rejected = range.unwrap_or(report.rejected.to_string());
+    // Writing into a String cannot fail.
+    let _ = write!(out, "<p>{}; {}</p>", escape_html(files), plots::describe_time(&report.timeline));
+    let rejected = match &report.range {
+        Some(range) => format!("{} to {}", show_count(range.rejected[0]), show_count(range.rejected[1])),
+        None => show_count(report.rejected),
+    };
     let share = |part: u64| format!("{:.2}%", share_of(part, report.requests) * 100.0);
     write_figures(
         &mut out,
         &[
-            ("requests", report.requests.to_string(), String::new()),
-            ("admitted", report.admitted.to_string(), share(report.admitted)),
-            ("waited", report.waited.to_string(), share(report.waited)),
+            ("requests", show_count(report.requests), String::new()),
+            ("admitted", show_count(report.admitted), share(report.admitted)),
+            ("waited", show_count(report.waited), share(report.waited)),
             ("rejected", rejected, share(report.rejected)),
-            ("rejected in the log", report.logged.rejected.to_string(), share(report.logged.rejected)),
+            ("rejected in the log", show_count(report.logged.rejected), share(report.logged.rejected)),
         ],
     );
     out.push_str("<section><h2>Requests over time</h2>");
@@ -57,13 +62,14 @@ pub fn render_recommendation(recommendation: &Recommendation) -> String {
     write_figures(
         &mut out,
         &[
-            ("requests", requests.to_string(), String::new()),
-            ("keys", keys.to_string(), key.clone()),
-            ("spared keys", spared.to_string(), spare.clone()),
+            ("requests", show_count(*requests), String::new()),
+            ("keys", show_count(*keys), key.clone()),
+            ("spared keys", show_count(*spared), spare.clone()),
             ("suggested rate", suggested.rate.clone(), String::new()),
-            ("burst", suggested.burst.to_string(), String::new()),
+            ("burst", show_count(suggested.burst), String::new()),
         ],
     );
+    let _ = write!(out, "<p>{}.</p>", escape_html(&recommendation.describe_heaviest()));
     out.push_str("<section><h2>Smallest burst by rate</h2>");
     plots::draw_curve(&mut out, curve, &suggested.rate);
     out.push_str(
@@ -72,15 +78,17 @@ pub fn render_recommendation(recommendation: &Recommendation) -> String {
     for CurvePoint { rate, burst, per_s } in curve {
         let class = if *rate == suggested.rate { " class=chosen" } else { "" };
         // Writing into a String cannot fail.
-        let _ = write!(out, "<tr{class}><td>{}<td class=n>{per_s:.4}<td class=n>{burst}", escape_html(rate));
+        let (rate, burst) = (escape_html(rate), show_count(*burst));
+        let _ = write!(out, "<tr{class}><td>{rate}<td class=n>{per_s:.4}<td class=n>{burst}");
     }
     out.push_str("</table></div></section>");
     if let Some(heavy) = &recommendation.ten_times {
+        let [sends, passes] = [heavy.sends, heavy.passes].map(show_count);
         let _ = write!(
             out,
-            "<section><h2>Ten times the heaviest spared client</h2><p>It sends {} requests in {:.0} s; at most {} get \
-             through the suggested limit.</p></section>",
-            heavy.sends, heavy.seconds, heavy.passes
+            "<section><h2>Ten times the heaviest spared client</h2><p>It sends {sends} requests in {:.0} s; at most \
+             {passes} get through the suggested limit.</p></section>",
+            heavy.seconds
         );
     }
     let _ =
@@ -137,7 +145,7 @@ fn write_limits(out: &mut String, limits: &[LimitLine]) {
         let KeyTally { requests, admitted, waited, rejected, .. } = line.counts;
         let _ = write!(out, "<tr><td>{name}{mode}");
         for number in [requests, admitted, waited, rejected, line.keys as u64, line.keys_rejected as u64] {
-            let _ = write!(out, "<td class=n>{number}");
+            let _ = write!(out, "<td class=n>{}", show_count(number));
         }
     }
     out.push_str("</table></div></section>");
@@ -156,6 +164,7 @@ fn write_keys(out: &mut String, keys: &[KeyLine]) {
     for KeyLine { limit, key, requests, waited, rejected, share } in keys {
         let (limit, key) = (escape_html(limit), escape_html(key));
         let _ = write!(out, "<tr><td>{key}<td>{limit}");
+        let [requests, waited, rejected] = [*requests, *waited, *rejected].map(show_count);
         let _ = write!(out, "<td class=n>{requests}<td class=n>{waited}<td class=n>{rejected}");
         let _ = write!(out, "<td class=n>{:.1}%<td class=bar>", share * 100.0);
         plots::draw_bar(out, *share, "reject");
@@ -174,10 +183,11 @@ fn write_bars(out: &mut String, title: &str, rows: Vec<BarRow>) {
 
 fn write_change(out: &mut String, change: &ConfigChange) {
     let ConfigChange { newly_rejected, newly_admitted, newly_rejected_by, newly_admitted_by } = change;
+    let [rejected, admitted] = [*newly_rejected, *newly_admitted].map(show_count);
     let _ = write!(
         out,
-        "<section><h2>Against the other file</h2><p>{newly_rejected} requests are newly rejected, {newly_admitted} \
-         newly admitted.</p>"
+        "<section><h2>Against the other file</h2><p>{rejected} requests are newly rejected, {admitted} newly \
+         admitted.</p>"
     );
     if newly_rejected_by.is_empty() && newly_admitted_by.is_empty() {
         return out.push_str("</section>");
@@ -187,7 +197,7 @@ fn write_change(out: &mut String, change: &ConfigChange) {
         for ChangedKey { limit, key, requests } in changed {
             let key = if key.is_empty() { "all" } else { key };
             let (limit, key) = (escape_html(limit), escape_html(key));
-            let _ = write!(out, "<tr><td>{word}<td>{limit}<td>{key}<td class=n>{requests}");
+            let _ = write!(out, "<tr><td>{word}<td>{limit}<td>{key}<td class=n>{}", show_count(*requests));
         }
     }
     out.push_str("</table></div></section>");

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::operate::text_table::show_count;
 use crate::simulate::recommend::recommendation::CurvePoint;
 use crate::simulate::replay::timeline::{RequestTimeline, TimePart};
 use sluicegate_base::escape;
@@ -48,16 +49,21 @@ pub(super) fn draw_timeline(out: &mut String, timeline: &RequestTimeline) {
             }
         }
     }
-    let end = timeline.start_s + timeline.part_s * parts.len() as u64;
     let _ = write!(
         out,
-        "</svg><div class=axis><span>{}</span><span>{} s each, {highest} requests at most</span><span>{}</span></div>\
+        "</svg><div class=axis><span>{}</span><span>{} s each, {} requests at most</span><span>{}</span></div>\
          <div class=\"axis legend\"><span><i class=admit></i>admitted</span><span><i class=wait></i>waited</span>\
          <span><i class=reject></i>rejected</span></div>",
         write_time(timeline.start_s),
-        timeline.part_s,
-        write_time(end)
+        show_count(timeline.part_s),
+        show_count(highest as u64),
+        write_time(timeline.end_s())
     );
+}
+
+/// The time of the requests, in words.
+pub(super) fn describe_time(timeline: &RequestTimeline) -> String {
+    format!("requests from {} to {}", write_time(timeline.start_s), write_time(timeline.end_s()))
 }
 
 /// A distribution: a bar for each row.
@@ -65,7 +71,7 @@ pub(super) fn draw_bars(out: &mut String, rows: &[BarRow]) {
     let highest = rows.iter().map(|row| row.value).max().unwrap_or(0).max(1) as f64;
     out.push_str("<div class=scroll><table>");
     for BarRow { label, value, color } in rows {
-        let _ = write!(out, "<tr><td>{}<td class=n>{value}<td class=bar>", escape_html(label));
+        let _ = write!(out, "<tr><td>{}<td class=n>{}<td class=bar>", escape_html(label), show_count(*value));
         draw_bar(out, *value as f64 / highest, color);
     }
     out.push_str("</table></div>");

@@ -12,7 +12,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::simulate::log::LogStream;
-use recommendation::{CurvePoint, HeavyClient, Recommendation};
+use recommendation::{CurvePoint, HEAVIEST_KEYS, HeavyClient, Recommendation};
 use recommended_key::RecommendedKey;
 use sluicegate_limit::algorithm::burst_need::{BurstNeed, NeedRate};
 use sluicegate_model::Rate;
@@ -20,7 +20,7 @@ use sluicegate_model::Rate;
 /// Keys that are told apart; requests of further ones are counted, and told.
 const KEYS_MAX: usize = 1_000_000;
 /// Requests between two calls of the progress function.
-const PROGRESS_EVERY: u64 = 1 << 16;
+const PROGRESS_EVERY: u64 = 1 << 12;
 /// The units per period of the rates that are tried.
 const UNITS: [u64; 16] =
     [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000];
@@ -66,15 +66,14 @@ struct KeySpan {
     last_ns: u64,
 }
 
-/// Recommends a limit by a log. `progress` is called now and then with the requests so far and the share of the log
-/// that was read.
+/// Recommends a limit by a log. `progress` is called now and then with the requests so far.
 ///
 /// # Errors
 /// A sentence: the log has no such key, or cannot be read to its end.
 pub fn recommend_limit(
     stream: &mut LogStream,
     task: &RecommendTask,
-    mut progress: impl FnMut(u64, Option<f64>),
+    mut progress: impl FnMut(u64, &LogStream),
 ) -> Result<Recommendation, String> {
     task.key.check_fields(&stream.fields)?;
     let rates = list_rates(&task.periods);
@@ -89,7 +88,7 @@ pub fn recommend_limit(
             keys.without_key += 1;
         }
         if keys.requests.is_multiple_of(PROGRESS_EVERY) {
-            progress(keys.requests, stream.bytes.share());
+            progress(keys.requests, stream);
         }
     }
     if keys.spans.is_empty() {
@@ -143,10 +142,22 @@ impl KeyNeeds {
     }
 
     /// The keys by the burst that they need at a rate, those that need least first.
-    fn by_need(&self, rates: &[TriedRate], rate: usize) -> Vec<(u64, usize)> {
+    fn by_need(&self, rates: &[TriedRate], rate: usize, left_out: &[usize]) -> Vec<(u64, usize)> {
         let need = |key: usize| self.needs[key * rates.len() + rate].burst(&rates[rate].need);
-        let mut all: Vec<_> = (0..self.spans.len()).map(|key| (need(key), key)).collect();
+        let counted = (0..self.spans.len()).filter(|key| !left_out.contains(key));
+        let mut all: Vec<_> = counted.map(|key| (need(key), key)).collect();
         all.sort_unstable();
+        all
+    }
+
+    /// The places of the keys with most requests; empty where they are a large part of all keys.
+    fn heaviest(&self) -> Vec<usize> {
+        if self.spans.len() < HEAVIEST_KEYS * 10 {
+            return Vec::new();
+        }
+        let mut all: Vec<usize> = (0..self.spans.len()).collect();
+        all.sort_by_key(|key| std::cmp::Reverse(self.spans[*key].requests));
+        all.truncate(HEAVIEST_KEYS);
         all
     }
 }
@@ -167,11 +178,16 @@ fn build_recommendation(
     keys: &KeyNeeds,
 ) -> Recommendation {
     let spared = count_spared(keys.spans.len(), task.spare);
-    let burst = |rate| keys.by_need(rates, rate)[spared - 1].0;
-    let bursts: Vec<_> = (0..rates.len()).map(burst).collect();
-    let shown = choose_rates(rates, &bursts, task.periods.len());
-    let suggested = suggest_rate(rates, &bursts, &shown);
-    let order = keys.by_need(rates, suggested);
+    let suggest = |left_out: &[usize]| {
+        let spared = count_spared(keys.spans.len() - left_out.len(), task.spare);
+        let burst = |rate| keys.by_need(rates, rate, left_out)[spared - 1].0;
+        let bursts: Vec<u64> = (0..rates.len()).map(burst).collect();
+        let shown = choose_rates(rates, &bursts, task.periods.len());
+        let suggested = suggest_rate(rates, &bursts, &shown);
+        (bursts, shown, suggested)
+    };
+    let (bursts, shown, suggested) = suggest(&[]);
+    let order = keys.by_need(rates, suggested, &[]);
     let heaviest = order[..spared].iter().map(|(_, key)| keys.spans[*key]).max_by_key(|span| span.requests);
     let heavy = heaviest.map(|span| {
         let sends = span.requests.saturating_mul(10);
@@ -179,11 +195,14 @@ fn build_recommendation(
         let most = bursts[suggested] + (rates[suggested].per_ns * lasts_ns as f64) as u64;
         HeavyClient { sends, passes: sends.min(most), seconds: lasts_ns as f64 / 1e9 }
     });
-    let point = |rate: usize| CurvePoint {
+    let point = |rate: usize, bursts: &[u64]| CurvePoint {
         rate: rates[rate].text.clone(),
         burst: bursts[rate],
         per_s: rates[rate].per_ns * 1e9,
     };
+    let left_out = keys.heaviest();
+    let lighter = (!left_out.is_empty()).then(|| suggest(&left_out));
+    let most_requests = keys.spans.iter().map(|span| span.requests).max().unwrap_or(0);
     Recommendation {
         key: task.key.to_string(),
         // Without the digits that only the binary form has.
@@ -191,8 +210,10 @@ fn build_recommendation(
         keys: keys.spans.len() as u64,
         spared: spared as u64,
         requests: keys.requests,
-        curve: shown.into_iter().map(point).collect(),
-        suggested: point(suggested),
+        curve: shown.into_iter().map(|rate| point(rate, &bursts)).collect(),
+        heaviest_share: most_requests as f64 / (keys.requests - keys.without_key).max(1) as f64,
+        without_heaviest: lighter.map(|(bursts, _, suggested)| point(suggested, &bursts)),
+        suggested: point(suggested, &bursts),
         ten_times: heavy,
         paste: task.key.write_limit(&rates[suggested].text, bursts[suggested]),
         notes: list_notes(stream, keys),

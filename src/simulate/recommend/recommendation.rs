@@ -4,7 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::operate::text_table;
+use crate::operate::text_table::{self, show_count};
+
+/// Keys that are left out to tell how much they weigh, where at least ten times as many are known.
+pub(super) const HEAVIEST_KEYS: usize = 5;
 
 /// The recommended limits for a key.
 #[derive(Debug, Clone, Serialize)]
@@ -23,6 +26,11 @@ pub struct Recommendation {
     pub curve: Vec<CurvePoint>,
     /// The point of the curve by which a client can send least in a minute.
     pub suggested: CurvePoint,
+    /// The share of the key with most requests in those of all keys, from 0 to 1.
+    pub heaviest_share: f64,
+    /// The suggestion without the five keys with most requests; `None` = there are few keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub without_heaviest: Option<CurvePoint>,
     /// A client that sends ten times as much as the heaviest spared one, in the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ten_times: Option<HeavyClient>,
@@ -55,17 +63,31 @@ pub struct HeavyClient {
     pub seconds: f64,
 }
 
+impl Recommendation {
+    /// The weight of the heaviest keys, which the default spares with the others.
+    pub fn describe_heaviest(&self) -> String {
+        let without = self.without_heaviest.as_ref().map(|CurvePoint { rate, burst, .. }| {
+            format!("; without the {HEAVIEST_KEYS} heaviest: {rate}, burst {}", show_count(*burst))
+        });
+        let share = self.heaviest_share * 100.0;
+        format!("one key makes {share:.0} % of all requests{}", without.unwrap_or_default())
+    }
+}
+
 impl fmt::Display for Recommendation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Recommendation { key, spare, keys, spared, requests, curve, suggested, .. } = self;
+        let [requests, keys, spared] = [*requests, *keys, *spared].map(show_count);
         writeln!(f, "requests  {requests}, by {keys} keys ({key})")?;
         writeln!(f, "spared    {spared} keys, at least {spare}: none of their requests is rejected")?;
+        writeln!(f, "heaviest  {}", self.describe_heaviest())?;
         let rows = curve.iter().map(|point| {
             let mark = if point.rate == suggested.rate { "suggested" } else { "" };
-            [point.rate.clone(), point.burst.to_string(), mark.to_owned()]
+            [point.rate.clone(), show_count(point.burst), mark.to_owned()]
         });
         f.write_str(&text_table::render_table(["rate", "smallest burst", ""], rows, usize::MAX))?;
         if let Some(HeavyClient { sends, passes, seconds }) = self.ten_times {
+            let [sends, passes] = [sends, passes].map(show_count);
             writeln!(
                 f,
                 "\na client ten times the heaviest spared one: {sends} requests in {seconds:.0} s, of which at most \

@@ -22,7 +22,7 @@ use sluicegate_limit::LimitOutcome;
 use sluicegate_model::Config;
 
 /// Requests between two calls of the progress function.
-const PROGRESS_EVERY: u64 = 1 << 16;
+const PROGRESS_EVERY: u64 = 1 << 12;
 
 /// Lets the clock of this thread run again when it is dropped.
 struct ClockGuard;
@@ -34,7 +34,7 @@ impl Drop for ClockGuard {
 }
 
 /// Replays a log with `config`, and with `against` beside it. `observe` sees each request's verdict by the log and by
-/// `config`; `progress` is called now and then with the requests so far and the share of the log that was read.
+/// `config`; `progress` is called now and then with the requests so far.
 ///
 /// # Errors
 /// A sentence: the log cannot be read to its end, or a gateway of the configuration cannot be built.
@@ -43,7 +43,7 @@ pub fn replay_log(
     config: Config,
     against: Option<Config>,
     mut observe: impl FnMut(Option<LimitOutcome>, &ReplayedVerdict),
-    mut progress: impl FnMut(u64, Option<f64>),
+    mut progress: impl FnMut(u64, &LogStream),
 ) -> Result<ReplayReport, String> {
     let _held = ClockGuard;
     let (fields, may_be_sampled) = (stream.fields.clone(), stream.counts.may_be_sampled);
@@ -70,7 +70,7 @@ pub fn replay_log(
         observe(request.record.verdict, &verdict);
         count += 1;
         if count.is_multiple_of(PROGRESS_EVERY) {
-            progress(count, stream.bytes.share());
+            progress(count, stream);
         }
     }
     for one in [Some(&mut simulator), clumped.as_mut(), before.as_mut()].into_iter().flatten() {

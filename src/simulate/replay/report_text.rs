@@ -3,17 +3,19 @@
 use std::fmt;
 
 use super::report::{ChangedKey, ConfigChange, KeyLine, LimitLine, ReplayReport, share_of};
-use crate::operate::text_table;
+use super::tally::KeyTally;
+use crate::operate::text_table::{self, show_count};
 
 impl fmt::Display for ReplayReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ReplayReport { requests, admitted, waited, rejected, faults, .. } = *self;
-        writeln!(f, "requests  {requests}")?;
-        writeln!(f, "admitted  {admitted} ({}), of which {waited} wait", percent(admitted, requests))?;
-        write!(f, "rejected  {rejected} ({})", percent(rejected, requests))?;
+        let part = |count: u64| format!("{} ({})", show_count(count), percent(count, requests));
+        let [all, waited, broken] = [requests, waited, faults].map(show_count);
+        writeln!(f, "requests  {all}\nadmitted  {}, of which {waited} wait", part(admitted))?;
+        write!(f, "rejected  {}", part(rejected))?;
         match &self.range {
             Some(range) => {
-                let ([from, to], [least, most]) = (range.rejected, range.waited);
+                let [[from, to], [least, most]] = [range.rejected, range.waited].map(|r| r.map(show_count));
                 writeln!(
                     f,
                     "; between {from} and {to}, and {least} to {most} wait, as the log tells seconds only"
@@ -22,7 +24,7 @@ impl fmt::Display for ReplayReport {
             None => writeln!(f)?,
         }
         if faults > 0 {
-            writeln!(f, "faults    {faults}: rejected for other reasons than limits")?;
+            writeln!(f, "faults    {broken}: rejected for other reasons than limits")?;
         }
         self.write_logged(f)?;
         self.write_limits(f)?;
@@ -34,7 +36,7 @@ impl fmt::Display for ReplayReport {
             writeln!(f, "note: {unreadable}")?;
         }
         if self.log.without_request > 0 {
-            writeln!(f, "note: {} lines are no requests", self.log.without_request)?;
+            writeln!(f, "note: {} lines are no requests", show_count(self.log.without_request))?;
         }
         for note in &self.notes {
             writeln!(f, "note: {note}")?;
@@ -46,11 +48,14 @@ impl fmt::Display for ReplayReport {
 impl ReplayReport {
     fn write_logged(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let logged = &self.logged;
-        writeln!(f, "in the log  {} rejected, {} waited", logged.rejected, logged.waited)?;
+        let [rejected, waited, compared] = [logged.rejected, logged.waited, logged.compared].map(show_count);
+        writeln!(f, "in the log  {rejected} rejected, {waited} waited")?;
         if logged.compared > 0 {
             let share = percent(logged.agreed, logged.compared);
-            let of = format!("{share} of {} verdicts", logged.compared);
-            writeln!(f, "            {of} are the same as here, with those of dry runs")?;
+            writeln!(
+                f,
+                "            {share} of {compared} verdicts are the same as here, with those of dry runs"
+            )?;
         }
         Ok(())
     }
@@ -60,15 +65,10 @@ impl ReplayReport {
         for line in self.limit_lines.iter().filter(|line| line.not_judged.is_none()) {
             let LimitLine { name, counts, keys, keys_rejected, .. } = line;
             let name = line.mode().map_or_else(|| name.clone(), |mode| format!("{name} ({mode})"));
-            rows.push([
-                name,
-                counts.requests.to_string(),
-                counts.admitted.to_string(),
-                counts.waited.to_string(),
-                counts.rejected.to_string(),
-                keys.to_string(),
-                keys_rejected.to_string(),
-            ]);
+            let KeyTally { requests, admitted, waited, rejected, .. } = *counts;
+            let numbers = [requests, admitted, waited, rejected, *keys as u64, *keys_rejected as u64];
+            let [requests, admitted, waited, rejected, keys, hit] = numbers.map(show_count);
+            rows.push([name, requests, admitted, waited, rejected, keys, hit]);
         }
         const HEADER: [&str; 7] = ["limit", "requests", "admitted", "waited", "rejected", "keys", "hit"];
         f.write_str(&text_table::render_table(HEADER, rows.into_iter(), usize::MAX))?;
@@ -86,7 +86,7 @@ impl ReplayReport {
         }
         let rows = self.keys.iter().map(|KeyLine { limit, key, requests, waited, rejected, share }| {
             let share = format!("{:.1}%", share * 100.0);
-            [key, limit, &requests.to_string(), &waited.to_string(), &rejected.to_string(), &share]
+            [key, limit, &show_count(*requests), &show_count(*waited), &show_count(*rejected), &share]
                 .map(String::clone)
         });
         const HEADER: [&str; 6] = ["hit first", "limit", "requests", "waited", "rejected", "share"];
@@ -96,14 +96,12 @@ impl ReplayReport {
 
 fn write_change(f: &mut fmt::Formatter<'_>, change: &ConfigChange) -> fmt::Result {
     let ConfigChange { newly_rejected, newly_admitted, newly_rejected_by, newly_admitted_by } = change;
-    writeln!(
-        f,
-        "\nagainst the other file: {newly_rejected} newly rejected, {newly_admitted} newly admitted"
-    )?;
+    let [rejected, admitted] = [*newly_rejected, *newly_admitted].map(show_count);
+    writeln!(f, "\nagainst the other file: {rejected} newly rejected, {admitted} newly admitted")?;
     for (word, changed) in [("rejected", newly_rejected_by), ("admitted", newly_admitted_by)] {
         for ChangedKey { limit, key, requests } in changed {
             let key = if key.is_empty() { "" } else { &format!("  {key}") };
-            writeln!(f, "  newly {word} by {limit}{key}: {requests}")?;
+            writeln!(f, "  newly {word} by {limit}{key}: {}", show_count(*requests))?;
         }
     }
     Ok(())

@@ -47,6 +47,11 @@ pub struct WaitClass {
 }
 
 impl RequestTimeline {
+    /// The end of the last part, in seconds since 1970.
+    pub fn end_s(&self) -> u64 {
+        self.start_s + self.part_s * self.parts.len() as u64
+    }
+
     /// The part of a moment that is not before the first one.
     pub fn part_mut(&mut self, arrival_ns: u64) -> &mut TimePart {
         let second = arrival_ns / SECOND;

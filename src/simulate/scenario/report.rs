@@ -10,6 +10,7 @@ use super::compare::{Mismatch, show_ns};
 use super::model::ScenarioStep;
 use super::tally::RequestEnd;
 use crate::operate::explain::Explanation;
+use crate::operate::text_table::show_count;
 use sluicegate_model::value::scalars::show_duration;
 use sluicegate_proxy::gateway::Gateway;
 
@@ -197,8 +198,8 @@ impl fmt::Display for TestReport {
             for scenario in scenarios {
                 let ScenarioReport { name, requests, virtual_ms, .. } = scenario;
                 let word = if scenario.has_passed() { "ok    " } else { "FAILED" };
-                let requests =
-                    if *requests == 1 { "1 request".to_owned() } else { format!("{requests} requests") };
+                let plural = if *requests == 1 { "" } else { "s" };
+                let requests = format!("{} request{plural}", show_count(*requests));
                 let span = show_span(*virtual_ms);
                 writeln!(f, "  {word}  {name} ({requests}, {span})")?;
                 for line in scenario.explain_failure(file).lines() {

@@ -27,9 +27,14 @@ const PENDING_MAX: usize = 65_536;
 /// No request waits longer after the last one was sent.
 const LAST_WAIT: Duration = Duration::from_secs(366 * 86_400);
 
+/// Requests between two calls of the progress function.
+const PROGRESS_EVERY: u64 = 1 << 12;
+
 /// Runs scenarios one after the other. A process has one runner, because the time of day follows its clock.
 pub struct ScenarioRunner {
     clock: VirtualClock,
+    /// Called now and then with the requests of a scenario that are sent.
+    progress: Box<dyn Fn(u64)>,
 }
 
 /// The record that a run of a scenario keeps, beside the sums of all steps.
@@ -65,8 +70,8 @@ struct RunRecord {
 impl ScenarioRunner {
     /// # Errors
     /// The runtime cannot be made.
-    pub fn new() -> io::Result<ScenarioRunner> {
-        VirtualClock::start().map(|clock| ScenarioRunner { clock })
+    pub fn new(progress: impl Fn(u64) + 'static) -> io::Result<ScenarioRunner> {
+        VirtualClock::start().map(|clock| ScenarioRunner { clock, progress: Box::new(progress) })
     }
 
     /// Runs one scenario of a file, and again where a step failed: for the first request that differs, and for its
@@ -126,7 +131,7 @@ impl ScenarioRunner {
     }
 
     fn run(&self, file: &ScenarioFile, scenario: &Scenario, goal: RunGoal) -> Result<RunRecord, String> {
-        self.clock.run_from(file.start, run_once(file, scenario, goal))
+        self.clock.run_from(file.start, run_once(file, scenario, goal, &self.progress))
     }
 }
 
@@ -144,7 +149,12 @@ fn count_locally(config: &Config) -> Config {
     config
 }
 
-async fn run_once(file: &ScenarioFile, scenario: &Scenario, goal: RunGoal) -> Result<RunRecord, String> {
+async fn run_once(
+    file: &ScenarioFile,
+    scenario: &Scenario,
+    goal: RunGoal,
+    progress: &impl Fn(u64),
+) -> Result<RunRecord, String> {
     let start = Now::read_clock();
     let gateway = explain::build_offline(count_locally(&file.config)).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);
@@ -154,7 +164,11 @@ async fn run_once(file: &ScenarioFile, scenario: &Scenario, goal: RunGoal) -> Re
     let templates = templates?;
     let state = Rc::new(RunState::new(gateway.clone(), scenario, goal));
     let mut explanation = None;
-    for request in StepSchedule::new(scenario) {
+    for (sent, request) in (0_u64..).zip(StepSchedule::new(scenario)) {
+        // Later runs, for a failure, send the same again.
+        if sent.is_multiple_of(PROGRESS_EVERY) && matches!(goal, RunGoal::Sums) {
+            progress(sent);
+        }
         wait_until(start, Now(start.0 + request.at_ns), state.pending.get() > 0).await;
         if let RunGoal::Explanation(wanted) = goal
             && wanted == request
