@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use serde_json::Value;
 use sluicegate_model::{AdminConfig, AdminRights, Secret};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -57,10 +58,10 @@ impl OperatorRequest {
             200..=299 => Ok(text),
             405 => Err(describe_unreachable(admin, UNKNOWN_REQUEST)),
             _ => {
-                let json: Option<serde_json::Value> = serde_json::from_str(&text).ok();
+                let json: Option<Value> = serde_json::from_str(&text).ok();
                 let message =
                     json.as_ref().and_then(|json| json["error"].as_str()).unwrap_or(text.trim_end());
-                Err(AdminFault::Rejected(message.to_owned()))
+                Err(AdminFault::Rejected(reword_message(message)))
             }
         }
     }
@@ -89,6 +90,12 @@ impl OperatorRequest {
             Some(response) => Ok(response),
         }
     }
+}
+
+/// The message in words of the command line: without advice on requests of HTTP, and with names of options.
+fn reword_message(message: &str) -> String {
+    let advice = ["; post e.g. {", "; use ?"].into_iter().filter_map(|begin| message.find(begin)).min();
+    message[..advice.unwrap_or(message.len())].replace("`for`: ", "--for: ")
 }
 
 const UNKNOWN_REQUEST: &str = "does not know this request: its version may differ";
@@ -161,6 +168,15 @@ mod tests {
         for broken in [&b""[..], b"HTTP/1.1 200 OK\r\n", b"SSH-2.0\r\n\r\n", b"HTTP/1.1 \xff\r\n\r\n"] {
             assert_eq!(parse_response(broken), None);
         }
+    }
+
+    #[test]
+    fn messages_are_in_words_of_the_command_line() {
+        let shown = "`for`: `never` is not a duration; post e.g. {\"ip\": \"192.0.2.7\"}";
+        assert_eq!(reword_message(shown), "--for: `never` is not a duration");
+        let shown = "its requests would be answered 503; use ?force=true to drain it anyway";
+        assert_eq!(reword_message(shown), "its requests would be answered 503");
+        assert_eq!(reword_message("it is not banned"), "it is not banned");
     }
 
     #[test]

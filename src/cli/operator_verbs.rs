@@ -7,17 +7,32 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::admin_client::{OperatorRequest, escape_controls, escape_lines};
+use super::admin_client::{AdminFault, OperatorRequest, escape_controls, escape_lines};
 use super::operator_args::{KeyArgs, OperatorVerb};
 use super::remote::find_admin;
-use super::{CommandResult, print_result};
+use super::{CommandResult, print_result, usage};
+use sluicegate_admission::ban_target::BanTarget;
+use sluicegate_model::AdminConfig;
 
 pub(super) fn run_operator_verb(file: &Path, verb: &OperatorVerb) -> CommandResult {
     let admin = find_admin(file)?;
+    if let OperatorVerb::Ban { whom, .. } | OperatorVerb::Unban { whom, .. } = verb
+        && !whom.starts_with("account=")
+        && whom.parse::<BanTarget>().is_err()
+    {
+        let whom = escape_controls(whom);
+        let why = format!("`{whom}` is neither an address nor a network");
+        return Err(usage(format!("{why}; for an account, write account={whom}")));
+    }
+    print_result(&send_verb(&admin, verb)?)
+}
+
+/// Sends the request of a verb, and tells its outcome.
+pub(super) fn send_verb(admin: &AdminConfig, verb: &OperatorVerb) -> Result<String, AdminFault> {
     let request = build_request(verb);
     let text_wanted = request.method == "GET" && !verb.wants_json();
     let accept = if text_wanted { "text/plain" } else { "application/json" };
-    print_result(&render_answer(verb, &request.send_for_text(&admin, accept)?))
+    request.send_for_text(admin, accept).map(|answer| render_answer(verb, &answer))
 }
 
 fn build_request(verb: &OperatorVerb) -> OperatorRequest {

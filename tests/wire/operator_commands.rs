@@ -129,7 +129,14 @@ fn clients_are_banned_and_unbanned() {
     gateway.get("/").expect(200);
     assert_eq!(json(&operator.expect(&["bans", "--json"]))["bans"], serde_json::json!([]));
     operator.assert_refused(&["unban", "192.0.2.7"], "it is not banned");
-    operator.assert_refused(&["ban", "nobody"], "nobody");
+    for verb in ["ban", "unban"] {
+        let refused = operator.run(&[verb, "joe"]);
+        let why = "error: `joe` is neither an address nor a network; for an account, write account=joe\n";
+        assert_eq!((refused.code, refused.stderr.as_str()), (Some(2), why));
+    }
+    operator
+        .assert_refused(&["ban", "10.0.0.0/2"], "is too large: a banned network of IPv4 has at least /8\n");
+    operator.assert_refused(&["ban", "192.0.2.7", "--for", "x"], "--for: `x` is not a duration");
 }
 
 #[test]
