@@ -10,7 +10,9 @@ use sluicegate_model::{AdminConfig, AdminRights, Secret};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest pause between two pieces of an answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-const RESPONSE_MAX: u64 = 8 << 20;
+/// The kind of an answer that does not end.
+const EVENTS: &str = "text/event-stream";
+const RESPONSE_MAX: usize = 8 << 20;
 
 /// Why there is no usable answer.
 pub(super) enum AdminFault {
@@ -66,6 +68,13 @@ impl OperatorRequest {
         }
     }
 
+    /// The first of a stream of events; `None` = the gateway has no room for a reader.
+    pub(super) fn read_event(&self, admin: &AdminConfig) -> Result<Option<Value>, AdminFault> {
+        let (_, text) = self.exchange(admin, EVENTS)?;
+        let data = text.lines().find_map(|line| line.strip_prefix("data: "));
+        Ok(data.and_then(|data| serde_json::from_str(data).ok()))
+    }
+
     fn exchange(&self, admin: &AdminConfig, accept: &str) -> Result<(u16, String), AdminFault> {
         let OperatorRequest { method, path, body } = self;
         let address = reachable_address(admin.listen);
@@ -82,7 +91,7 @@ impl OperatorRequest {
              Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()
         );
-        let answer = exchange_bytes(address, request.as_bytes())
+        let answer = exchange_bytes(address, request.as_bytes(), accept == EVENTS)
             .map_err(|error| unreachable(&format!("does not answer: {error}; is the gateway running?")))?;
         match parse_response(&answer) {
             None => Err(unreachable("did not answer with HTTP")),
@@ -120,13 +129,20 @@ fn reachable_address(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-fn exchange_bytes(address: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
+/// The answer to its end; of `events` the first one, behind which there is an empty line and the end of its chunk.
+fn exchange_bytes(address: SocketAddr, request: &[u8], events: bool) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     stream.set_write_timeout(Some(READ_TIMEOUT))?;
     stream.write_all(request)?;
-    let mut answer = Vec::new();
-    stream.take(RESPONSE_MAX).read_to_end(&mut answer)?;
+    let (mut answer, mut piece) = (Vec::new(), [0; 16 << 10]);
+    let has_event = |answer: &[u8]| answer.ends_with(b"\n\n") || answer.ends_with(b"\n\n\r\n");
+    while answer.len() < RESPONSE_MAX && !(events && has_event(&answer)) {
+        match stream.read(&mut piece)? {
+            0 => break,
+            count => answer.extend_from_slice(&piece[..count]),
+        }
+    }
     Ok(answer)
 }
 

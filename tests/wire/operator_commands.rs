@@ -148,9 +148,11 @@ fn top_prints_once_without_a_terminal() {
         for part in [
             "rejections ",
             "\nlimit ",
-            "\nkeys of per-ip, most refused first\nkey ",
+            "\nkeys of per-ip\nkey ",
             "\nip=127.0.0.1 ",
             "\nserver ",
+            "\napp ",
+            "  5xx/s  p50 ms  p99 ms  ",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -159,6 +161,7 @@ fn top_prints_once_without_a_terminal() {
     let all = json(&operator.expect(&["top", "--json"]));
     assert_eq!((&all["limits"][0]["limit"], &all["keys"]["limit"]), (&"per-ip".into(), &"per-ip".into()));
     assert_eq!(all["status"]["upstreams"][0]["upstream"], "app");
+    assert_eq!((&all["upstreams"][0]["upstream"], &all["bans"]), (&"app".into(), &serde_json::json!([])));
 }
 
 #[test]

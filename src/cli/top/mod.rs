@@ -1,8 +1,10 @@
 //! `top`: the running gateway in the terminal, refreshed each second, or printed once.
 
+mod actions;
+mod keyboard;
 mod reading;
-mod rows;
 mod screen;
+mod tables;
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -15,13 +17,14 @@ use std::thread;
 use std::time::Duration;
 
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::admin_client::AdminFault;
+use super::admin_client::{AdminFault, escape_controls};
 use super::args::TopArgs;
 use super::remote::find_admin;
-use super::{CommandResult, failed, is_no_color_set, print_result};
+use super::{CommandResult, failed, is_no_color_set, print_result, render_json};
+use keyboard::TopTask;
 use reading::{GatewayReading, read_gateway};
 use screen::TopScreen;
 use sluicegate_model::AdminConfig;
@@ -30,16 +33,22 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// The longest wait for a key press before the screen is drawn again.
 const KEY_WAIT: Duration = Duration::from_millis(100);
 
+/// The news of the thread that asks the gateway.
+enum TopNews {
+    Reading(Result<GatewayReading, AdminFault>),
+    Outcome(String),
+}
+
 /// Draws until a key or a signal ends it. Without a terminal, and with `once` or `json`, prints once.
 pub(super) fn run_top(file: &Path, args: &TopArgs) -> CommandResult {
     let admin = find_admin(file)?;
     // A gateway that does not answer at first is an error; later it may come back.
     let first = read_gateway(&admin, None)?;
     if args.json {
-        return print_result(&first.render_json());
+        return print_result(&render_json(&first.answers));
     }
     if args.once || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        return print_result(&rows::render_text(&first));
+        return print_result(&tables::render_text(&first));
     }
     let screen = TopScreen::new(first, !args.no_color && !is_no_color_set());
     // The terminal is restored after a panic too.
@@ -54,14 +63,15 @@ fn draw_until_quit(
     mut screen: TopScreen,
     admin: AdminConfig,
 ) -> io::Result<()> {
-    let (choose, choices) = mpsc::channel();
-    let (publish, readings) = mpsc::sync_channel(1);
+    let (ask, tasks) = mpsc::channel();
+    let (publish, news) = mpsc::sync_channel(1);
     // The thread ends with the process: it may wait for an answer.
-    thread::Builder::new().spawn(move || refresh_reading(&admin, &choices, &publish))?;
+    thread::Builder::new().spawn(move || refresh_reading(&admin, &tasks, &publish))?;
     let is_terminated = watch_termination()?;
     while !is_terminated.load(Relaxed) {
-        match readings.try_recv() {
-            Ok(reading) => screen.update(reading),
+        match news.try_recv() {
+            Ok(TopNews::Reading(reading)) => screen.update(reading),
+            Ok(TopNews::Outcome(outcome)) => screen.outcome = Some(outcome),
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => return Err(io::Error::other("nothing is refreshed any more")),
         }
@@ -74,15 +84,12 @@ fn draw_until_quit(
         if key.kind == KeyEventKind::Release {
             continue;
         }
-        match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
-            KeyCode::Up => screen.choose_neighbor(-1),
-            KeyCode::Down => screen.choose_neighbor(1),
-            _ => continue,
+        match screen.press_key(key) {
+            Some(TopTask::Quit) => return Ok(()),
+            // The receiver ends no earlier than this loop, or the next round sees that it ended.
+            Some(task) => drop(ask.send(task)),
+            None => {}
         }
-        // The receiver ends no earlier than this loop, or the next round sees that it ended.
-        let _ = choose.send(screen.chosen_limit().map(str::to_owned));
     }
     Ok(())
 }
@@ -105,20 +112,29 @@ fn watch_termination() -> io::Result<Arc<AtomicBool>> {
     Ok(is_terminated)
 }
 
-/// Reads the gateway once a second, and at once for another limit, until nobody receives.
-fn refresh_reading(
-    admin: &AdminConfig,
-    choices: &Receiver<Option<String>>,
-    publish: &SyncSender<Result<GatewayReading, AdminFault>>,
-) {
+/// Reads the gateway once a second and after each task, until nobody receives.
+fn refresh_reading(admin: &AdminConfig, tasks: &Receiver<TopTask>, publish: &SyncSender<TopNews>) {
     let mut chosen = None;
     loop {
-        match choices.recv_timeout(REFRESH) {
-            Ok(choice) => chosen = choices.try_iter().last().unwrap_or(choice),
-            Err(RecvTimeoutError::Timeout) => {}
+        let task = match tasks.recv_timeout(REFRESH) {
             Err(RecvTimeoutError::Disconnected) => return,
+            task => task.ok(),
+        };
+        for task in task.into_iter().chain(tasks.try_iter()) {
+            let outcome = match task {
+                TopTask::Quit => return,
+                TopTask::Choose(limit) => {
+                    chosen = Some(limit);
+                    continue;
+                }
+                TopTask::Act(action) => action.run(admin),
+            };
+            let told = outcome.unwrap_or_else(|fault| escape_controls(fault.why()));
+            if publish.send(TopNews::Outcome(told.trim_end().to_owned())).is_err() {
+                return;
+            }
         }
-        if publish.send(read_gateway(admin, chosen.as_deref())).is_err() {
+        if publish.send(TopNews::Reading(read_gateway(admin, chosen.as_deref()))).is_err() {
             return;
         }
     }

@@ -1,10 +1,8 @@
 //! The numbers of a running gateway, from its admin API.
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cli::admin_client::{AdminFault, OperatorRequest};
+use crate::cli::admin_client::{AdminFault, OperatorRequest, escape_controls};
 use crate::cli::operator_verbs::encode_segment;
 use sluicegate_model::AdminConfig;
 
@@ -13,90 +11,14 @@ const LIMITS_MAX: usize = 100;
 const KEYS_MAX: usize = 50;
 
 /// The answers of the gateway at one moment.
+#[derive(Default)]
 pub(super) struct GatewayReading {
-    pub status: TopStatus,
-    /// The limits, those with most rejections first.
-    pub limits: Vec<TopLimit>,
-    /// The limit of `keys`; none without limits.
+    /// The limit of the keys; none without limits.
     pub limit: Option<String>,
-    /// The keys, those refused most first; or the reason for none.
-    pub keys: Result<Vec<TopKey>, String>,
+    /// The rows of each table, in the order of [`super::tables::TABLES`].
+    pub rows: [Vec<Value>; 4],
     /// The same, as the gateway sent it.
-    answers: Value,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct TopStatus {
-    pub version: String,
-    pub uptime_s: u64,
-    pub connections: u64,
-    pub in_flight: u64,
-    pub rejections: TopRate,
-    pub bans: Option<TopBans>,
-    pub upstreams: Vec<TopUpstream>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct TopRate {
-    pub per_s: f64,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct TopBans {
-    pub active: u64,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct TopUpstream {
-    pub upstream: String,
-    pub queue: Option<TopServerQueue>,
-    pub servers: Vec<TopServer>,
-}
-
-/// The queue in front of the servers of an upstream.
-#[derive(Debug, Deserialize)]
-pub(super) struct TopServerQueue {
-    pub size: u64,
-    pub waiting: u64,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct TopServer {
-    pub server: String,
-    pub state: String,
-    pub in_flight: u64,
-    pub ejections: u64,
-    pub last_error: Option<TopServerError>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct TopServerError {
-    pub error: String,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct TopLimit {
-    pub limit: String,
-    pub keys: Option<u64>,
-    pub waiting: u64,
-    pub admitted: TopRate,
-    pub waited: TopRate,
-    pub rejected: TopRate,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct TopKey {
-    pub key: String,
-    pub asked_per_s: f64,
-    pub refused_per_s: f64,
-    pub remaining: Option<u64>,
-    pub waiting: Option<u64>,
-    pub grant: Option<TopGrant>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct TopGrant {
-    pub numbers: String,
+    pub answers: Value,
 }
 
 /// Reads all, with the keys of the limit `chosen`, or else of the one with most rejections.
@@ -116,36 +38,67 @@ pub(super) fn read_gateway(admin: &AdminConfig, chosen: Option<&str>) -> Result<
         Some(Err(AdminFault::Rejected(why))) => json!({ "error": why }),
         Some(answer) => answer?,
     };
-    GatewayReading::parse_answers(status, limits, limit, keys)
+    let bans = ask("/bans".to_owned())?;
+    // Without rates if there are as many readers of events as there may be.
+    let event = OperatorRequest::get("/events").read_event(admin)?.unwrap_or_default();
+    let answers = json!({
+        "status": status, "limits": limits["limits"], "keys": keys, "bans": bans["bans"],
+        "upstreams": event["upstreams"],
+    });
+    GatewayReading::parse_answers(answers, limit)
 }
 
 impl GatewayReading {
-    pub(super) fn parse_answers(
-        status: Value,
-        limits: Value,
-        limit: Option<String>,
-        keys: Value,
-    ) -> Result<GatewayReading, AdminFault> {
-        let listed = match keys["error"].as_str() {
-            Some(why) => Err(why.to_owned()),
-            None => Ok(parse_json(&keys["keys"])?),
-        };
-        Ok(GatewayReading {
-            status: parse_json(&status)?,
-            limits: parse_json(&limits["limits"])?,
-            limit,
-            keys: listed,
-            answers: json!({ "status": status, "limits": limits["limits"], "keys": keys }),
-        })
+    pub(super) fn parse_answers(answers: Value, limit: Option<String>) -> Result<GatewayReading, AdminFault> {
+        if !answers["status"]["version"].is_string() || !answers["limits"].is_array() {
+            return Err(malformed());
+        }
+        let [limits, keys] = [&answers["limits"], &answers["keys"]["keys"]].map(list);
+        let rows = [limits, keys, list_servers(&answers), list(&answers["bans"])];
+        Ok(GatewayReading { limit, rows, answers })
     }
 
-    pub(super) fn render_json(&self) -> String {
-        format!("{:#}\n", self.answers)
+    /// The heading of the keys, with the reason if there are none.
+    pub(super) fn describe_keys(&self) -> String {
+        let limit = self.limit.as_deref().map(escape_controls);
+        match (limit, self.answers["keys"]["error"].as_str()) {
+            (None, _) => "no limits".to_owned(),
+            (Some(_), Some(why)) => escape_controls(why),
+            (Some(limit), _) if self.rows[1].is_empty() => format!("no key of {limit} was refused lately"),
+            (Some(limit), _) => format!("keys of {limit}"),
+        }
     }
 }
 
-fn parse_json<T: DeserializeOwned>(value: &Value) -> Result<T, AdminFault> {
-    T::deserialize(value).map_err(|_| malformed())
+/// Each upstream with its rates, and behind it its servers, those in trouble first.
+fn list_servers(answers: &Value) -> Vec<Value> {
+    let (mut rows, rates) = (Vec::new(), list(&answers["upstreams"]));
+    for upstream in list(&answers["status"]["upstreams"]) {
+        let (name, queue) = (&upstream["upstream"], &upstream["queue"]);
+        let mut servers = list(&upstream["servers"]);
+        let up = servers.iter().filter(|server| server["state"] == "up").count();
+        let waits = queue["size"].as_u64().map(|size| format!(", {} of {size} wait", queue["waiting"]));
+        let rates = rates.iter().find(|rates| rates["upstream"] == *name);
+        let mut row = rates.cloned().unwrap_or_default();
+        // Servers have counts since their start in that place.
+        let failed = row.pointer("/responses/5xx").cloned().unwrap_or_default();
+        row["server"] = name.clone();
+        row["state"] = format!("{up} of {} up{}", servers.len(), waits.unwrap_or_default()).into();
+        row["is_calm"] = (up == servers.len() && failed.as_f64().unwrap_or_default() == 0.0).into();
+        row["failed_per_s"] = failed;
+        rows.push(row);
+        servers.sort_by_key(|server| server["state"] == "up");
+        for mut server in servers {
+            server["of"] = name.clone();
+            server["is_calm"] = (server["state"] == "up").into();
+            rows.push(server);
+        }
+    }
+    rows
+}
+
+fn list(value: &Value) -> Vec<Value> {
+    value.as_array().cloned().unwrap_or_default()
 }
 
 fn malformed() -> AdminFault {

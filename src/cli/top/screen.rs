@@ -1,4 +1,4 @@
-//! The screen of `top`.
+//! The screen of `top`: its state, and how it is drawn.
 
 use std::time::Duration;
 
@@ -9,11 +9,9 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Row, Table, TableState};
 use tokio::time::Instant;
 
+use super::actions::{ACTION_HELP, TopAction};
 use super::reading::GatewayReading;
-use super::rows::{
-    KEY_COLUMNS, LIMIT_COLUMNS, SERVER_COLUMNS, TopRow, describe_keys, key_rows, limit_rows, list_totals,
-    server_rows,
-};
+use super::tables::{BANS, KEYS, LIMITS, SERVERS, TABLES, TopOrder, TopRow, list_rows, list_totals};
 use crate::cli::admin_client::{AdminFault, escape_controls};
 
 /// The time without an answer from which the numbers are called old.
@@ -21,23 +19,44 @@ const OLD_AFTER: Duration = Duration::from_secs(4);
 /// The narrowest first column; further columns need this much room beside them.
 const NAME_WIDTH_MIN: u16 = 16;
 const COLUMN_GAP: u16 = 2;
-/// A lower screen has no room for the upstreams.
-const UPSTREAMS_HEIGHT_MIN: u16 = 16;
+/// A lower screen has no room for the upstreams and the bans, unless they are chosen.
+const ALL_HEIGHT_MIN: u16 = 16;
+/// Rows of the upstreams, and of the bans, at most.
+const LOWER_ROWS_MAX: usize = 6;
 
+/// What the bottom line asks for.
+#[derive(Default)]
+pub(super) enum TopPrompt {
+    #[default]
+    Nothing,
+    Search,
+    Confirm(Box<TopAction>),
+}
+
+#[derive(Default)]
 pub(super) struct TopScreen {
-    reading: GatewayReading,
+    pub reading: GatewayReading,
     /// The moment of the numbers.
-    read_at: Instant,
+    read_at: Option<Instant>,
     /// Why the last request had no answer.
     trouble: Option<String>,
-    /// `None` = the limit with most rejections.
-    chosen: Option<String>,
-    colors: bool,
+    /// The outcome of the last action, until the next key.
+    pub outcome: Option<String>,
+    pub colors: bool,
+    /// The table that keys are for.
+    pub focus: usize,
+    /// The chosen row of each table by its id; `None` = the first row.
+    pub chosen: [Option<String>; 4],
+    pub orders: [TopOrder; 4],
+    states: [TableState; 4],
+    /// In small letters.
+    pub search: String,
+    pub prompt: TopPrompt,
 }
 
 impl TopScreen {
     pub(super) fn new(reading: GatewayReading, colors: bool) -> TopScreen {
-        TopScreen { reading, read_at: Instant::now(), trouble: None, chosen: None, colors }
+        TopScreen { reading, read_at: Some(Instant::now()), colors, ..TopScreen::default() }
     }
 
     /// Keeps the old numbers if there are no new ones.
@@ -45,62 +64,76 @@ impl TopScreen {
         match outcome {
             Ok(reading) => {
                 self.reading = reading;
-                self.read_at = Instant::now();
+                self.read_at = Some(Instant::now());
                 self.trouble = None;
             }
             Err(fault) => self.trouble = Some(escape_controls(fault.why().trim_end())),
         }
     }
 
-    pub(super) fn chosen_limit(&self) -> Option<&str> {
-        self.chosen.as_deref()
+    pub(super) fn list_rows(&self, table: usize) -> Vec<TopRow<'_>> {
+        list_rows(&self.reading.rows[table], TABLES[table], &self.search, self.orders[table])
     }
 
-    /// The place of the limit with listed keys, now or after the next answer.
-    fn chosen_row(&self) -> Option<usize> {
-        let name = self.chosen.as_ref().or(self.reading.limit.as_ref())?;
-        self.reading.limits.iter().position(|limit| limit.limit == *name)
+    /// The place of the chosen row; of limits the one with listed keys, now or after the next answer.
+    pub(super) fn chosen_row(&self, table: usize, rows: &[TopRow<'_>]) -> Option<usize> {
+        let listed = self.reading.limit.as_deref().filter(|_| table == LIMITS);
+        match (&self.chosen[table], listed) {
+            (Some(id), _) => rows.iter().position(|row| row.id == *id),
+            (None, Some(limit)) => rows.iter().position(|row| row.value["limit"] == limit),
+            (None, None) => (!rows.is_empty()).then_some(0),
+        }
     }
 
-    /// Chooses the limit so many rows below.
-    pub(super) fn choose_neighbor(&mut self, step: isize) {
-        let last = self.reading.limits.len().saturating_sub(1);
-        let row = self.chosen_row().map_or(0, |row| row.saturating_add_signed(step).min(last));
-        self.chosen = self.reading.limits.get(row).map(|limit| limit.limit.clone());
-    }
-
-    pub(super) fn draw(&self, frame: &mut Frame) {
-        let part = |heading, columns, rows| Part { heading, columns, rows };
-        let limits = part("limits".to_owned(), LIMIT_COLUMNS, limit_rows(&self.reading));
-        let keys = part(describe_keys(&self.reading), KEY_COLUMNS, key_rows(&self.reading));
-        let servers = part("upstreams".to_owned(), SERVER_COLUMNS, server_rows(&self.reading));
-        let is_low = frame.area().height < UPSTREAMS_HEIGHT_MIN;
+    pub(super) fn draw(&mut self, frame: &mut Frame) {
+        let is_low = frame.area().height < ALL_HEIGHT_MIN;
+        let lower = |table: usize| match self.list_rows(table).len().min(LOWER_ROWS_MAX) {
+            rows if (is_low || rows == 0 && table == BANS) && self.focus != table => 0,
+            rows => u16::try_from(rows + 2).unwrap_or(u16::MAX),
+        };
         let areas = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(1),
             Constraint::Fill(1),
             Constraint::Fill(1),
-            Constraint::Max(if is_low { 0 } else { servers.height() }),
+            Constraint::Max(lower(SERVERS)),
+            Constraint::Max(lower(BANS)),
             Constraint::Length(1),
         ]);
-        let [totals, trouble, upper, middle, lower, keys_help] = areas.areas(frame.area());
+        let [totals, trouble, limits, keys, servers, bans, help] = areas.areas(frame.area());
+        let bold = Style::new().add_modifier(Modifier::BOLD);
         frame.render_widget(
-            Line::styled(join_fitting(&list_totals(&self.reading), totals.width), Modifier::BOLD),
+            Line::styled(join_fitting(&list_totals(&self.reading), totals.width), bold),
             totals,
         );
         if let Some(why) = self.describe_trouble() {
-            let bold = Style::new().add_modifier(Modifier::BOLD);
             let style = if self.colors { Style::new().fg(Color::Red) } else { bold };
             frame.render_widget(Line::styled(why, style), trouble);
+        } else if let Some(outcome) = &self.outcome {
+            frame.render_widget(Line::styled(outcome.as_str(), bold), trouble);
         }
-        self.draw_part(frame, upper, &limits, self.chosen_row());
-        self.draw_part(frame, middle, &keys, None);
-        self.draw_part(frame, lower, &servers, None);
-        frame.render_widget(Line::raw("q quits, \u{2191} \u{2193} choose a limit"), keys_help);
+        let headings = ["limits".to_owned(), self.reading.describe_keys(), "upstreams".into(), "bans".into()];
+        for (table, area) in [(LIMITS, limits), (KEYS, keys), (SERVERS, servers), (BANS, bans)] {
+            self.draw_table(frame, area, table, &headings[table]);
+        }
+        frame.render_widget(Line::raw(self.describe_keyboard(help.width)), help);
+    }
+
+    fn describe_keyboard(&self, width: u16) -> String {
+        let search = if self.search.is_empty() { String::new() } else { format!("/{} ", self.search) };
+        match &self.prompt {
+            TopPrompt::Confirm(action) => action.question(),
+            TopPrompt::Search => format!("/{}_", self.search),
+            TopPrompt::Nothing => {
+                let general = "q quits, / searches, tab next table, < > R sort";
+                let texts = [search + ACTION_HELP[self.focus], general.to_owned()];
+                join_fitting(&texts, width)
+            }
+        }
     }
 
     fn describe_trouble(&self) -> Option<String> {
-        let age = self.read_at.elapsed();
+        let age = self.read_at.map(|at| at.elapsed()).unwrap_or_default();
         match &self.trouble {
             Some(why) => Some(format!("no answer for {} s: {why}", age.as_secs())),
             None if age > OLD_AFTER => Some(format!("no answer for {} s", age.as_secs())),
@@ -108,26 +141,42 @@ impl TopScreen {
         }
     }
 
-    /// A row is marked if its second cell is a rate above zero or a state other than up.
-    fn draw_part(&self, frame: &mut Frame, area: Rect, part: &Part, chosen: Option<usize>) {
-        let [heading, below] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
+    /// A row is marked if its second cell is a rate above zero, or a server is not up.
+    fn draw_table(&mut self, frame: &mut Frame, area: Rect, table: usize, heading: &str) {
+        let [heading_area, mut below] =
+            Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
         let heading_style = if self.colors { Style::new().fg(Color::Cyan) } else { Style::new() };
-        frame.render_widget(Line::styled(part.heading.as_str(), heading_style), heading);
-        if part.rows.is_empty() || below.is_empty() {
+        frame.render_widget(Line::styled(heading, heading_style), heading_area);
+        let rows = self.list_rows(table);
+        if rows.is_empty() || below.is_empty() {
             return;
         }
-        let widths = part.column_widths(area.width);
-        let rows = part.rows.iter().map(|row| {
-            let is_calm = matches!(row[1].as_str(), "0.0" | "up");
-            let style = if is_calm || !self.colors { Style::new() } else { Style::new().fg(Color::Yellow) };
-            Row::new(row.iter().take(widths.len()).map(|cell| Text::raw(cell.as_str()))).style(style)
+        let (titles, widths) = fit_columns(&rows, table, self.orders[table], area.width);
+        let (colors, chosen) = (self.colors, self.chosen_row(table, &rows));
+        let shown = rows.iter().map(|row| {
+            let is_calm = row.value["is_calm"].as_bool().unwrap_or(row.cells[1] == "0.0" || table == BANS);
+            let style = if is_calm || !colors { Style::new() } else { Style::new().fg(Color::Yellow) };
+            let cells: Vec<_> =
+                row.cells.iter().take(widths.len()).map(|cell| Text::raw(cell.clone())).collect();
+            Row::new(cells).style(style)
         });
-        let columns = Row::new(part.columns.iter().take(widths.len()).copied()).style(Modifier::BOLD);
-        let table = Table::new(rows, widths.iter().copied())
-            .header(columns)
+        let is_focused = self.focus == table;
+        let highlight = if is_focused { Modifier::REVERSED } else { Modifier::BOLD };
+        let drawn = Table::new(shown, widths.iter().copied())
+            .header(Row::new(titles).style(Modifier::BOLD))
             .column_spacing(COLUMN_GAP)
-            .row_highlight_style(Modifier::REVERSED);
-        frame.render_stateful_widget(table, below, &mut TableState::new().with_selected(chosen));
+            .row_highlight_style(highlight);
+        let count = rows.len();
+        let more_area = Rect { y: below.bottom().saturating_sub(1), height: 1, ..below };
+        // The last line tells of rows without room.
+        below.height -= u16::from(count >= usize::from(below.height) && below.height > 2);
+        let state = &mut self.states[table];
+        state.select(chosen.filter(|_| is_focused || table == LIMITS));
+        frame.render_stateful_widget(drawn, below, state);
+        let hidden = count.saturating_sub(state.offset() + usize::from(below.height).saturating_sub(1));
+        if hidden > 0 && more_area.y >= below.bottom() {
+            frame.render_widget(Line::raw(format!("{hidden} more below")), more_area);
+        }
     }
 }
 
@@ -145,33 +194,29 @@ fn join_fitting(texts: &[String], width: u16) -> String {
     line
 }
 
-/// A table with a heading.
-struct Part {
-    heading: String,
-    columns: [&'static str; 6],
-    rows: Vec<TopRow>,
-}
-
-impl Part {
-    /// Rows of the table, with the heading and the names of the columns.
-    fn height(&self) -> u16 {
-        u16::try_from(self.rows.len().min(6)).unwrap_or(6) + 2
-    }
-
-    /// The widths of the columns that fit: the first one takes the rest.
-    fn column_widths(&self, width: u16) -> Vec<Constraint> {
-        let mut left = width.saturating_sub(NAME_WIDTH_MIN);
-        let mut widths = vec![Constraint::Fill(1)];
-        for column in 1..self.columns.len() {
-            let cells = self.rows.iter().map(|row| row[column].chars().count());
-            let longest = cells.chain([self.columns[column].len()]).max().unwrap_or(0);
-            let needed = u16::try_from(longest).unwrap_or(u16::MAX);
+/// The titles and the widths of the columns that fit: the first one takes the rest.
+fn fit_columns(
+    rows: &[TopRow<'_>],
+    table: usize,
+    order: TopOrder,
+    width: u16,
+) -> (Vec<String>, Vec<Constraint>) {
+    let mut left = width.saturating_sub(NAME_WIDTH_MIN);
+    let (mut titles, mut widths) = (Vec::new(), Vec::new());
+    for (column, (title, _)) in TABLES[table].iter().enumerate() {
+        let mark = if order.is_reversed { " \u{25b2}" } else { " \u{25bc}" };
+        let title = format!("{title}{}", if order.column == Some(column) { mark } else { "" });
+        let cells = rows.iter().map(|row| row.cells[column].chars().count());
+        let longest = cells.chain([title.chars().count()]).max().unwrap_or(0);
+        let needed = u16::try_from(longest).unwrap_or(u16::MAX);
+        if column > 0 {
             let Some(rest) = left.checked_sub(needed.saturating_add(COLUMN_GAP)) else { break };
             left = rest;
-            widths.push(Constraint::Length(needed));
         }
-        widths
+        widths.push(if column == 0 { Constraint::Fill(1) } else { Constraint::Length(needed) });
+        titles.push(title);
     }
+    (titles, widths)
 }
 
 #[cfg(test)]

@@ -2,35 +2,49 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cli::top::reading::TopServerQueue;
-use crate::cli::top::rows::render_text;
+use crate::cli::top::keyboard::TopTask;
+use crate::cli::top::tables::render_text;
 
 fn limit(name: &str, rejected: f64) -> Value {
     let rate = |per_s: f64| json!({ "total": 5, "per_s": per_s, "per_s_1m": 0.0 });
-    json!({ "limit": name, "keys": 7, "waiting": 2, "admitted": rate(96.5), "waited": rate(0.0),
+    json!({ "limit": name, "keys": 7, "waiting": 2, "admitted": rate(1096.5), "waited": rate(0.0),
             "rejected": rate(rejected) })
 }
 
 fn key(name: &str) -> Value {
     json!({ "key": name, "asked_per_s": 42.0, "refused_per_s": 32.1, "error_per_s": 0.0, "remaining": 0,
-            "reset_s": 0.1, "waiting": null, "grant": null, "ban": null })
+            "reset_s": 0.1, "waiting": null, "grant": null, "ban": name.strip_prefix("ip=") })
+}
+
+fn answers(limits: &[Value], keys: &Value) -> Value {
+    let server = |name: &str, state: &str| {
+        json!({ "server": name, "state": state, "weight": 1, "share": 100, "backup": false, "in_flight": 3,
+                "ejections": 1, "responses": { "5xx": 9 }, "last_error": { "error": "timeout", "seconds_ago": 1.5 } })
+    };
+    json!({
+        "status": { "version": "1.2.3", "uptime_s": 3700, "connections": 1117, "in_flight": 9,
+            "rejections": { "per_s": 4.5, "over_s": 10.0 }, "bans": { "active": 2 },
+            "upstreams": [
+                { "upstream": "app", "servers": [server("10.0.0.7:80", "up"), server("10.0.0.8:80", "down")] },
+                { "upstream": "old", "servers": [server("10.0.0.8:80", "draining")] },
+            ] },
+        "limits": limits, "keys": keys, "bans": [],
+        "upstreams": [{ "upstream": "app", "in_flight": 6, "response": { "p50_ms": 3.2, "p99_ms": 120.0 },
+                        "responses": { "2xx": 90.0, "5xx": 12.5 } }],
+    })
+}
+
+fn read_answers(answers: Value) -> GatewayReading {
+    let name = answers.pointer("/limits/0/limit").and_then(Value::as_str).map(str::to_owned);
+    GatewayReading::parse_answers(answers, name).unwrap_or_else(|_| panic!("the answers are well-formed"))
 }
 
 fn read(limits: &[Value], keys: &Value) -> GatewayReading {
-    let server = |name: &str, state: &str| {
-        json!({ "server": name, "state": state, "weight": 1, "share": 100, "backup": false, "in_flight": 3,
-                "ejections": 1, "last_error": { "error": "timeout", "seconds_ago": 1.5 } })
-    };
-    let status = json!({ "version": "1.2.3", "uptime_s": 3700, "connections": 117, "in_flight": 9,
-        "rejections": { "per_s": 4.5, "over_s": 10.0 }, "bans": { "active": 2 },
-        "upstreams": [{ "upstream": "app", "servers": [server("10.0.0.7:80", "up"), server("10.0.0.8:80", "down")] }]
-    });
-    let name = limits.first().and_then(|limit| limit["limit"].as_str()).map(str::to_owned);
-    let reading = GatewayReading::parse_answers(status, json!({ "limits": limits }), name, keys.clone());
-    reading.unwrap_or_else(|_| panic!("the answers are well-formed"))
+    read_answers(answers(limits, keys))
 }
 
 fn sample() -> TopScreen {
@@ -39,7 +53,7 @@ fn sample() -> TopScreen {
 }
 
 /// The lines of a screen of this size.
-fn draw(screen: &TopScreen, width: u16, height: u16) -> Vec<String> {
+fn draw(screen: &mut TopScreen, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| screen.draw(frame)).unwrap();
     let buffer = terminal.backend().buffer();
@@ -47,29 +61,47 @@ fn draw(screen: &TopScreen, width: u16, height: u16) -> Vec<String> {
     (0..height).map(line).collect()
 }
 
+fn press(screen: &mut TopScreen, keys: &str) -> Option<TopTask> {
+    let mut last = None;
+    for letter in keys.chars() {
+        let code = match letter {
+            '\n' => KeyCode::Enter,
+            '\t' => KeyCode::Tab,
+            '\u{1b}' => KeyCode::Esc,
+            '\u{8}' => KeyCode::Backspace,
+            'v' => KeyCode::Down,
+            '^' => KeyCode::Up,
+            other => KeyCode::Char(other),
+        };
+        last = screen.press_key(KeyEvent::from(code));
+    }
+    last
+}
+
 #[test]
 fn all_fits_on_80_columns() {
-    let lines = draw(&sample(), 80, 24);
-    assert_eq!(lines[0], "rejections 4.5/s  in flight 9  connections 117  bans 2  up 1h 1m 40s");
+    let lines = draw(&mut sample(), 80, 24);
+    assert_eq!(lines[0], "rejections 4.5/s  in flight 9  connections 1,117  bans 2  up 1h 1m 40s");
     let text = lines.join("\n");
     for row in [
         "limits\nlimit                            rejected/s  admitted/s  waited/s  waiting  keys\nper-ip   ",
-        "keys of per-ip, most refused first\nkey ",
+        "keys of per-ip\nkey ",
         "ip=192.0.2.7                          32.1       42.0     0     -        -",
         "uri=\\u{1b}[2J\\r\\nx",
-        "10.0.0.8:80                    down   3          1          app       timeout\n10.0.0.7:80  ",
+        "\nserver                    state      5xx/s  p50 ms  p99 ms  in flight  ejections\n\
+         app                       1 of 2 up  12.5   3.2     120.0   6          -\n  10.0.0.8:80             down  ",
     ] {
         assert!(text.contains(row), "{row}:\n{text}");
     }
-    assert_eq!(lines[23], "q quits, \u{2191} \u{2193} choose a limit");
+    assert_eq!(lines[23], "enter goes to the keys  q quits, / searches, tab next table, < > R sort");
 }
 
 #[test]
 fn a_narrow_screen_leaves_out_columns() {
-    let lines = draw(&sample(), 40, 10);
+    let lines = draw(&mut sample(), 40, 10);
     let text = lines.join("\n");
     assert_eq!(lines[0], "rejections 4.5/s  in flight 9");
-    let limits = "\nlimit             rejected/s  admitted/s\nper-ip            4.0         96.5\n";
+    let limits = "\nlimit             rejected/s  admitted/s\nper-ip            4.0         1,096.5\n";
     assert!(text.contains(limits), "{text}");
     assert!(text.contains("\nip=192.0.2.7") && !text.contains("upstreams"), "{text}");
 }
@@ -79,41 +111,45 @@ fn no_size_is_too_small() {
     let mut screen = sample();
     for width in [0, 1, 2, 5, 16, 17, 40, 300] {
         for height in [0, 1, 2, 3, 5, 8, 10, 60] {
-            draw(&screen, width, height);
+            draw(&mut screen, width, height);
         }
     }
     screen.update(Ok(read(&[], &json!({ "keys": [] }))));
-    assert!(draw(&screen, 80, 24).join("\n").contains("\nno limits\n"));
-    screen.choose_neighbor(1);
-    assert_eq!(screen.chosen_limit(), None);
+    assert!(draw(&mut screen, 80, 24).join("\n").contains("\nno limits\n"));
+    assert!(press(&mut screen, "v\tv").is_none());
 }
 
 #[test]
 fn the_arrow_keys_choose_a_limit() {
     let mut screen = sample();
-    assert_eq!((screen.chosen_limit(), screen.chosen_row()), (None, Some(0)));
-    for (step, expected) in [(1, "login"), (1, "login"), (-1, "per-ip"), (-1, "per-ip"), (1, "login")] {
-        screen.choose_neighbor(step);
-        assert_eq!(screen.chosen_limit(), Some(expected));
+    let row = |screen: &TopScreen| screen.chosen_row(LIMITS, &screen.list_rows(LIMITS));
+    assert_eq!((screen.chosen[LIMITS].clone(), row(&screen)), (None, Some(0)));
+    for (key, expected) in [("v", "login"), ("v", "login"), ("^", "per-ip"), ("^", "per-ip"), ("v", "login")]
+    {
+        match press(&mut screen, key) {
+            Some(TopTask::Choose(limit)) => assert_eq!(limit, expected),
+            _ => panic!("{key} chooses {expected}"),
+        }
     }
     // The limit is gone after a reload.
     screen.update(Ok(read(&[limit("other", 0.0)], &json!({ "keys": [] }))));
-    assert_eq!(screen.chosen_row(), None);
-    assert!(draw(&screen, 80, 24).join("\n").contains("no key of other was refused lately"));
-    screen.choose_neighbor(1);
-    assert_eq!(screen.chosen_limit(), Some("other"));
+    assert_eq!(row(&screen), None);
+    assert!(draw(&mut screen, 80, 24).join("\n").contains("no key of other was refused lately"));
+    press(&mut screen, "v");
+    assert_eq!(row(&screen), Some(0));
 }
 
 #[test]
 fn a_gateway_without_an_answer_keeps_its_numbers() {
     let mut screen = sample();
     screen.update(Err(AdminFault::Unreachable("refused\u{7}".to_owned())));
-    let lines = draw(&screen, 80, 24);
+    let lines = draw(&mut screen, 80, 24);
     assert_eq!(lines[1], "no answer for 0 s: refused\\u{7}");
     assert!(lines.join("\n").contains("192.0.2.7"));
     screen.update(Ok(read(&[limit("per-ip", 0.0)], &json!({ "error": "names are not kept" }))));
-    let lines = draw(&screen, 80, 24);
-    assert_eq!(lines[1], "");
+    screen.outcome = Some("192.0.2.7 is banned".to_owned());
+    let lines = draw(&mut screen, 80, 24);
+    assert_eq!(lines[1], "192.0.2.7 is banned");
     assert!(lines.join("\n").contains("\nnames are not kept\n"));
 }
 
@@ -134,25 +170,29 @@ fn colours_can_be_left_out() {
 
 #[test]
 fn a_queue_in_front_of_servers_is_shown() {
-    let mut screen = sample();
-    screen.reading.status.upstreams[0].queue = Some(TopServerQueue { size: 1000, waiting: 3 });
-    assert!(draw(&screen, 100, 24).join("\n").contains("1          app, 3 of 1000 wait  timeout\n"));
-    assert!(render_text(&screen.reading).contains("1          app, 3 of 1000 wait  timeout\n"));
+    let mut with_queue = answers(&[], &json!({ "keys": [] }));
+    with_queue["status"]["upstreams"][0]["queue"] = json!({ "size": 1000, "waiting": 3 });
+    let mut screen = TopScreen::new(read_answers(with_queue), true);
+    assert!(draw(&mut screen, 100, 24).join("\n").contains("  1 of 2 up, 3 of 1000 wait  12.5 "));
+    assert!(render_text(&screen.reading).contains("  1 of 2 up, 3 of 1000 wait  12.5 "));
 }
 
 #[test]
 fn plain_text_has_the_same_tables() {
     let text = render_text(&sample().reading);
-    let expected = "rejections 4.5/s  in flight 9  connections 117  bans 2  up 1h 1m 40s  sluicegate 1.2.3\n\n\
+    let expected = "rejections 4.5/s  in flight 9  connections 1,117  bans 2  up 1h 1m 40s  sluicegate 1.2.3\n\n\
         limit   rejected/s  admitted/s  waited/s  waiting  keys\n\
-        per-ip  4.0         96.5        0.0       2        7\n\
-        login   0.0         96.5        0.0       2        7\n\n\
-        keys of per-ip, most refused first\n\
+        per-ip  4.0         1,096.5     0.0       2        7\n\
+        login   0.0         1,096.5     0.0       2        7\n\n\
+        keys of per-ip\n\
         key                 refused/s  asked/s  left  waiting  granted\n\
         ip=192.0.2.7        32.1       42.0     0     -        -\n\
         uri=\\u{1b}[2J\\r\\nx  32.1       42.0     0     -        -\n\n\
-        server       state  in flight  ejections  upstream  last error\n\
-        10.0.0.8:80  down   3          1          app       timeout\n\
-        10.0.0.7:80  up     3          1          app       timeout\n";
+        server         state      5xx/s  p50 ms  p99 ms  in flight  ejections  last error\n\
+        app            1 of 2 up  12.5   3.2     120.0   6          -          -\n  \
+          10.0.0.8:80  down       -      -       -       3          1          timeout\n  \
+          10.0.0.7:80  up         -      -       -       3          1          timeout\n\
+        old            0 of 1 up  -      -       -       -          -          -\n  \
+          10.0.0.8:80  draining   -      -       -       3          1          timeout\n";
     assert_eq!(text, expected);
 }
