@@ -48,6 +48,7 @@ mod secrets;
 mod servers;
 mod snapshot;
 mod systemd;
+mod terminal;
 mod throttle;
 mod timeouts;
 mod tls;

@@ -78,6 +78,11 @@ fn press(screen: &mut TopScreen, keys: &str) -> Option<TopTask> {
     last
 }
 
+/// The names in the first column of a table.
+fn names(screen: &TopScreen, table: usize) -> Vec<String> {
+    screen.list_rows(table).iter().map(|row| row.cells[0].clone()).collect()
+}
+
 #[test]
 fn all_fits_on_80_columns() {
     let lines = draw(&mut sample(), 80, 24);
@@ -137,6 +142,83 @@ fn the_arrow_keys_choose_a_limit() {
     assert!(draw(&mut screen, 80, 24).join("\n").contains("no key of other was refused lately"));
     press(&mut screen, "v");
     assert_eq!(row(&screen), Some(0));
+}
+
+#[test]
+fn rows_without_room_are_counted() {
+    let limits: Vec<Value> = (0..30).map(|n| limit(&format!("limit-{n:02}"), 0.0)).collect();
+    let mut screen = TopScreen::new(read(&limits, &json!({ "keys": [] })), true);
+    let text = draw(&mut screen, 80, 24).join("\n");
+    let shown = text.matches("\nlimit-").count();
+    assert!(shown > 2 && text.contains(&format!("\n{} more below\n", 30 - shown)), "{text}");
+    for _ in 0..29 {
+        press(&mut screen, "v");
+    }
+    let text = draw(&mut screen, 80, 24).join("\n");
+    assert!(text.contains("\nlimit-29") && !text.contains("more below"), "{text}");
+    // A table that just fits has no such line.
+    let few = TopScreen::new(read(&limits[..shown + 1], &json!({ "keys": [] })), true).reading;
+    screen.update(Ok(few));
+    let text = draw(&mut screen, 80, 24).join("\n");
+    assert_eq!(text.matches("\nlimit-").count(), shown + 1, "{text}");
+}
+
+#[test]
+fn a_search_hides_what_does_not_match() {
+    let mut screen = sample();
+    press(&mut screen, "/LOG");
+    assert_eq!(names(&screen, LIMITS), ["login"]);
+    assert!(draw(&mut screen, 80, 24)[23].starts_with("/log_"));
+    press(&mut screen, "\u{8}\u{8}\u{8}0.8:\n");
+    assert_eq!(names(&screen, SERVERS), ["app", "  10.0.0.8:80", "  10.0.0.7:80", "old", "  10.0.0.8:80"]);
+    assert!(draw(&mut screen, 80, 24)[23].starts_with("/0.8: enter goes"));
+    press(&mut screen, "/\u{1b}");
+    assert_eq!(names(&screen, LIMITS), ["per-ip", "login"]);
+}
+
+#[test]
+fn columns_sort_both_ways() {
+    let mut screen = sample();
+    press(&mut screen, ">");
+    assert_eq!(names(&screen, LIMITS), ["login", "per-ip"]);
+    assert!(draw(&mut screen, 80, 24).join("\n").contains("\nlimit \u{25bc} "));
+    press(&mut screen, "R");
+    assert_eq!(names(&screen, LIMITS), ["per-ip", "login"]);
+    press(&mut screen, "R>");
+    assert_eq!(names(&screen, LIMITS), ["per-ip", "login"], "more rejections come first");
+    press(&mut screen, "R");
+    assert_eq!(names(&screen, LIMITS), ["login", "per-ip"]);
+    // A server stays below its upstream.
+    press(&mut screen, "\t\t>R");
+    assert_eq!(names(&screen, SERVERS), ["old", "  10.0.0.8:80", "app", "  10.0.0.8:80", "  10.0.0.7:80"]);
+}
+
+/// An action is asked for, then confirmed, and any key but `y` stops it.
+#[test]
+fn actions_are_confirmed() {
+    #[track_caller]
+    fn assert_asked(screen: &mut TopScreen, keys: &str, question: &str) {
+        assert!(press(screen, keys).is_none());
+        assert_eq!(draw(screen, 90, 24)[23], format!("{question}? y: yes, any other key: no"));
+        assert!(matches!(press(screen, "y"), Some(TopTask::Act(_))));
+        press(screen, &keys[keys.len() - 1..]);
+        assert!(press(screen, "q").is_none(), "stopped");
+    }
+    let mut screen = sample();
+    assert_asked(&mut screen, "\nb", "ban 192.0.2.7 for 10 minutes");
+    assert_asked(&mut screen, "u", "end the ban of 192.0.2.7");
+    assert_asked(&mut screen, "r", "forget what ip=192.0.2.7 of per-ip has used");
+    press(&mut screen, "vb");
+    assert!(!draw(&mut screen, 90, 24)[23].contains('?'), "a path cannot be banned");
+    assert_asked(&mut screen, "\tvd", "drain 10.0.0.8:80 of app");
+    assert_asked(&mut screen, "vvvd", "end the drain of 10.0.0.8:80 of old");
+    let mut with_ban = answers(&[limit("per-ip", 4.0)], &json!({ "keys": [] }));
+    with_ban["bans"] = json!([{ "banned": "account=joe", "by": "ops", "reason": null, "left_s": 540.25 }]);
+    screen.update(Ok(read_answers(with_ban)));
+    assert_asked(&mut screen, "\tu", "end the ban of account=joe");
+    let text = draw(&mut screen, 90, 30).join("\n");
+    assert!(text.contains("\nbans\nbanned ") && text.contains("  540.3   ops  -"), "{text}");
+    assert!(matches!(press(&mut screen, "\u{1b}\u{1b}"), Some(TopTask::Quit)));
 }
 
 #[test]
