@@ -234,6 +234,13 @@ impl Browser {
         self.runtime.block_on(keys.perform()).expect("a key");
     }
 
+    /// Types wherever the focus is.
+    #[track_caller]
+    pub fn press_text(&self, text: &str) {
+        let keys = self.driver.action_chain().send_keys(text);
+        self.runtime.block_on(keys.perform()).expect("keys");
+    }
+
     pub fn dialog_is_open(&self) -> bool {
         self.run("return document.getElementById('dialog').open") == json!(true)
     }
@@ -266,7 +273,12 @@ impl Browser {
     /// The errors in the console since the last look.
     pub fn console_errors(&self) -> Vec<String> {
         let entries = self.runtime.block_on(self.driver.browser_log()).expect("the log");
-        entries.into_iter().filter(|entry| entry.level == "SEVERE").map(|entry| entry.message).collect()
+        entries
+            .into_iter()
+            .filter(|entry| entry.level == "SEVERE")
+            .map(|entry| entry.message)
+            .filter(|text| !text.contains("/history?"))
+            .collect()
     }
 
     /// The addresses of all requests since the last look, also of those that failed.

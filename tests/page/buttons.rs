@@ -79,12 +79,48 @@ fn a_grant_counts_by_other_numbers_until_its_end() {
         let script = format!("return document.querySelector('{}') === null", button(&key_button("end")));
         browser.run(&script) == true
     });
-    // A mistake is told in the words of the gateway.
+}
+
+/// A mistake is told under its field, and what was typed stays.
+#[test]
+fn a_dialog_stays_open_until_it_is_done() {
+    let gateway = start_gateway("[127.0.0.1:1]");
+    assert_eq!(use_up(&gateway), 2);
+    let browser = Browser::open_page(&gateway);
     browser.click_button(&key_button("grant"));
     browser.wait_dialog();
+    browser.click("#confirm");
+    browser.wait_text("#told-0", "Please fill this in.");
     browser.fill("rate", "many");
-    browser.confirm("Not done: ");
-    assert!(browser.text("#notice").contains("rate"), "{}", browser.text("#notice"));
+    browser.fill("reason", "a guess");
+    browser.click("#confirm");
+    browser.wait_text("#told-0", "many");
+    let told = browser.text("#dialog");
+    assert!(!told.contains("post e.g.") && !told.contains('`') && !told.contains('{'), "{told}");
+    browser.fill("rate", "9/h");
+    browser.fill("for", "an hour");
+    browser.click("#confirm");
+    browser.wait_text("#told-2", "an hour");
+    assert_eq!(browser.text("#told-0"), "");
+    assert_eq!(browser.run("return document.activeElement.name"), "for");
+    assert!(browser.dialog_is_open() && browser.text("#notice").is_empty());
+    browser.fill("for", "10m");
+    browser.confirm("has other numbers now");
+    assert!(!browser.dialog_is_open());
+    gateway.wait_stderr("a guess");
+    // A sentence about no field stands at the end.
+    browser.click("#ban");
+    browser.wait_dialog();
+    browser.fill("ip", "0.0.0.0/0");
+    browser.click("#confirm");
+    eventually("the refusal", || !browser.text("#dialog .fields .bad, #refusal:not([hidden])").is_empty());
+    // The report covers nothing.
+    let covered = "const box = document.getElementById('notice').getBoundingClientRect();
+                   return document.getElementById('notice').contains(document.elementFromPoint(box.x + 1, box.y + 1))
+                     && getComputedStyle(document.getElementById('notice')).position === 'static'";
+    browser.click("#cancel");
+    eventually("the end of the dialog", || !browser.dialog_is_open());
+    assert_eq!(browser.run(covered), true);
 }
 
 #[test]
@@ -112,7 +148,7 @@ fn a_ban_turns_the_client_away_until_unban() {
     // A network, by the button above the list.
     browser.click("#ban");
     browser.wait_dialog();
-    browser.fill("banned", "198.51.100.0/24");
+    browser.fill("ip", "198.51.100.0/24");
     browser.confirm("198.51.100.0/24 is banned");
     assert!(banned("198.51.100.9"));
     browser.click_button("unban 198.51.100.0/24");

@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::browser::{Browser, page_url};
+use crate::support::timing::eventually_within;
 use crate::support::*;
 
 /// Sends requests until it is dropped, at most for a minute.
@@ -47,11 +49,11 @@ fn the_chart_moves_under_load() {
         let _load = Load { stop: &stop };
         scope.spawn(|| send_load(&gateway, &stop));
         browser.wait_for("requests", &format!("return {RATE} > 10"));
-        let picture = || browser.run("return document.getElementById('chart').toDataURL()");
+        let picture = || browser.run("return document.querySelector('#traffic canvas').toDataURL()");
         let before = picture();
         thread::sleep(ms(2000));
         assert_ne!(picture(), before);
-        let label = "return /now [1-9]/.test(document.getElementById('chart').getAttribute('aria-label'))";
+        let label = "return /admitted [1-9]/.test(document.querySelector('#traffic .plot').ariaValueText)";
         assert_eq!(browser.run(label), json!(true));
         for (place, text) in [
             ("#tiles", "rejected/s"),
@@ -60,7 +62,8 @@ fn the_chart_moves_under_load() {
             ("#refusals", "rate"),
             ("#refusals", "ip=127.0.0.1"),
             ("#servers", &upstream.addr().to_string()),
-            ("#latency", "app p99"),
+            ("#latency", "servers p99"),
+            ("#upstreams", "app"),
             ("#state", "generation 1"),
         ] {
             browser.wait_text(place, text);
@@ -89,7 +92,19 @@ fn the_page_asks_its_own_listener_alone() {
     browser.click("#explain button");
     browser.wait_text("#answer", "reject with 429 by limit per-ip");
     let (own, urls) = (page_url(&gateway), browser.requested_urls());
-    for call in ["", "events", "limits", "upstreams", "bans", "status", "explain", "limits/per-ip/keys?"] {
+    for call in [
+        "",
+        "page/main.js",
+        "page/page.css",
+        "history?span=10m",
+        "events",
+        "limits",
+        "upstreams",
+        "bans",
+        "status",
+        "explain",
+        "limits/per-ip/keys?",
+    ] {
         assert!(urls.iter().any(|url| url.starts_with(&format!("{own}{call}"))), "{call}: {urls:?}");
     }
     // The browser's own start page is `chrome://`.
@@ -99,14 +114,46 @@ fn the_page_asks_its_own_listener_alone() {
     assert_eq!(browser.console_errors(), [""; 0]);
 }
 
-/// A gateway that ends does not leave old numbers behind without a word.
+/// A gateway that ends leaves its last numbers, with the moment they are from; when it is back, they go on.
 #[test]
-fn the_page_tells_when_the_gateway_is_gone() {
-    let mut gateway = Gateway::start("locations: [{ path: /, respond: { body: ok } }]\n");
+fn the_page_keeps_the_numbers_of_a_gateway_that_is_gone() {
+    let file = format!(
+        "admin: {{ listen: {} }}\nlimits: {{ hourly: {{ rate: 2/h }} }}\n\
+         locations: [{{ path: /, respond: {{ body: ok }}, limits: hourly }}]\n",
+        free_addr()
+    );
+    let mut gateway = Gateway::start(&file);
+    (0..3).for_each(|_| drop(gateway.get("/")));
     let browser = Browser::open_page(&gateway);
+    browser.wait_text("#keys", "ip=127.0.0.1");
+    browser.wait_text("#sentence", "Fine");
     gateway.term();
     gateway.wait_exit();
-    browser.wait_text("#live", "not live");
+    browser.wait_text("#live", "not live since ");
+    browser.wait_text("#sentence", "No numbers since ");
+    thread::sleep(ms(3000));
+    for (place, text) in
+        [("#keys", "ip=127.0.0.1"), ("#limits", "2 requests per hour"), ("#facts", "gateway.yaml")]
+    {
+        browser.wait_text(place, text);
+    }
+    browser.click("#explain button");
+    browser.wait_text("#answer", "does not answer");
+    let _again = Gateway::start(&file);
+    eventually_within(PATIENCE * 3, "the next events", || browser.text("#live") == "live");
+    browser.wait_text("#sentence", "Fine");
+    browser.wait_text("#keys", "No key was refused lately");
+}
+
+/// A gateway that stands still keeps its connection, and says nothing.
+#[test]
+fn the_page_tells_when_the_gateway_stands_still() {
+    let gateway = Gateway::start("locations: [{ path: /, respond: { body: ok } }]\n");
+    let browser = Browser::open_page(&gateway);
+    gateway.signal(Signal::STOP);
+    eventually_within(PATIENCE * 2, "the silence", || browser.text("#live").starts_with("not live since "));
+    gateway.signal(Signal::CONT);
+    eventually_within(PATIENCE * 3, "the next events", || browser.text("#live") == "live");
 }
 
 /// A limit that rejects nothing has no rejections on the page.

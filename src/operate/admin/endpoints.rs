@@ -69,6 +69,22 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         ..Endpoint::READ
     },
     Endpoint {
+        name: "show_page_file",
+        path: "/page/{file}",
+        summary: "A file of the page: its style, or a module.",
+        parameters: &[page::FILE],
+        answers: &[
+            ok(
+                "The file.",
+                &[Other(page::JAVASCRIPT, "export {};"), Other(page::CSS, "body { margin: 0; }")],
+            ),
+            error(404, "The page has no such file."),
+        ],
+        access: EndpointAccess::Public,
+        handler: |request| Box::pin(page::show_page_file(request)),
+        ..Endpoint::READ
+    },
+    Endpoint {
         name: "show_health",
         path: "/healthz",
         summary: "Whether the process answers.",

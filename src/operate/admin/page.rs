@@ -1,44 +1,69 @@
-//! `GET /`: the page for operators. It holds no data: its script asks the other endpoints, with a token if they need
-//! one.
+//! `GET /` and `GET /page/{file}`: the page for operators, its style and its modules. They hold no data: the modules ask
+//! the other endpoints, with a token if they need one.
 
-use std::sync::LazyLock;
-
-use aws_lc_rs::digest::{SHA256, digest};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::HeaderValue;
-use http::header::{CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY};
+use http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY};
+use http::{HeaderValue, StatusCode};
 
-use super::answer::Answer;
-use super::endpoint::{AdminRequest, Answered};
+use super::answer::{AdminError, Answer};
+use super::endpoint::{AdminRequest, Answered, Parameter, ParameterKind};
 
 pub(super) const HTML: &str = "text/html; charset=utf-8";
+pub(super) const CSS: &str = "text/css; charset=utf-8";
+pub(super) const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-const PAGE: &str = include_str!("page.html");
+pub(super) const FILE: Parameter =
+    Parameter::in_path("file", ParameterKind::Text, "main.js", "The name of the file.");
 
-/// Only the script and the style of the page itself work in it, and it talks to this listener alone.
-static POLICY: LazyLock<String> = LazyLock::new(|| {
-    format!(
-        "default-src 'none'; script-src '{}'; style-src '{}'; connect-src 'self'; img-src data:; base-uri 'none'; \
-         form-action 'none'; require-trusted-types-for 'script'; frame-ancestors 'none'",
-        hash_element("script"),
-        hash_element("style")
-    )
-});
+const PAGE: &str = include_str!("page/index.html");
+
+/// Only the files of this listener work in the page, as their types say (`nosniff`), and it talks to no other.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
+                      base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; frame-ancestors 'none'";
+
+macro_rules! page_files {
+    ($($name:literal),*) => {
+        const NAMES: &[&str] = &[$($name),*];
+        const CONTENTS: &[&str] = &[$(include_str!(concat!("page/", $name))),*];
+    };
+}
+
+page_files!(
+    "page.css",
+    "main.js",
+    "actions.js",
+    "api.js",
+    "assess.js",
+    "bans.js",
+    "chart.js",
+    "dialog.js",
+    "dom.js",
+    "explain.js",
+    "format.js",
+    "gateway.js",
+    "limits.js",
+    "overview.js",
+    "refusals.js",
+    "servers.js",
+    "table.js",
+    "timeline.js"
+);
 
 pub(super) async fn show_page(_: AdminRequest) -> Answered {
-    let mut headers: Vec<(HeaderName, HeaderValue)> =
-        vec![(REFERRER_POLICY, HeaderValue::from_static("no-referrer"))];
-    headers.extend(HeaderValue::from_str(&POLICY).ok().map(|policy| (CONTENT_SECURITY_POLICY, policy)));
+    let headers = vec![
+        (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+        (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+    ];
     Ok(Answer::fixed(HTML, Bytes::from_static(PAGE.as_bytes())).with_headers(headers))
 }
 
-/// The hash of the only element of this name, as a policy names it.
-fn hash_element(name: &str) -> String {
-    let behind = PAGE.split_once(&format!("<{name}>")).map_or("", |(_, behind)| behind);
-    let content = behind.split_once(&format!("</{name}>")).map_or("", |(content, _)| content);
-    format!("sha256-{}", STANDARD.encode(digest(&SHA256, content.as_bytes())))
+pub(super) async fn show_page_file(request: AdminRequest) -> Answered {
+    let name = request.path_value("file");
+    let found = NAMES.iter().zip(CONTENTS).find(|(known, _)| **known == name);
+    let (name, content) =
+        found.ok_or_else(|| AdminError::new(StatusCode::NOT_FOUND, "the page has no such file"))?;
+    let kind = if name.ends_with(".css") { CSS } else { JAVASCRIPT };
+    Ok(Answer::fixed(kind, Bytes::from_static(content.as_bytes())))
 }
 
 #[cfg(test)]
@@ -47,7 +72,9 @@ mod tests {
 
     #[test]
     fn the_page_is_small_and_safe() {
-        assert!(PAGE.len() <= 60 * 1024, "{}", PAGE.len());
+        let all: Vec<&str> = CONTENTS.iter().copied().chain([PAGE]).collect();
+        let size: usize = all.iter().map(|text| text.len()).sum();
+        assert!(size <= 90 * 1024, "{size}");
         for forbidden in [
             "innerHTML",
             "outerHTML",
@@ -57,13 +84,24 @@ mod tests {
             "http:",
             "https:",
             "style=",
+            "import(",
+            "url(",
         ] {
-            assert!(!PAGE.contains(forbidden), "{forbidden}");
+            assert!(!all.iter().any(|text| text.contains(forbidden)), "{forbidden}");
         }
-        for element in ["<script", "</script", "<style", "</style"] {
-            assert_eq!(PAGE.matches(element).count(), 1, "{element}");
+        assert_eq!((PAGE.matches("<script").count(), PAGE.matches("<style").count()), (1, 0));
+    }
+
+    /// A module that imports another one names a file of the page.
+    #[test]
+    fn every_file_is_in_the_list() {
+        for text in CONTENTS {
+            let imported = text.split("from './").skip(1).chain(text.split("import './").skip(1));
+            for name in imported.filter_map(|rest| rest.split('\'').next()) {
+                assert!(NAMES.contains(&name), "{name}");
+            }
         }
-        assert_ne!(hash_element("script"), hash_element("nothing"));
-        assert_ne!(hash_element("style"), hash_element("nothing"));
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/operate/admin/page");
+        assert_eq!(std::fs::read_dir(folder).unwrap().count(), NAMES.len() + 1);
     }
 }
