@@ -1,6 +1,6 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients fuzz cargo-fuzz compare-import bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-scaling bench-service bench-streams audit fmt tools components \
+.PHONY: help run test test-clients accessibility screenshots fuzz cargo-fuzz compare-import bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-scaling bench-service bench-streams audit fmt tools components \
 	lint dependencies instructions gateway package test-package test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
@@ -83,6 +83,18 @@ test-clients: tools ## try the admin API with schemathesis, limits with the clie
 		$(CONFORMANCE)/node_modules/@modelcontextprotocol/conformance/dist/index.js
 	$(CLIENTS)/bin/python tests/clients/auth.py target/debug/sluicegate $(CLIENTS)/bin/traefik
 	tests/clients/openapi.sh target/debug/sluicegate $(CLIENTS)/bin/schemathesis
+
+# axe-core comes from npm, and `make test` needs no network.
+AXE := target/axe-core
+PAGE_TOOLS := chromium:chromium chromedriver:chromium-driver
+accessibility: TOOLS := npm:npm $(PAGE_TOOLS)
+accessibility: tools ## judge the page with axe-core in Chromium (needs the network once)
+	@[ -d $(AXE)/node_modules/axe-core ] || npm install --silent --no-audit --no-fund --prefix $(AXE) axe-core@4.14.1
+	cargo test --locked --test page accessibility -- --ignored
+
+screenshots: TOOLS := $(PAGE_TOOLS)
+screenshots: tools ## write the pictures of the page in docs/images; 3 minutes
+	cargo test --locked --test page screenshots -- --ignored
 
 fuzz: tools ## feed everything that reads strangers' words for 5 minutes a target; make fuzz SECONDS=60
 	FUZZ_SECONDS=$(SECONDS) cargo test --locked --test fuzz --test boundaries --test streams

@@ -37,8 +37,35 @@ return [...document.body.querySelectorAll('*')].filter(element => {
   return box.width > 1 && (box.right > innerWidth + 0.5 || box.left < -0.5) && !element.closest('.scroll, thead');
 }).map(element => element.outerHTML.slice(0, 100));";
 
+/// Tiles and cells that a number leaves, also a long one.
+const TOO_WIDE: &str = "
+const tiles = [...document.querySelectorAll('#tiles div')], found = [];
+for (const number of ['999,999', '999.99 M', '9,999 ms']) {
+  for (const tile of tiles) {
+    const text = tile.querySelector('b'), before = text.textContent;
+    text.textContent = number;
+    const range = document.createRange();
+    range.selectNodeContents(text);
+    if (range.getBoundingClientRect().right > tile.getBoundingClientRect().right - 4) found.push(tile.textContent);
+    text.textContent = before;
+  }
+}
+const cells = [...document.querySelectorAll('td.number')].filter(cell => cell.scrollWidth > cell.clientWidth + 1);
+return found.concat(cells.map(cell => cell.dataset.title + ' ' + cell.textContent));";
+
+/// Controls and regions without a name, and names that stand twice.
+const NAMELESS: &str = "
+const nameOf = one => one.ariaLabel || one.getAttribute('aria-labelledby') || [...one.labels || []].map(label => label.textContent).join('')
+  || (one.matches('button, a, summary') ? one.textContent.trim() : '');
+const controls = document.querySelectorAll('button, a, input, select, [tabindex], [role=region], [role=img], table, dialog, section, th');
+const nameless = [...controls].filter(one => one.checkVisibility() && !(one.tagName === 'TH' ? one.textContent.trim() : nameOf(one)));
+const ids = [...document.querySelectorAll('[id]')].map(one => one.id);
+const levels = [...document.querySelectorAll('main h2, main h3')].map(one => Number(one.tagName[1]));
+return nameless.map(one => one.outerHTML.slice(0, 100)).concat(ids.filter((id, at) => ids.indexOf(id) !== at))
+  .concat(levels[0] === 2 ? [] : ['the first heading']);";
+
 /// A gateway with something in each part of its page.
-fn start_busy_gateway(upstream: &Upstream) -> Gateway {
+pub fn start_busy_gateway(upstream: &Upstream) -> Gateway {
     let gateway = Gateway::start(&format!(
         "server: {{ trusted_proxies: 127.0.0.1 }}\naccount: {{ from: header:x-account }}\n\
          limits:\n  per-ip: {{ rate: 10/s, burst: 3 }}\n  \
@@ -69,6 +96,17 @@ fn start_busy_gateway(upstream: &Upstream) -> Gateway {
     gateway
 }
 
+pub fn set_size(browser: &Browser, width: u64, height: u64) {
+    let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+    browser.send_devtools("Emulation.setDeviceMetricsOverride", size);
+}
+
+/// `light` or `dark`.
+pub fn set_theme(browser: &Browser, scheme: &str) {
+    let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+    browser.send_devtools("Emulation.setEmulatedMedia", media);
+}
+
 fn is_dark(browser: &Browser) -> bool {
     let colour =
         browser.run("return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)");
@@ -88,14 +126,12 @@ fn the_page_fits_and_is_readable() {
     }
     browser.click("#explain button");
     browser.wait_text("#answer", "verdict");
-    for (width, scheme) in [(400, "light"), (400, "dark"), (1280, "light"), (1280, "dark")] {
-        let size = |height: u64| {
-            let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
-            browser.send_devtools("Emulation.setDeviceMetricsOverride", size);
-        };
+    for (width, scheme) in
+        [320, 800, 1400, 2560].into_iter().flat_map(|width| [(width, "light"), (width, "dark")])
+    {
+        let size = |height: u64| set_size(&browser, width, height);
         size(900);
-        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
-        browser.send_devtools("Emulation.setEmulatedMedia", media);
+        set_theme(&browser, scheme);
         browser.wait_for("the width", &format!("return innerWidth === {width}"));
         eventually("the colours", || is_dark(&browser) == (scheme == "dark"));
         std::thread::sleep(ms(1200));
@@ -108,6 +144,8 @@ fn the_page_fits_and_is_readable() {
              .map(one => one.id)",
         );
         assert_eq!(sideways, json!([]), "{width} {scheme}: tables are wider than their place");
+        assert_eq!(browser.run(TOO_WIDE), json!([]), "{width} {scheme}");
+        assert_eq!(browser.run(NAMELESS), json!([]), "{width} {scheme}");
         size(browser.run("return document.documentElement.scrollHeight").as_u64().expect("a height"));
         std::thread::sleep(ms(1200));
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));

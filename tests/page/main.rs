@@ -4,10 +4,14 @@
 
 use sluicegate_testkit as support;
 
+mod accessibility;
 mod browser;
 mod buttons;
 mod live;
 mod looks;
 mod other_sites;
+mod problems;
+mod screenshots;
+mod tables;
 mod text_only;
 mod tokens;
