@@ -2,7 +2,6 @@
 
 export const number = value => {
   if (value === null || value === undefined || Number.isNaN(value)) return '–';
-  if (value >= 1e9) return (value / 1e9).toFixed(2) + ' G';
   if (value >= 1e6) return (value / 1e6).toFixed(2) + ' M';
   if (Number.isInteger(value) || value >= 100) return Math.round(value).toLocaleString('en');
   return value >= 10 ? value.toFixed(1) : String(Math.round(value * 100) / 100);

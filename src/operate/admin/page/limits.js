@@ -28,7 +28,7 @@ const limits = new Table($('limits'), {
       draw: (cell, row) => drawSpark(cell, spans['10m'], 'l' + row.limit, 'L' + row.limit, 'requests of ' + row.limit + ', now '
         + perSecond(row.admitted.per_s + row.waited.per_s + row.rejected.per_s)) },
     per('admitted/s', row => row.admitted.per_s),
-    per('waited/s', row => row.waited.per_s),
+    { ...per('waited/s', row => row.waited.per_s), kind: 'number least' },
     { ...per('rejected/s', row => row.rejected.per_s), value: row => row.rejected.per_s + row.rejected.per_s_1m / 1e4, tone: row => row.rejected.per_s > 0 ? 'strong' : '' },
     { ...per('1 min', row => row.rejected.per_s_1m, 'rejected per second, over the last minute'), kind: 'number less' },
     { title: 'would reject/s', kind: 'number less', value: row => spares(row) ? row.dry_run_rejected.per_s : null,

@@ -8,7 +8,7 @@ import { read } from './api.js';
 import { fill, record, spans } from './timeline.js';
 
 const rates = { least: 1, write: value => number(Number(value.toPrecision(6))) };
-const times = { least: 5, write: value => value >= 10000 ? value / 1000 + ' s' : Number(value.toPrecision(6)) + ' ms' };
+const times = { least: 5, write: value => value >= 1000 ? value / 1000 + ' s' : Number(value.toPrecision(6)) + ' ms' };
 
 const charts = {
   traffic: new Chart($('traffic'), {

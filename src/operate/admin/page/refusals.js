@@ -20,7 +20,6 @@ const table = new Table($('refusals'), {
     { title: 'times', kind: 'number', about: 'those that this page has seen; + : there were more', cell: row => '×' + number(row.times) + (row.more ? '+' : ''), value: row => row.times },
     { title: 'last', kind: 'number', about: 'when the last one was refused', cell: row => ago(row.at_ms), value: row => row.at_ms },
     { title: 'why', kind: 'text less', cell: row => row.cause.replaceAll('_', ' '), value: row => row.cause },
-    { title: 'status', kind: 'number less', cell: row => row.status, value: row => row.status },
     { title: 'location', kind: 'text less', cell: row => row.location, value: row => row.location },
   ],
 });

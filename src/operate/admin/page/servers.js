@@ -24,9 +24,9 @@ const upstreams = new Table($('upstreams'), {
         + (row.responses ? ', now ' + perSecond(sum(row.responses)) : '')) },
     per('responses/s', row => row.responses && sum(row.responses)),
     { ...bad(per('5xx/s', row => row.responses?.['5xx'])) },
-    { title: 'p50', kind: 'number', about: 'of the last minute', cell: row => milliseconds(row.response?.p50_ms), value: row => row.response?.p50_ms },
+    { title: 'p50', kind: 'number least', about: 'of the last minute', cell: row => milliseconds(row.response?.p50_ms), value: row => row.response?.p50_ms },
     { title: 'p99', kind: 'number', about: 'of the last minute', cell: row => milliseconds(row.response?.p99_ms), value: row => row.response?.p99_ms },
-    per('in flight', row => row.in_flight),
+    { ...per('in flight', row => row.in_flight), kind: 'number least' },
     per('waiting', row => row.waiting),
   ],
 });
@@ -60,9 +60,10 @@ const locations = new Table($('locations'), {
     { title: 'location', kind: 'text name', cell: row => row.location, value: row => row.location },
     { title: '2 min', kind: 'spark', about: 'requests of the last 2 minutes; filled: errors', value: all,
       draw: (cell, row) => drawSpark(cell, spans['10m'], 'o' + row.location, 'O' + row.location, 'requests of ' + row.location + ', now ' + perSecond(all(row))) },
-    ...CLASSES.map(name => name === '5xx' ? bad(per(name, row => row.responses[name])) : per(name, row => row.responses[name])),
+    ...CLASSES.map(name => ({ ...per(name, row => row.responses[name]), kind: name === '3xx' ? 'number least' : 'number',
+      tone: row => name === '5xx' && row.responses[name] > 0 ? 'bad' : '' })),
     ...Object.keys(CAUSES).map(name => {
-      const column = { ...per(CAUSES[name][0], row => row.own[name], CAUSES[name][1]), kind: 'number own' };
+      const column = { ...per(CAUSES[name][0], row => row.own[name], CAUSES[name][1]), kind: 'number own' + (name === 'ban' || name === 'queue' ? ' least' : '') };
       return name === 'server' || name === 'fault' ? bad(column) : column;
     }),
   ],
