@@ -218,24 +218,17 @@ fn busiest_limits<'a>(gateway: &'a Gateway, look: &TrafficLook) -> Vec<LimitRate
 }
 
 fn busiest_upstreams<'a>(gateway: &'a Gateway, look: &TrafficLook, now: Now) -> Vec<UpstreamRates<'a>> {
-    let shown = gateway.upstreams.iter().enumerate().filter(|(_, upstream)| !upstream.is_demo());
-    let mut all: Vec<UpstreamRates<'_>> = shown
-        .map(|(at, upstream)| {
-            let response = look.upstream_times.get(at).copied().flatten();
-            let responses = look.upstream_responses.get(at).copied().unwrap_or_default();
-            count_states(upstream, (response, responses.into()), now)
-        })
-        .collect();
-    all.sort_by_key(|upstream| std::cmp::Reverse((upstream.ejected + upstream.down, upstream.in_flight)));
+    let shown = gateway.upstreams.iter().filter(|upstream| !upstream.is_demo());
+    let mut all: Vec<UpstreamRates<'_>> = shown.map(|upstream| count_states(upstream, look, now)).collect();
+    all.sort_by_key(|upstream| {
+        let errors = (upstream.responses.class_5xx * 1_000.0) as u64;
+        std::cmp::Reverse((upstream.ejected + upstream.down, errors, upstream.in_flight))
+    });
     all.truncate(ROWS_MAX);
     all
 }
 
-fn count_states(
-    upstream: &Upstream,
-    (response, responses): (Option<Quantiles>, ResponseRates),
-    now: Now,
-) -> UpstreamRates<'_> {
+fn count_states<'a>(upstream: &'a Upstream, look: &TrafficLook, now: Now) -> UpstreamRates<'a> {
     let UpstreamStatus { servers, stop, queue, .. } = upstream.status_at(now);
     let count = |state: &str| servers.iter().filter(|server| server.state == state).count();
     UpstreamRates {
@@ -247,8 +240,8 @@ fn count_states(
         in_flight: servers.iter().map(|server| u64::from(server.in_flight)).sum(),
         waiting: queue.map(|queue| queue.waiting),
         stopped_s: stop.map_or(0.0, |stop| stop.stopped_s),
-        response,
-        responses,
+        response: look.upstream_times.get(upstream.id.0).copied().flatten(),
+        responses: look.upstream_responses.get(upstream.id.0).copied().unwrap_or_default().into(),
     }
 }
 

@@ -9,8 +9,7 @@ pub(super) const UPSTREAM: &str = r#"{
   "upstream": "app",
   "balance": "p2c",
   "queue": { "size": 1000, "waiting": 3, "waits": 5120, "wait_seconds": 614.25, "timeouts": 2 },
-  "responses": { "2xx": 81204, "3xx": 310, "4xx": 77, "5xx": 4 },
-  "servers": [
+  "responses": { "2xx": 81204, "3xx": 310, "4xx": 77, "5xx": 4 }, "servers": [
     { "server": "10.0.0.7:8080", "state": "up", "weight": 1, "share": 100, "backup": false, "in_flight": 12,
       "max_connections": 12, "ejections": 1,
       "responses": { "2xx": 81204, "3xx": 310, "4xx": 77, "5xx": 9 },
@@ -111,10 +110,8 @@ pub(super) const TRAFFIC_EVENT: &str = r#"{
       "waiting": 3, "stopped_s": 0.0, "response": { "p50_ms": 12.5, "p99_ms": 88.0 },
       "responses": { "2xx": 93.0, "3xx": 1.0, "4xx": 4.0, "5xx": 0.5 } }
   ],
-  "locations": [
-    { "location": "/api/", "responses": { "2xx": 93.0, "3xx": 1.0, "4xx": 4.0, "5xx": 0.5 },
-      "own": { "limit": 4.0, "ban": 0.5, "queue": 0.0, "server": 0.0, "fault": 0.0 } }
-  ],
+  "locations": [{ "location": "/api/", "responses": { "2xx": 93.0, "3xx": 1.0, "4xx": 4.0, "5xx": 0.5 },
+    "own": { "limit": 4.0, "ban": 0.5, "queue": 0.0, "server": 0.0, "fault": 0.0 } }],
   "refusals": [
     { "at_ms": 1767225599870, "limit": "per-ip", "key": "ip=192.0.2.7", "ip": "192.0.2.7", "location": "/api/",
       "status": 429, "cause": "rate", "retry_after_ms": 62 }
