@@ -2,9 +2,13 @@
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
 use serde_json::Value;
 
 use crate::support::nginx::Nginx;
@@ -86,11 +90,46 @@ fn bad_certificates_are_distinguished() {
         (format!("localhost:{port}"), &others.file(), "bad certificate"),
         (format!("127.0.0.1:{port}"), &ours.file(), "certificate not valid for this name"),
         (format!("localhost:{}", expired.addr(0).port()), &ours.file(), "certificate expired"),
-        (format!("localhost:{plain_port}"), &ours.file(), "TLS handshake failed"),
+        (format!("localhost:{plain_port}"), &ours.file(), "TLS not spoken"),
     ] {
         let tls = format!(", tls: {{ ca: \"{}\" }}", ca.display());
         assert_reason(&gateway_before(&format!("https://{host}"), &tls), &host, 502, reason);
     }
+}
+
+/// A server that ends a handshake because the client has no certificate, which TLS 1.3 does after the client's part.
+#[test]
+fn a_missing_certificate_is_named_so() {
+    let authority = Authority::new();
+    let own = authority.certify(&["localhost"]);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority.file()).expect("a certificate")).expect("an authority");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the default versions")
+        .with_client_cert_verifier(verifier.expect("authorities"))
+        .with_single_cert(
+            vec![CertificateDer::from_pem_file(&own.cert).expect("a certificate")],
+            PrivateKeyDer::from_pem_file(&own.key).expect("a key"),
+        );
+    let config = Arc::new(config.expect("a certificate with its key"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let host = format!("localhost:{}", listener.local_addr().expect("an address").port());
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut session = rustls::ServerConnection::new(config.clone()).expect("a session");
+            while session.complete_io(&mut stream).is_ok_and(|(read, _)| read > 0) {}
+            let _ = session.write_tls(&mut stream);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            // What the client has sent is read, or closing would reset the connection.
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        }
+    });
+    let tls = format!(", tls: {{ ca: \"{}\" }}", authority.file().display());
+    let reason = "the server requires a certificate";
+    assert_reason(&gateway_before(&format!("https://{host}"), &tls), &host, 502, reason);
 }
 
 /// `openssl req -x509` makes the certificate of an authority, which no server may present, also when `ca` names it.
@@ -98,7 +137,7 @@ fn bad_certificates_are_distinguished() {
 fn a_self_signed_certificate_is_named_so() {
     let authority = Authority::new();
     for (is_ca, reason) in [
-        (rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained), Some("self-signed or CA certificate")),
+        (rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained), Some("the certificate is for CA use only")),
         (rcgen::IsCa::ExplicitNoCa, None),
     ] {
         let own = authority.self_signed(&["localhost"], is_ca);

@@ -36,6 +36,14 @@ pub enum ServerFault {
     CaCertificate,
     /// The certificate of the server is invalid for another reason.
     BadCertificate,
+    /// The server wants a certificate of the gateway, and there is none.
+    CertificateRequired,
+    /// The server rejected the certificate of the gateway.
+    CertificateRejected,
+    /// The server speaks no TLS.
+    NoTls,
+    /// The server and the gateway have no version of TLS, or no cipher suite, in common.
+    TlsIncompatible,
     /// The TLS handshake failed for another reason than the certificate.
     TlsFailed,
     /// The server does not speak HTTP/2, which is required of it.
@@ -61,7 +69,7 @@ pub enum ServerFault {
 
 impl ServerFault {
     /// The words of the access log; connect faults come first.
-    const WORDS: [(ServerFault, &'static str); 21] = [
+    const WORDS: [(ServerFault, &'static str); 25] = [
         (ServerFault::NameNotFound, "name not found"),
         (ServerFault::ConnectRefused, "connection refused"),
         (ServerFault::NoRoute, "no route"),
@@ -72,8 +80,12 @@ impl ServerFault {
         (ServerFault::CertificateExpired, "certificate expired"),
         (ServerFault::CertificateNameMismatch, "certificate not valid for this name"),
         (ServerFault::UnknownAuthority, "certificate of an unknown authority"),
-        (ServerFault::CaCertificate, "self-signed or CA certificate"),
+        (ServerFault::CaCertificate, "the certificate is for CA use only"),
         (ServerFault::BadCertificate, "bad certificate"),
+        (ServerFault::CertificateRequired, "the server requires a certificate"),
+        (ServerFault::CertificateRejected, "the server rejected our certificate"),
+        (ServerFault::NoTls, "TLS not spoken"),
+        (ServerFault::TlsIncompatible, "no TLS version or cipher in common"),
         (ServerFault::TlsFailed, "TLS handshake failed"),
         (ServerFault::NoHttp2, "HTTP/2 not spoken"),
         (ServerFault::ConnectFailed, "connect failed"),
@@ -118,7 +130,8 @@ impl ServerFault {
             (Some(rustls::Error::InvalidCertificate(certificate)), _) => {
                 ServerFault::from_certificate(certificate)
             }
-            (Some(_), _) | (None, ErrorKind::UnexpectedEof) => ServerFault::TlsFailed,
+            (Some(error), _) => ServerFault::from_tls(error),
+            (None, ErrorKind::UnexpectedEof) => ServerFault::TlsFailed,
             (None, ErrorKind::ConnectionRefused) => ServerFault::ConnectRefused,
             (None, ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::NetworkDown) => {
                 ServerFault::NoRoute
@@ -129,6 +142,33 @@ impl ServerFault {
             (None, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => ServerFault::ConnectReset,
             (None, _) => ServerFault::ConnectFailed,
         }
+    }
+
+    fn from_tls(error: &rustls::Error) -> ServerFault {
+        use rustls::AlertDescription as Alert;
+        match error {
+            rustls::Error::InvalidMessage(_) => ServerFault::NoTls,
+            rustls::Error::PeerIncompatible(_) => ServerFault::TlsIncompatible,
+            rustls::Error::AlertReceived(alert) => match alert {
+                Alert::CertificateRequired => ServerFault::CertificateRequired,
+                Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied => ServerFault::CertificateRejected,
+                Alert::ProtocolVersion | Alert::InsufficientSecurity => ServerFault::TlsIncompatible,
+                _ => ServerFault::TlsFailed,
+            },
+            _ => ServerFault::TlsFailed,
+        }
+    }
+
+    /// The fault that an alert of the server names, which it may send after the handshake.
+    pub(super) fn from_alert(error: &io::Error) -> Option<ServerFault> {
+        let cause = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+        matches!(cause, rustls::Error::AlertReceived(_)).then(|| ServerFault::from_tls(cause))
     }
 
     fn from_certificate(error: &CertificateError) -> ServerFault {
@@ -154,7 +194,8 @@ impl ServerFault {
         match cause {
             Some(cause) if cause.is_reset() => ServerFault::Reset,
             Some(cause) if cause.get_io().is_some_and(is_reset) => ServerFault::Reset,
-            _ => ServerFault::Closed,
+            Some(cause) => cause.get_io().and_then(ServerFault::from_alert).unwrap_or(ServerFault::Closed),
+            None => ServerFault::Closed,
         }
     }
 }
@@ -190,6 +231,15 @@ mod tests {
         assert_eq!(tls(CertificateError::NotValidForName), "certificate not valid for this name");
         assert_eq!(tls(CertificateError::UnknownIssuer), "certificate of an unknown authority");
         assert_eq!(tls(CertificateError::BadSignature), "bad certificate");
+        let alert = |alert| {
+            let error = rustls::Error::AlertReceived(alert);
+            ServerFault::from_connect(&io::Error::new(io::ErrorKind::InvalidData, error)).as_str()
+        };
+        use rustls::AlertDescription as Alert;
+        assert_eq!(alert(Alert::CertificateRequired), "the server requires a certificate");
+        assert_eq!(alert(Alert::UnknownCA), "the server rejected our certificate");
+        assert_eq!(alert(Alert::ProtocolVersion), "no TLS version or cipher in common");
+        assert_eq!(alert(Alert::InternalError), "TLS handshake failed");
     }
 
     #[test]

@@ -87,7 +87,10 @@ impl ExchangeFault {
             _ if self.is_malformed() => ServerFault::BadResponse,
             ExchangeFault::Reset => ServerFault::Reset,
             ExchangeFault::Connection(error) if is_reset(error) => ServerFault::Reset,
-            ExchangeFault::Incomplete | ExchangeFault::Connection(_) => ServerFault::ClosedMidResponse,
+            ExchangeFault::Connection(error) => {
+                ServerFault::from_alert(error).unwrap_or(ServerFault::ClosedMidResponse)
+            }
+            ExchangeFault::Incomplete => ServerFault::ClosedMidResponse,
             ExchangeFault::Http2(error) => ServerFault::from_http2(error),
             ExchangeFault::NoResponse | ExchangeFault::Malformed(_) | ExchangeFault::Client(_) => {
                 ServerFault::Closed

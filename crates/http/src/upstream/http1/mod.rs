@@ -22,7 +22,7 @@ use http_body::{Frame, SizeHint};
 use tokio::io::AsyncReadExt;
 use tokio::task::JoinHandle;
 
-use super::fault::is_reset;
+use super::fault::{ServerFault, is_reset};
 use super::send_outcome::{ExchangeFault, SendOutcome};
 use super::server_socket::{IdleState, ServerSocket};
 use crate::request::body::RequestBody;
@@ -232,7 +232,9 @@ impl Http1State {
                 Err(error) if is_unanswered && is_reset(&error) => {
                     return Poll::Ready(Err(ExchangeFault::Reset));
                 }
-                Err(_) if is_unanswered => return Poll::Ready(Err(ExchangeFault::NoResponse)),
+                Err(error) if is_unanswered && ServerFault::from_alert(&error).is_none() => {
+                    return Poll::Ready(Err(ExchangeFault::NoResponse));
+                }
                 Ok(0) => return Poll::Ready(Err(ExchangeFault::Incomplete)),
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(Err(ExchangeFault::Connection(error))),
