@@ -91,7 +91,7 @@ async fn discover_url(config: &KeyFetchConfig) -> Result<HttpsUrl, String> {
 /// The body of a response with 200, and the time for which it may be kept.
 async fn get_document(url: &HttpsUrl, config: &KeyFetchConfig) -> Result<(Bytes, Duration), String> {
     let roots = Some(config.roots.clone());
-    let tls = UpstreamTlsConfig { roots, server_name: None, identity: None };
+    let tls = UpstreamTlsConfig { roots, server_name: None, identity: None, files: Vec::new() };
     let tls = ServerTls::new(&url.host, &tls, UpstreamProtocol::Http1);
     let fault = |reason: String| format!("{url} {reason}");
     let mut sender = open_connection(&url.host, url.port, Some(&tls)).await.map_err(fault)?;

@@ -50,8 +50,11 @@ fn known_series() -> KnownSeries {
     let scratch = Scratch::new();
     let snapshot = scratch.path().join("counters.bin");
     let with_snapshot = Gateway::start(&format!(
-        "state: {{ snapshot: {} }}\nlocations: [{{ path: /, respond: {{ body: ok }} }}]\n",
-        snapshot.display()
+        "state: {{ snapshot: {} }}\n\
+         upstreams: {{ app: {{ servers: \"https://localhost:1\", tls: {{ ca: {}/tests/keys/upstream.pem }} }} }}\n\
+         locations: [{{ path: /, upstream: app }}]\n",
+        snapshot.display(),
+        env!("CARGO_MANIFEST_DIR")
     ));
     let up = "sluicegate_redis_up{";
     eventually("a server of the store", || everything.metrics().contains(up));

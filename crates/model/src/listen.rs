@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustls::RootCertStore;
 use rustls::sign::CertifiedKey;
 
-use super::Config;
+use super::{CertificateFile, Config};
 use sluicegate_base::labelled::labelled_enum;
 
 /// One `listen` entry.
@@ -85,7 +85,9 @@ pub struct ListenTlsConfig {
     pub client_ca: Option<Arc<RootCertStore>>,
     /// The oldest version of TLS that clients may speak.
     pub min_version: TlsVersion,
-    /// A digest of the fields above: equal digests mean equal settings.
+    /// The files of the certificates and authorities.
+    pub files: Vec<CertificateFile>,
+    /// A digest of the contents of these files and of the fields above: equal digests mean equal settings.
     pub digest: u64,
 }
 

@@ -1,11 +1,14 @@
 //! The typed model of TLS to upstreams and Redis: authorities and the gateway's own certificate, read with the file.
 
+use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
 
+use super::Config;
 use sluicegate_base::labelled::labelled_enum;
 
 labelled_enum! {
@@ -21,6 +24,17 @@ labelled_enum! {
     }
 }
 
+/// A file of certificates, as it was read.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct CertificateFile {
+    /// Its use: `listener`, `client_ca`, `upstream` or `upstream_ca`.
+    pub usage: &'static str,
+    /// Its path.
+    pub path: PathBuf,
+    /// The earliest end of a certificate in it, in seconds since 1970.
+    pub expires_at: u64,
+}
+
 /// The settings that verify `https://` servers.
 #[derive(Debug, Clone)]
 pub struct UpstreamTlsConfig {
@@ -30,6 +44,8 @@ pub struct UpstreamTlsConfig {
     pub server_name: Option<ServerName<'static>>,
     /// The certificate for servers that ask for one.
     pub identity: Option<Arc<CertifiedKey>>,
+    /// The files of both; not those of the system.
+    pub files: Vec<CertificateFile>,
 }
 
 /// The settings by which `rediss://` servers are verified, and verify the gateway.
@@ -39,6 +55,23 @@ pub struct RedisTlsFiles {
     pub roots: Option<Arc<RootCertStore>>,
     /// The certificate for servers that ask for one.
     pub identity: Option<Arc<CertifiedKey>>,
+}
+
+// === impl Config ===
+
+impl Config {
+    /// The files of certificates, each with its listener or upstream, and once for each use.
+    pub fn certificate_files(&self) -> Vec<(String, &CertificateFile)> {
+        let service = self.service.iter().flat_map(|service| service.listen.iter().chain(&service.resp));
+        let listeners = self.listen.iter().chain(service);
+        let shown = listeners.filter_map(|one| Some((one.address.to_string(), &one.tls.as_ref()?.files)));
+        let upstreams = self.upstreams.iter();
+        let asked = upstreams.filter_map(|one| Some((one.name.clone(), &one.tls.as_ref()?.files)));
+        let all = shown.chain(asked);
+        let all = all.flat_map(|(name, files)| files.iter().map(move |file| (name.clone(), file)));
+        let mut known = HashSet::new();
+        all.filter(|found| known.insert(found.clone())).collect()
+    }
 }
 
 // === impl RedisTlsFiles ===

@@ -36,7 +36,7 @@ impl Collector {
     pub(super) fn new(settings: CollectorConfig, roots: Option<RootCertStore>) -> Collector {
         let tls = settings.tls.then(|| {
             let roots = Some(roots.unwrap_or_else(RootCertStore::empty).into());
-            let tls = UpstreamTlsConfig { roots, server_name: None, identity: None };
+            let tls = UpstreamTlsConfig { roots, server_name: None, identity: None, files: Vec::new() };
             ServerTls::new(&settings.host, &tls, UpstreamProtocol::Http1)
         });
         let mut headers = HeaderMap::new();

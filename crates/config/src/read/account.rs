@@ -241,7 +241,8 @@ fn read_token_keys(
         let file = read_named_file::<TokenKeys>(fields, &jwt::JWKS, folder)?;
         return Some(file.map(TokenKeySource::File));
     };
-    let roots = fields.read_section(&jwt::TLS, |fields| tls.read_roots(fields, &jwt_tls::CA));
+    let roots =
+        fields.read_section(&jwt::TLS, |fields| tls.read_roots(fields, &jwt_tls::CA).map(|(roots, _)| roots));
     let [issuer] = issuers else {
         let help = "write issuer: https://id.example.com/, as `iss` in its tokens";
         written.refuse_name(codes::TOKEN, "keys that are fetched need one `issuer`", help);

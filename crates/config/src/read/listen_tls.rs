@@ -12,11 +12,15 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::sign::CertifiedKey;
 use webpki::{EndEntityCert, KeyUsage};
 
-use super::tls_files::{collect_authorities, load_certificates, load_file, load_private_key};
+use super::tls_files::{
+    certificate_file, collect_authorities, load_certificates, load_file, load_private_key,
+};
 use crate::schema::tables::listen::tls;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::{ListenCertificate, ListenTlsConfig, Parsed, TlsVersion, ValueError, codes};
+use sluicegate_model::{
+    CertificateFile, ListenCertificate, ListenTlsConfig, Parsed, TlsVersion, ValueError, codes,
+};
 
 /// Settings that must be the same for all certificates of a listener: `client_ca` and `min_version`.
 type CertificateTerms = (Option<PathBuf>, TlsVersion);
@@ -34,12 +38,13 @@ pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<L
     let digest = RefCell::new(DefaultHasher::new());
     let mut certificates: Vec<ListenCertificate> = Vec::new();
     let mut first: Option<(CertificateTerms, Option<Arc<RootCertStore>>)> = None;
+    let files = RefCell::new(Vec::new());
     for item in &items {
         let form = "a mapping such as { cert: chain.pem, key: key.pem }";
         let Some(fields) = item.open_map(&tls::SECTION, form) else { continue };
         let (certificate, terms, roots) = fields.read_all(|fields| {
-            let certificate = read_certificate(fields, folder, &digest);
-            let (terms, roots) = read_terms(fields, folder, &digest);
+            let certificate = read_certificate(fields, folder, &digest, &files);
+            let (terms, roots) = read_terms(fields, folder, &digest, &files);
             (certificate, terms, roots)
         });
         match &first {
@@ -65,6 +70,7 @@ pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<L
         certificates,
         client_ca,
         min_version,
+        files: files.into_inner(),
         digest,
     })
 }
@@ -73,10 +79,13 @@ fn read_terms(
     fields: &FieldReader<'_>,
     folder: &Path,
     digest: &RefCell<DefaultHasher>,
+    files: &RefCell<Vec<CertificateFile>>,
 ) -> (CertificateTerms, Option<Arc<RootCertStore>>) {
     let load = |path: &Path| {
         let certificates = load_certificates(path)?;
         certificates.hash(&mut *digest.borrow_mut());
+        let file = certificate_file("client_ca", path.to_owned(), &certificates);
+        files.borrow_mut().extend(file);
         collect_authorities(certificates)
     };
     let found = fields.read_with(&tls::CLIENT_CA, |name| {
@@ -91,11 +100,14 @@ fn read_certificate<'a>(
     fields: &FieldReader<'a>,
     folder: &Path,
     digest: &RefCell<DefaultHasher>,
+    files: &RefCell<Vec<CertificateFile>>,
 ) -> Option<(ListenCertificate, FieldValue<'a>)> {
     let (cert, key) = (fields.find_required(&tls::CERT), fields.find_required(&tls::KEY));
     let (cert, key) = (cert?, key?);
     let chain = fields.read_with(&tls::CERT, |name| {
         let chain = load_file(folder, &name, load_certificates)?;
+        let file = certificate_file("listener", folder.join(&name), &chain);
+        files.borrow_mut().extend(file);
         check_chain(&name, &chain).map(|()| chain)
     });
     let signing = fields.read_with(&tls::KEY, |name| {

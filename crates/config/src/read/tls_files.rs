@@ -5,11 +5,13 @@
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, RootCertStore};
+use webpki::{EndEntityCert, KeyUsage};
 
 use crate::schema::field::Field;
 use crate::schema::kinds::{OrWord, Text};
@@ -18,7 +20,7 @@ use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_base::file::{explain_path, read_capped};
 use sluicegate_base::system_roots::load_system_roots;
-use sluicegate_model::{Parsed, UpstreamServerConfig, UpstreamTlsConfig, ValueError, codes};
+use sluicegate_model::{CertificateFile, Parsed, UpstreamServerConfig, UpstreamTlsConfig, ValueError, codes};
 
 /// Larger than any bundle of authorities.
 const BYTES_MAX: u64 = 4 << 20;
@@ -61,6 +63,25 @@ pub(crate) fn load_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
     }
 }
 
+/// The file at `path` with these certificates; `None` if no end of their validity can be read, as of version 1.
+pub(crate) fn certificate_file(
+    usage: &'static str,
+    path: PathBuf,
+    certificates: &[CertificateDer<'_>],
+) -> Option<CertificateFile> {
+    let ends = certificates.iter().filter_map(|certificate| {
+        let parsed = EndEntityCert::try_from(certificate).ok()?;
+        // No certificate is valid so late; the dates are checked before the chain, and the error has them.
+        let late = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+        let server = KeyUsage::server_auth();
+        match parsed.verify_for_usage(&[], &[], &[], late, server, None, None).err()? {
+            webpki::Error::CertExpired { not_after, .. } => Some(not_after.as_secs()),
+            _ => None,
+        }
+    });
+    Some(CertificateFile { usage, path, expires_at: ends.min()? })
+}
+
 /// The first private key of the file.
 pub(crate) fn load_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     let bytes = read_capped(path, BYTES_MAX)?;
@@ -95,6 +116,9 @@ pub(crate) struct UpstreamTlsReader {
     /// Read once, on first use.
     system_store: OnceCell<Arc<RootCertStore>>,
 }
+
+/// Authorities and their file; `None` = they are those of the system.
+pub(crate) type ReadAuthorities = (Arc<RootCertStore>, Option<CertificateFile>);
 
 /// The path of a file, or a word instead.
 type FileField = Field<OrWord<Text<PathBuf>>>;
@@ -139,23 +163,29 @@ impl UpstreamTlsReader {
     fn read_fields(&self, fields: &FieldReader<'_>) -> Option<UpstreamTlsConfig> {
         let verifies = fields.read(&tls::VERIFY);
         let has_file = fields.find(&tls::CA).is_some_and(|ca| !ca.is_word("system"));
-        let roots = (has_file || verifies).then(|| self.read_roots(fields, &tls::CA)).flatten();
+        let found = (has_file || verifies).then(|| self.read_roots(fields, &tls::CA)).flatten();
+        let (roots, ca_file) = found.unzip();
         if let (false, Some(verify)) = (verifies, fields.find(&tls::VERIFY)) {
             let help = "write ca: FILE with the server's authority, and remove verify: false";
             verify.warn(codes::WEAK, "any server that answers is trusted", help);
         }
+        let identity = self.read_identity(fields, &tls::CERT, &tls::KEY);
+        let own_file = identity.as_ref().zip(fields.read(&tls::CERT)).and_then(|(identity, name)| {
+            certificate_file("upstream", self.folder.join(name), &identity.cert)
+        });
         Some(UpstreamTlsConfig {
             roots: roots.filter(|_| verifies),
             server_name: fields.read(&tls::SERVER_NAME),
-            identity: self.read_identity(fields, &tls::CERT, &tls::KEY),
+            identity,
+            files: own_file.into_iter().chain(ca_file.flatten()).collect(),
         })
     }
 
     /// The authorities of the file that `ca` names, or else those of the system.
-    pub(crate) fn read_roots(&self, fields: &FieldReader<'_>, ca: &FileField) -> Option<Arc<RootCertStore>> {
+    pub(crate) fn read_roots(&self, fields: &FieldReader<'_>, ca: &FileField) -> Option<ReadAuthorities> {
         match fields.find(ca).filter(|ca| !ca.is_word("system")) {
             Some(_) => self.read_authorities(fields, ca),
-            None => self.system_roots(&fields.whole),
+            None => self.system_roots(&fields.whole).map(|roots| (roots, None)),
         }
     }
 
@@ -164,8 +194,12 @@ impl UpstreamTlsReader {
         &self,
         fields: &FieldReader<'_>,
         ca: &FileField,
-    ) -> Option<Arc<RootCertStore>> {
-        let load = |path: &Path| collect_authorities(load_certificates(path)?);
+    ) -> Option<ReadAuthorities> {
+        let load = |path: &Path| {
+            let certificates = load_certificates(path)?;
+            let file = certificate_file("upstream_ca", path.to_owned(), &certificates);
+            Ok((collect_authorities(certificates)?, file))
+        };
         fields.read_with(ca, |name| self.load_file(name, load)).flatten()
     }
 

@@ -174,6 +174,7 @@ mod tests {
             certificates: vec![certificate(&["a.test"])],
             client_ca: None,
             min_version: TlsVersion::Tls12,
+            files: Vec::new(),
             digest: 0,
         };
         let config = server_config(&tls, true).unwrap();

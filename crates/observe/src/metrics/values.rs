@@ -80,6 +80,10 @@ pub const ISSUER_KEYS_AGE: ValueMetric =
 pub const ISSUER_FETCHES: ValueMetric =
     counter("sluicegate_issuer_fetches", "Fetches of the keys of an issuer, by result");
 
+/// Labelled by `use`, `name` and `file`; in seconds since 1970.
+pub const CERTIFICATE_EXPIRES: ValueMetric =
+    gauge("sluicegate_certificate_expires_timestamp_seconds", "When the first certificate of a file expires");
+
 // === Limits ===
 
 /// Requests that wait in the queues of a limit now.

@@ -41,6 +41,16 @@ impl Gateway {
         self.watch_upstreams();
         self.watch_calls();
         self.watch_issuers();
+        self.watch_certificates();
+    }
+
+    fn watch_certificates(&self) {
+        for (name, file) in self.config.certificate_files() {
+            let path = file.path.display().to_string();
+            let labels = vec![("use", file.usage.to_owned()), ("name", name), ("file", path)];
+            let expires_at = file.expires_at;
+            self.metrics.watch_value(values::CERTIFICATE_EXPIRES, labels, move || expires_at);
+        }
     }
 
     fn watch_issuers(&self) {

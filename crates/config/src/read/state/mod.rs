@@ -240,7 +240,10 @@ pub(crate) fn read_redis_tls(
     let files = fields.read_section(&redis::TLS, |tls| {
         let reader = UpstreamTlsReader::new(folder.to_path_buf());
         let own_roots = tls.find(&redis_tls::CA).filter(|ca| !ca.is_word("system"));
-        let roots = own_roots.as_ref().and_then(|_| reader.read_authorities(tls, &redis_tls::CA));
+        let roots = own_roots
+            .as_ref()
+            .and_then(|_| reader.read_authorities(tls, &redis_tls::CA))
+            .map(|(roots, _)| roots);
         let identity = reader.read_identity(tls, &redis_tls::CERT, &redis_tls::KEY);
         if let (None, Some(url), true) = (own_roots, url, is_encrypted)
             && load_system_roots().is_empty()
