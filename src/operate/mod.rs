@@ -2,5 +2,6 @@
 
 pub mod admin;
 pub mod explain;
+pub mod history;
 pub mod text_table;
 pub mod traffic;

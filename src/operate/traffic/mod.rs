@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::history::TrafficHistory;
 use sample::{NamedCounts, TrafficSample};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
@@ -23,8 +24,12 @@ const RECENT_NS: u64 = 1_000_000_000;
 /// The newest samples, of which one is old enough for the rates of now.
 const RECENT_SAMPLES: usize = 4;
 
-/// The last samples of the counters.
-pub struct TrafficSampler(RefCell<VecDeque<TrafficSample>>);
+/// The last samples of the counters, and the history of the last day.
+pub struct TrafficSampler {
+    samples: RefCell<VecDeque<TrafficSample>>,
+    /// The values of the last ten minutes and of the last day.
+    pub history: RefCell<TrafficHistory>,
+}
 
 json_object! {
     /// A count and its rates.
@@ -92,12 +97,15 @@ json_object! {
 impl TrafficSampler {
     /// Begins with `gateway`, which has judged nothing so far.
     pub fn new(gateway: &Gateway, now: Now) -> TrafficSampler {
-        TrafficSampler(RefCell::new(VecDeque::from([TrafficSample::take(gateway, now, None)])))
+        let samples = VecDeque::from([TrafficSample::take(gateway, now, None)]);
+        let history = RefCell::new(TrafficHistory::new(&gateway.metrics));
+        TrafficSampler { samples: RefCell::new(samples), history }
     }
 
     /// Takes the next sample; call it each second.
     pub fn take_sample(&self, gateway: &Gateway, now: Now) {
-        let mut samples = self.0.borrow_mut();
+        self.history.borrow_mut().record(&gateway.metrics, now);
+        let mut samples = self.samples.borrow_mut();
         let sample = TrafficSample::take(gateway, now, samples.back());
         if samples.len() >= SAMPLES_MAX {
             samples.pop_front();
@@ -110,7 +118,7 @@ impl TrafficSampler {
 
     /// Compares the counters of `gateway`, the one in force, with the samples.
     pub fn look_at(&self, gateway: &Gateway, now: Now) -> TrafficLook {
-        let samples = self.0.borrow();
+        let samples = self.samples.borrow();
         let seen = TrafficSample::take(gateway, now, samples.back());
         let is_apart = |sample: &&TrafficSample| now.ns_since(sample.at) >= RECENT_NS;
         let recent = samples.iter().rev().find(is_apart).or(samples.front()).unwrap_or(&seen);

@@ -50,7 +50,7 @@ async fn rates_are_those_of_now_and_of_a_minute() {
     }
     let Traffic { per_s, per_s_1m, .. } = sampler.look_at(&gateway, at(start, 150_000)).limits[0].rejected;
     assert!(per_s == 0.0 && (4.0..=6.0).contains(&per_s_1m), "{per_s} {per_s_1m}");
-    assert!(sampler.0.borrow().len() <= SAMPLES_MAX);
+    assert!(sampler.samples.borrow().len() <= SAMPLES_MAX);
 }
 
 #[tokio::test(start_paused = true)]

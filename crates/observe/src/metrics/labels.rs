@@ -41,6 +41,11 @@ impl SeriesIndex {
     }
 }
 
+/// The indices that are the first of their label, as [`SeriesIndex`] has them.
+pub(super) fn firsts(series: &[usize]) -> impl Iterator<Item = usize> {
+    series.iter().copied().enumerate().filter(|(index, first)| index == first).map(|(index, _)| index)
+}
+
 fn first_indices<T: Eq + Hash>(labels: &[T]) -> Vec<usize> {
     let mut first = HashMap::new();
     labels.iter().enumerate().map(|(index, label)| *first.entry(label).or_insert(index)).collect()

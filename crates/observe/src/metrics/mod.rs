@@ -25,7 +25,7 @@ pub use calls::{CallResult, ServiceCallCounts};
 pub use count::CHARGE_NAMES;
 pub use expose::CONTENT_TYPE;
 use labels::{PreviousCells, SeriesIndex};
-pub use traffic::{DecisionCounts, DecisionKind, VERDICT_NAMES, VerdictKind};
+pub use traffic::{DecisionCounts, DecisionKind, SeriesKind, SeriesReading, VERDICT_NAMES, VerdictKind};
 pub use values::StoreReading;
 use values::ValueMetric;
 
@@ -85,6 +85,9 @@ pub struct Metrics {
     /// Readers of overruns that the store counts, by limit.
     store_overruns: Mutex<Vec<(LimitId, ValueReader)>>,
 }
+
+/// The label of requests without a location.
+const NO_LOCATION: &str = "none";
 
 /// Classes of status codes, by their first digit.
 const STATUS_CLASSES: usize = 5;

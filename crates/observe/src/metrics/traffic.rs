@@ -1,7 +1,8 @@
 //! Readings of the counters for views of a running gateway, and the counters of verdicts.
 
 use super::cells::{BUCKETS, BucketCounts};
-use super::{BanEvent, Metrics};
+use super::labels::firsts;
+use super::{AnswerMaker, BanEvent, Metrics, NO_LOCATION, STATUS_CLASSES};
 use sluicegate_base::labelled::labelled_enum;
 use sluicegate_model::{LimitId, UpstreamId};
 
@@ -42,6 +43,23 @@ pub struct DecisionCounts {
     pub dry_run_rejected: u64,
 }
 
+labelled_enum! {
+    /// The kinds of series that a history has.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SeriesKind: name -> &'static str {
+        /// Decisions of limits.
+        Limits = "limits",
+        /// Answers at locations.
+        Locations = "locations",
+        /// Responses of upstreams.
+        Upstreams = "upstreams",
+    }
+}
+
+/// The name of a series; its counts: the [`DecisionCounts`] of a limit, or the responses of servers by status class
+/// from 2xx on and then all other answers; the response times of an upstream.
+pub type SeriesReading<'a> = (&'a str, [u64; 5], Option<BucketCounts>);
+
 impl Metrics {
     /// Counts the verdict on a finished request.
     #[inline]
@@ -63,6 +81,42 @@ impl Metrics {
             waited: sum(DecisionKind::Wait),
             rejected: sum(DecisionKind::Reject) + sum(DecisionKind::Degrade),
             dry_run_rejected: sum(DecisionKind::DryRunReject) + sum(DecisionKind::UnenforcedReject),
+        }
+    }
+
+    /// The counters of each series of a kind, with its name; those of one name are one series.
+    pub fn read_series(&self, kind: SeriesKind) -> Vec<SeriesReading<'_>> {
+        match kind {
+            SeriesKind::Limits => {
+                let read = |at: usize| {
+                    let DecisionCounts { admitted, waited, rejected, dry_run_rejected } =
+                        self.limit_counts(LimitId(at));
+                    (&*self.labels.limits[at], [admitted, waited, rejected, dry_run_rejected, 0], None)
+                };
+                firsts(&self.series.limits).map(read).collect()
+            }
+            SeriesKind::Locations => {
+                let read = |at: usize| {
+                    // The answers of servers come first.
+                    let sum = |slot| self.requests[at].sum(slot);
+                    let own = (STATUS_CLASSES..STATUS_CLASSES * AnswerMaker::ALL.len()).map(sum).sum();
+                    let name = self.labels.locations.get(at).map_or(NO_LOCATION, String::as_str);
+                    (name, [sum(1), sum(2), sum(3), sum(4), own], None)
+                };
+                firsts(&self.series.locations).map(read).collect()
+            }
+            SeriesKind::Upstreams => {
+                let read = |at: usize| {
+                    let servers =
+                        firsts(&self.series.servers[at]).map(|server| &self.upstream_requests[at][server]);
+                    let servers: Vec<_> = servers.collect();
+                    let sum = |class| servers.iter().map(|server| server.sum(class)).sum();
+                    let times = self.upstream_times[at].read_counts();
+                    (&*self.labels.upstreams[at].0, [sum(1), sum(2), sum(3), sum(4), 0], Some(times))
+                };
+                let has_servers = |at: &usize| !self.series.servers[*at].is_empty();
+                firsts(&self.series.upstreams).filter(has_servers).map(read).collect()
+            }
         }
     }
 
