@@ -224,3 +224,6 @@ impl HistoryTable {
         name.map_or(self.rest.as_deref(), |name| self.sources.get(name)?.series.as_deref())
     }
 }
+
+#[cfg(test)]
+mod tests;
