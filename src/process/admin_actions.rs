@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::control_thread::{ControlCommand, ControlThread};
 use super::operator_changes::request_change;
-use crate::operate::admin::status::{Reloaded, Status};
+use crate::operate::admin::status::{Reloaded, Status, StatusToken};
 use crate::operate::admin::{ActionFuture, AdminError, GatewayActions};
 use crate::operate::explain::{Explanation, Query, explain_request};
 use sluicegate_base::clock::Now;
@@ -32,9 +32,9 @@ impl ControlHandle {
 }
 
 impl GatewayActions for ControlHandle {
-    fn show_status(&self) -> ActionFuture<Result<Status, AdminError>> {
+    fn show_status(&self, caller: StatusToken) -> ActionFuture<Result<Status, AdminError>> {
         let control = self.control.upgrade();
-        Box::pin(async move { Ok(control.ok_or_else(AdminError::shutting_down)?.read_status().await) })
+        Box::pin(async move { Ok(control.ok_or_else(AdminError::shutting_down)?.read_status(caller).await) })
     }
 
     fn reload(&self) -> ActionFuture<Result<Reloaded, AdminError>> {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt::{Debug, Write as _};
 use std::hash::{DefaultHasher, Hasher};
 
+use sluicegate_config::describe::describe_rates;
 use sluicegate_model::{
     ActionConfig, Config, DescriptorRuleConfig, DomainConfig, LimitConfig, LimitId, LocationConfig, Secret,
     UpstreamConfig, UpstreamId, UpstreamTlsConfig, ViewId,
@@ -12,7 +13,8 @@ use sluicegate_model::{
 /// Names listed per section; of further names only the number.
 const NAMES_MAX: usize = 8;
 
-/// E.g. `limits: added b, changed a; locations: changed /x`. Of a secret it names only the field.
+/// E.g. `limits: added b, changed a; locations: changed /x; numbers: a from N to M`. Of a secret it names only the
+/// field.
 pub(super) fn describe_changes(old: &Config, new: &Config) -> String {
     let named = [
         ("listen", named_listeners(old), named_listeners(new)),
@@ -49,6 +51,10 @@ pub(super) fn describe_changes(old: &Config, new: &Config) -> String {
         .collect();
     if !secret.is_empty() {
         parts.push(format!("secrets: changed {}", secret.join(", ")));
+    }
+    let numbers = describe_numbers(old, new);
+    if !numbers.is_empty() {
+        parts.push(format!("numbers: {}", numbers.join("; ")));
     }
     if parts.is_empty() { "nothing changed".to_owned() } else { parts.join("; ") }
 }
@@ -113,6 +119,17 @@ fn named_limits(config: &Config) -> NamedTexts {
         ..limit.clone()
     };
     config.limits.iter().map(|limit| (limit.name.clone(), debug_text(&in_file(limit)))).collect()
+}
+
+/// The numbers of limits before and after, where they differ.
+fn describe_numbers(old: &Config, new: &Config) -> Vec<String> {
+    let numbers = |limit: &LimitConfig| describe_rates(limit, &limit.algorithm).join(", ");
+    let before: HashMap<&str, &LimitConfig> = old.limits.iter().map(|limit| (&*limit.name, limit)).collect();
+    let changed = new.limits.iter().filter_map(|limit| {
+        let (before, after) = (numbers(before.get(&*limit.name)?), numbers(limit));
+        (before != after).then(|| format!("{} from {before} to {after}", limit.name))
+    });
+    changed.take(NAMES_MAX).collect()
 }
 
 fn named_upstreams(config: &Config) -> NamedTexts {
@@ -234,7 +251,7 @@ mod tests {
         assert_eq!(
             describe_changes(&old, &new),
             "listen: added 127.0.0.1:82; limits: added c, removed a, changed b; locations: removed /x; \
-             changed bans"
+             changed bans; numbers: b from 1 request per second, burst 1 to 2 requests per second, burst 2"
         );
     }
 

@@ -25,6 +25,7 @@ use crate::operate::admin::status::Reloaded;
 use crate::operate::admin::{AdminError, AdminListener, AdminState};
 use crate::operate::traffic::TrafficSampler;
 use sluicegate_base::file::FileFingerprint;
+use sluicegate_model::Problem;
 use sluicegate_proxy::downstream::connection_limits::ConnectionLimits;
 use sluicegate_proxy::downstream::worker_thread::WorkerCommand;
 use sluicegate_proxy::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
@@ -65,6 +66,8 @@ pub(super) struct ControlThread {
     pub files: RefCell<Vec<FileFingerprint>>,
     /// A hash of the file in force; empty without a file.
     pub file_hash: RefCell<String>,
+    /// The warnings about the file in force.
+    pub warnings: RefCell<Vec<Problem>>,
     /// Reads the reports of other gateways.
     pub fleet: FleetReader,
     /// Notified when another configuration is in force.
@@ -178,6 +181,7 @@ impl ControlThread {
         let pid = successor.pid;
         tracing::info!(pid, "the new process is ready; leaving the listeners to it");
         self.close_admin();
+        let history = self.traffic.history.borrow().save();
         self.workers.send_to_all(|| WorkerCommand::LeaveListeners).await;
         // From here on no request is judged by our counters.
         self.workers.send_to_all(|| WorkerCommand::StopJudging).await;
@@ -185,7 +189,7 @@ impl ControlThread {
         self.with_tasks(GatewayTasks::release_snapshot);
         let gateway = self.current.load_full();
         let handover = spawn_blocking(move || {
-            let state = old_process::write_state(&gateway);
+            let state = old_process::write_state(&gateway, history);
             if let Err(error) = &state {
                 tracing::warn!(%error, "the counters cannot be handed over");
             }

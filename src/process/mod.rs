@@ -56,7 +56,7 @@ use control_thread::{AdminServer, COMMANDS_MAX, ControlThread};
 use fleet_reader::FleetReader;
 use gateway_tasks::GatewayTasks;
 use hot_upgrade::new_process::ReceivedHandover;
-use hot_upgrade::sections;
+use hot_upgrade::sections::{self, HandoverSections};
 pub(crate) use key_fetch::fetch_keys;
 use listeners::Listeners;
 use reload_history::ReloadHistory;
@@ -66,7 +66,7 @@ use sluicegate_base::file::FileFingerprint;
 use sluicegate_base::wall_clock;
 use sluicegate_config::LoadedConfig;
 use sluicegate_limit::snapshot;
-use sluicegate_model::{Config, ServerConfig};
+use sluicegate_model::{Config, Problem, ServerConfig};
 use sluicegate_observe::logging;
 use sluicegate_proxy::downstream::bind;
 use sluicegate_proxy::downstream::connection_limits::ConnectionLimits;
@@ -133,7 +133,7 @@ pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Resu
     let mut handover = ReceivedHandover::receive_handover().map_err(ProcessFault::Run)?;
     let mut spare = systemd::take_passed_sockets().map_err(ProcessFault::Listen)?;
     wall_clock::sync_clock();
-    let LoadedConfig { config, files, .. } = loaded;
+    let LoadedConfig { config, files, warnings, .. } = loaded;
     let failed = |error: std::io::Error| ProcessFault::Run(error.to_string());
     let gateway = Gateway::build(&config, None).map_err(failed)?;
     for (target, sockets) in handover.iter_mut().flat_map(|handover| handover.sockets.drain_all()) {
@@ -150,17 +150,30 @@ pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Resu
     let mut inherited = |admin: &sluicegate_model::AdminConfig| handover.as_mut()?.take_admin(admin.listen);
     let admin = config.admin.as_ref().map(|admin| AdminListener::bind(admin, inherited(admin)));
     let admin = admin.transpose().map_err(ProcessFault::Listen)?;
-    let gateway = Arc::new(restore_state(gateway, &config, handover.as_ref()));
+    let (gateway, sections) = restore_state(gateway, &config, handover.as_ref());
+    let gateway = Arc::new(gateway);
     let listeners = Listeners::new(bound, spare);
-    let serving = serve_until_stopped(signals, (source, files), gateway, listeners, admin, handover);
+    let serving = serve_until_stopped(
+        signals,
+        (source, files, warnings),
+        gateway,
+        listeners,
+        admin,
+        handover.map(|handover| (handover, sections)),
+    );
     let outcome = runtime.block_on(serving);
     // A reload that still reads its file must not delay the end.
     runtime.shutdown_background();
     outcome
 }
 
-/// Restores the counters of the previous process, handed over or from its snapshot, and its state of the servers.
-fn restore_state(mut gateway: Gateway, config: &Config, handover: Option<&ReceivedHandover>) -> Gateway {
+/// Restores the counters of the previous process, handed over or from its snapshot, and its state of the servers;
+/// returns the sections that it handed over.
+fn restore_state(
+    mut gateway: Gateway,
+    config: &Config,
+    handover: Option<&ReceivedHandover>,
+) -> (Gateway, HandoverSections) {
     let (handed_over, sections) = handover.map(ReceivedHandover::receive_counters).unwrap_or_default();
     let mut found =
         handed_over.or_else(|| config.state.snapshot.as_deref().and_then(snapshot::find_snapshot));
@@ -174,17 +187,17 @@ fn restore_state(mut gateway: Gateway, config: &Config, handover: Option<&Receiv
         gateway.restore_counters(found, &sections.parse_section(sections::NUMBERS).unwrap_or_default());
     }
     gateway.restore_servers(&sections.parse_section::<Vec<_>>(sections::SERVERS).unwrap_or_default());
-    gateway
+    (gateway, sections)
 }
 
 /// All that could fail has succeeded; no connection is accepted yet.
 async fn serve_until_stopped(
     signals: Signals,
-    (source, files): (ConfigSource, Vec<FileFingerprint>),
+    (source, files, warnings): (ConfigSource, Vec<FileFingerprint>, Vec<Problem>),
     gateway: Arc<Gateway>,
     listeners: Listeners,
     admin: Option<AdminListener>,
-    handover: Option<ReceivedHandover>,
+    handover: Option<(ReceivedHandover, HandoverSections)>,
 ) -> Result<(), ProcessFault> {
     let failed = |error: std::io::Error| ProcessFault::Run(error.to_string());
     let server = &gateway.config.server;
@@ -207,6 +220,7 @@ async fn serve_until_stopped(
         listeners: RefCell::new(listeners),
         file_hash: RefCell::new(fleet::hash_of_file(&files)),
         files: RefCell::new(files),
+        warnings: RefCell::new(warnings),
         fleet: FleetReader::default(),
         admin_server: RefCell::new(None),
         reloaded: Notify::new(),
@@ -234,9 +248,14 @@ async fn serve_until_stopped(
     ];
     banner::print_banner(&gateway.config, &source.display_name, &addresses, admin_address.as_deref());
     systemd::notify_ready();
-    if let Some(handover) = handover {
+    if let Some((handover, sections)) = handover {
         handover.notify_serving();
         control.listeners.borrow_mut().adopt_socket_files(handover.socket_files);
+        // Requests are served already; only the admin listener waits while a long history is read.
+        if let Some(saved) = sections.parse_section(sections::HISTORY) {
+            let metrics = &control.current.load().metrics;
+            control.traffic.history.borrow_mut().restore(saved, metrics, Now::read_clock());
+        }
     }
     drop(gateway);
     let outcome = wait_and_drain((signals, relay), ended, &control, &ready, || {

@@ -86,7 +86,12 @@ impl ControlThread {
                 };
                 if !again || !is_known() {
                     tracing::error!("the old configuration stays: {message}");
-                    self.history.record_rejected(&message, matches!(rejection, ReloadRejection::Blocked(_)));
+                    let problems = match &rejection {
+                        ReloadRejection::Invalid(report) => report.problems.as_slice(),
+                        _ => &[],
+                    };
+                    let is_blocked = matches!(rejection, ReloadRejection::Blocked(_));
+                    self.history.record_rejected(&message, problems, is_blocked);
                 }
                 Err(rejection.into())
             }
@@ -134,6 +139,7 @@ impl ControlThread {
         for listener in close {
             self.workers.send_to_all(|| WorkerCommand::CloseListener(listener)).await;
         }
+        *self.warnings.borrow_mut() = warnings;
         *self.file_hash.borrow_mut() = fleet::hash_of_file(&self.files.borrow());
         self.history.record_applied(&gateway, &changes);
         self.reloaded.notify_waiters();

@@ -8,9 +8,12 @@ use parking_lot::Mutex;
 use crate::operate::admin::status::LastReload;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock::unix_ns;
+use sluicegate_model::Problem;
 use sluicegate_observe::metrics::{Metrics, values};
 use sluicegate_proxy::gateway::Gateway;
 
+/// Problems of a file in the status.
+pub(super) const PROBLEMS_MAX: usize = 100;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// The outcomes of reloads, and the gateways that still exist.
@@ -70,7 +73,7 @@ impl ReloadHistory {
         self.track_gateway(gateway);
         self.applied.fetch_add(1, Relaxed);
         self.applied_at.store(unix_seconds(), Relaxed);
-        self.record_attempt("ok", false, changes);
+        self.record_attempt("ok", false, changes, &[]);
     }
 
     /// Counts `gateway` among the live ones until it is gone.
@@ -80,14 +83,19 @@ impl ReloadHistory {
         gateways.push(Arc::downgrade(gateway));
     }
 
-    /// Records a rejected configuration and the reason.
-    pub(super) fn record_rejected(&self, why: &str, is_blocked: bool) {
+    /// Records a rejected configuration, the reason, and the problems of an invalid file.
+    pub(super) fn record_rejected(&self, why: &str, problems: &[Problem], is_blocked: bool) {
         self.rejected.fetch_add(1, Relaxed);
-        self.record_attempt("failed", is_blocked, why);
+        self.record_attempt("failed", is_blocked, why, problems);
     }
 
-    fn record_attempt(&self, result: &'static str, is_blocked: bool, told: &str) {
-        let shown = LastReload { at: unix_seconds(), result, told: told.to_owned() };
+    fn record_attempt(&self, result: &'static str, is_blocked: bool, told: &str, problems: &[Problem]) {
+        let shown = LastReload {
+            at: unix_seconds(),
+            result,
+            told: told.to_owned(),
+            problems: problems.iter().take(PROBLEMS_MAX).cloned().collect(),
+        };
         *self.last.lock() = Some(ReloadAttempt { shown, is_blocked });
     }
 

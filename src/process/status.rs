@@ -4,20 +4,22 @@ use std::path::Path;
 
 use super::control_thread::ControlThread;
 use super::gateway_tasks::{GatewayTasks, key_files};
+use super::reload_history::PROBLEMS_MAX;
 use crate::operate::admin::status::{
-    FileTrouble, GatewayNode, IssuerStatus, Outage, RedisServer, RedisStatus, RejectionRate, SharedTrouble,
-    SnapshotStatus, Status, StatusBans, StatusLimit,
+    CertificateStatus, FileTrouble, GatewayNode, HistoryStatus, IssuerStatus, Outage, RedisServer,
+    RedisStatus, RejectionRate, SharedTrouble, SnapshotStatus, Status, StatusBans, StatusLimit, StatusToken,
 };
 use crate::operate::traffic::read_sizes;
 use sluicegate_base::clock::Now;
+use sluicegate_base::wall_clock::unix_ns;
 use sluicegate_http::request::source::{KeySet, KeySetStatus};
-use sluicegate_model::AccountConfig;
+use sluicegate_model::{AccountConfig, CertificateFile, Config};
 use sluicegate_proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use sluicegate_store::node_reports::NodeReport;
 use sluicegate_store::{BreakerState, StoreServerState};
 
 impl ControlThread {
-    pub(super) async fn read_status(&self) -> Status {
+    pub(super) async fn read_status(&self, token: StatusToken) -> Status {
         let gateway = self.current.load_full();
         let redis = self.read_redis(&gateway).await;
         let now = Now::read_clock();
@@ -41,6 +43,7 @@ impl ControlThread {
             uptime_s: self.history.uptime_seconds(),
             generation: self.history.generation(),
             workers: self.workers.count(),
+            token,
             listening: self.listeners.borrow().display_addresses(),
             connections: self.connection_limits.open_count(),
             in_flight: gateway.load.request_counts.sum(REQUESTS_OPENED).saturating_sub(closed),
@@ -57,6 +60,9 @@ impl ControlThread {
             snapshot: snapshot
                 .map(|(path, error)| SnapshotStatus { file: path.display().to_string(), error }),
             last_reload: self.history.last_attempt().map(|last| last.shown),
+            warnings: self.warnings.borrow().iter().take(PROBLEMS_MAX).cloned().collect(),
+            certificates: describe_certificates(&gateway.config),
+            history: HistoryStatus { bytes: self.traffic.history.borrow().bytes() },
             limits: limits.collect(),
             upstreams: shown.map(|upstream| gateway.upstream_status(upstream, now)).collect(),
         }
@@ -93,6 +99,19 @@ fn file_troubles(account: &AccountConfig) -> Vec<FileTrouble> {
     let tokens = key_files(account.jwt.as_ref()).filter_map(|file| trouble(&file.path, file.trouble()));
     let keys = account.keys.iter().filter_map(|keys| trouble(&keys.file.path, keys.file.trouble()));
     tiers.chain(tokens).chain(keys).collect()
+}
+
+/// The earliest end comes first.
+fn describe_certificates(config: &Config) -> Vec<CertificateStatus> {
+    let now = unix_ns() / 1_000_000_000;
+    let describe = |(name, CertificateFile { usage, path, expires_at }): (String, &CertificateFile)| {
+        let (file, expires_at) = (path.display().to_string(), *expires_at);
+        let (days_left, expired) = (expires_at.saturating_sub(now) / 86_400, expires_at < now);
+        CertificateStatus { usage, name, file, expires_at, days_left, expired }
+    };
+    let mut all: Vec<CertificateStatus> = config.certificate_files().into_iter().map(describe).collect();
+    all.sort_by_key(|certificate| certificate.expires_at);
+    all
 }
 
 fn describe_issuer(set: &KeySet) -> IssuerStatus {

@@ -46,6 +46,23 @@ fn counters_and_bans_are_handed_over() {
     assert_eq!([(); 3].map(|()| ask(&gateway, "192.0.2.3", "cid")), [200, 200, 429]);
 }
 
+/// The history goes on in the new process.
+#[test]
+fn the_history_is_handed_over() {
+    let mut gateway = Gateway::start(COUNTED);
+    let rejected = |gateway: &Gateway| {
+        let history = gateway.admin_get("/history?of=limits&name=two").expect(200).json();
+        let values = history["limits"][0]["rejected"].as_array().expect("values").clone();
+        values.iter().filter_map(serde_json::Value::as_u64).sum::<u64>()
+    };
+    assert_eq!([(); 4].map(|()| ask(&gateway, "192.0.2.1", "ann")), [200, 200, 429, 429]);
+    eventually("a sample", || rejected(&gateway) == 2);
+    let _successor = gateway.upgrade();
+    eventually("the history", || rejected(&gateway) == 2);
+    ask(&gateway, "192.0.2.1", "ann");
+    eventually("the next sample", || rejected(&gateway) == 3);
+}
+
 /// A stop that an upstream asked for lasts in the new process as long as in the old one, each key apart.
 #[test]
 fn stops_of_upstreams_are_handed_over() {

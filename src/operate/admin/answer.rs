@@ -51,9 +51,11 @@ pub(super) struct Change {
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) const JSON: &str = "application/json";
 
-/// The body of an answer: whole, or a stream of events.
+/// The body of an answer: whole, in parts, or a stream of events.
 pub(super) enum AdminBody {
     Whole(Full<Bytes>),
+    /// Each part is made when it is sent.
+    Parts(Box<dyn Iterator<Item = Bytes>>),
     /// Ends when the sender is dropped.
     Stream(mpsc::Receiver<Bytes>),
 }
@@ -80,6 +82,7 @@ impl Body for AdminBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match &mut *self {
             AdminBody::Whole(body) => Pin::new(body).poll_frame(cx),
+            AdminBody::Parts(parts) => Poll::Ready(parts.next().map(|part| Ok(Frame::data(part)))),
             AdminBody::Stream(events) => {
                 events.poll_recv(cx).map(|event| event.map(|event| Ok(Frame::data(event))))
             }
@@ -93,7 +96,7 @@ impl Body for AdminBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             AdminBody::Whole(body) => body.size_hint(),
-            AdminBody::Stream(_) => SizeHint::default(),
+            AdminBody::Parts(_) | AdminBody::Stream(_) => SizeHint::default(),
         }
     }
 }

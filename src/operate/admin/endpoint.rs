@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::answer::{AdminError, Answer};
 use super::connections::AdminConnection;
 use super::state::{ActionFuture, AdminState};
+use super::status::StatusToken;
 use sluicegate_base::json_shape::JsonShape::{Nullable, Object, Text};
 use sluicegate_base::json_shape::{JsonObject, JsonShape, always, maybe};
 
@@ -155,6 +156,8 @@ pub(super) struct AdminRequest {
     pub reason: Option<String>,
     /// The name of the caller, as of [`AdminCaller`].
     pub caller: Arc<str>,
+    /// The caller may change something.
+    pub may_change: bool,
 }
 
 /// The caller of a request.
@@ -211,6 +214,12 @@ impl Endpoint {
 }
 
 impl AdminRequest {
+    /// The caller, for the status.
+    pub(super) fn token(&self) -> StatusToken {
+        let allow = if self.may_change { "all" } else { "read" };
+        StatusToken { name: self.caller.to_string(), allow }
+    }
+
     /// The value of a parameter in the path; empty if the path has none of this name.
     pub(super) fn path_value(&self, name: &str) -> &str {
         find_value(&self.path_values, name).unwrap_or_default()

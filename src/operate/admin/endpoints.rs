@@ -15,7 +15,7 @@ use super::endpoint::{
 use super::events::TrafficEvent;
 use super::limits::LimitList;
 use super::status::{Reloaded, Status};
-use super::{bans, events, examples, keys, limits, openapi, page, upstreams};
+use super::{bans, events, examples, history, keys, limits, openapi, page, upstreams};
 use crate::operate::explain::{Explanation, Query as ExplainQuery};
 use sluicegate_base::json_shape::JsonShape::{Any, Object, Text, Words};
 use sluicegate_base::json_shape::{JsonObject, JsonShaped, always, maybe};
@@ -259,6 +259,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         handler: |request| Box::pin(events::stream_events(request)),
         ..Endpoint::READ
     },
+    history::SHOW_HISTORY,
     Endpoint {
         name: "describe_calls",
         path: "/openapi.json",
@@ -294,13 +295,13 @@ async fn show_metrics(request: AdminRequest) -> Answered {
 }
 
 async fn show_status(request: AdminRequest) -> Answered {
-    let status = request.state.actions.show_status().await?;
+    let status = request.state.actions.show_status(request.token()).await?;
     Ok(Answer::forms(status.to_string(), &status))
 }
 
 async fn post_reload(request: AdminRequest) -> Answered {
     let actions = &request.state.actions;
-    let generation = async || actions.show_status().await.ok().map(|status| status.generation);
+    let generation = async || actions.show_status(request.token()).await.ok().map(|status| status.generation);
     let before = json!({ "generation": generation().await });
     let reloaded = actions.reload().await;
     let changes = reloaded.as_ref().ok().map(|reloaded| &reloaded.changes);

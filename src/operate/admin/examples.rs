@@ -54,7 +54,8 @@ pub(super) const NOT_RELOADED: &str = r#"{
 
 pub(super) const STATUS: &str = r#"{
   "version": "0.1.0", "pid": 4711, "file": "/etc/sluicegate/gateway.yaml", "uptime_s": 86400, "generation": 3,
-  "workers": 2, "listening": ["http://0.0.0.0:8080"], "connections": 117, "in_flight": 9,
+  "workers": 2, "token": { "name": "ops", "allow": "all" }, "listening": ["http://0.0.0.0:8080"],
+  "connections": 117, "in_flight": 9,
   "rejections": { "per_s": 4.5, "over_s": 1.4 },
   "bans": { "active": 2, "rejected": 610, "rejected_per_s": 0.5 },
   "shared_limits": [],
@@ -75,7 +76,10 @@ pub(super) const STATUS: &str = r#"{
   "files": [],
   "issuers": [{ "issuer": "https://id.example.com/", "keys": 2, "age_s": 341, "error": null }],
   "snapshot": null,
-  "last_reload": { "at": 1767225600, "result": "ok", "told": "limits per-ip" },
+  "last_reload": { "at": 1767225600, "result": "ok", "told": "limits: changed per-ip", "problems": [] },
+  "warnings": [], "history": { "bytes": 171360 },
+  "certificates": [{ "usage": "listener", "name": "0.0.0.0:8443", "file": "/etc/sluicegate/chain.pem",
+                     "expires_at": 1769040000, "days_left": 20, "expired": false }],
   "limits": [{ "limit": "per-ip", "keys": 1204, "rejected": 5120, "rejected_per_s": 4.0, "would_reject": 0 }],
   "upstreams": []
 }"#;
@@ -117,6 +121,14 @@ pub(super) const TRAFFIC_EVENT: &str = r#"{
       "status": 429, "cause": "rate", "retry_after_ms": 62 }
   ],
   "redis": { "reachable": true, "outages": 1, "nodes": 2 }
+}"#;
+
+pub(super) const HISTORY: &str = r#"{
+  "end_ms": 1767225600000, "step_ms": 1000,
+  "limits": [{ "limit": "per-ip", "admitted": [null, 96, 101], "waited": [null, 2, 0], "rejected": [null, 4, 9],
+               "would_reject": [null, 0, 0] }],
+  "upstreams": [{ "upstream": "app", "2xx": [null, 95], "3xx": [null, 0], "4xx": [null, 1], "5xx": [null, 2],
+                  "p50_ms": [null, 12.5], "p99_ms": [null, 88.0] }]
 }"#;
 
 pub(super) const BAN_LIST: &str = r#"{

@@ -18,6 +18,7 @@ mod endpoints;
 mod event_streams;
 mod events;
 mod examples;
+mod history;
 mod key_status;
 mod keys;
 mod limits;

@@ -72,6 +72,7 @@ impl AdminService {
                         body: Map::new(),
                         reason: None,
                         caller: caller.name.clone(),
+                        may_change: caller.may_change,
                     };
                     answer_routed(routed, &head, body, &caller).await
                 }
@@ -82,7 +83,7 @@ impl AdminService {
         if response.status().is_client_error() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        if head.method == Method::HEAD && matches!(response.body(), AdminBody::Stream(_)) {
+        if head.method == Method::HEAD && !matches!(response.body(), AdminBody::Whole(_)) {
             *response.body_mut() = AdminBody::from(String::new());
         }
         response

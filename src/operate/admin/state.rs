@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 
 use super::answer::AdminError;
 use super::event_streams::EventStreams;
-use super::status::{Reloaded, Status};
+use super::status::{Reloaded, Status, StatusToken};
 use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
 use sluicegate_observe::metrics::{Metrics, values};
@@ -23,8 +23,8 @@ pub type ActionFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// The actions of the running gateway that the endpoints ask for.
 pub trait GatewayActions {
-    /// Reads the state of the gateway; fails while the process shuts down.
-    fn show_status(&self) -> ActionFuture<Result<Status, AdminError>>;
+    /// Reads the state of the gateway for this caller; fails while the process shuts down.
+    fn show_status(&self, caller: StatusToken) -> ActionFuture<Result<Status, AdminError>>;
 
     /// Reloads the configuration; the error is the answer that tells why the old one stays.
     fn reload(&self) -> ActionFuture<Result<Reloaded, AdminError>>;

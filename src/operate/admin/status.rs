@@ -5,6 +5,7 @@ use std::fmt;
 use crate::operate::text_table::{or_dash, render_table};
 use sluicegate_base::json_shape::json_object;
 use sluicegate_http::upstream::{QueueStatus, ServerStatus, UpstreamStatus};
+use sluicegate_model::Problem;
 
 /// The most rows of a table on the screen; JSON has all.
 const ROWS_MAX: usize = 8;
@@ -18,6 +19,7 @@ json_object! {
         pub uptime_s: u64 = "Seconds since the process began to serve.",
         pub generation: u64 = "The number of the configuration in force, counted from 1.",
         pub workers: usize = "Worker threads.",
+        pub token: StatusToken = "The caller.",
         pub listening: Vec<String> = "The addresses of the listeners.",
         pub connections: usize = "Open client connections.",
         pub in_flight: u64 = "Requests in flight.",
@@ -29,8 +31,33 @@ json_object! {
         pub files: Vec<FileTrouble> = "Files of `account` that are not as they should be.",
         pub snapshot: Option<SnapshotStatus> = "Null without a snapshot.",
         pub last_reload: Option<LastReload> = "Null before the first reload.",
+        pub warnings: Vec<Problem> = "The warnings about the file in force, at most 100.",
+        pub certificates: Vec<CertificateStatus> = "The files of certificates, the earliest end first.",
+        pub history: HistoryStatus = "The history that `GET /history` shows.",
         pub limits: Vec<StatusLimit> = "All limits; GET /limits has more about them.",
         pub upstreams: Vec<UpstreamStatus> = "All upstreams.",
+    }
+
+    /// The caller of the admin API.
+    #[derive(Clone)]
+    pub struct StatusToken as "StatusToken" {
+        pub name: String = "The name of its token; `loopback` without tokens.",
+        pub allow: &'static str = "Its rights." in ["all", "read"],
+    }
+
+    /// A file of certificates.
+    pub struct CertificateStatus as "Certificate" {
+        pub usage: &'static str = "Its use." in ["listener", "client_ca", "upstream", "upstream_ca"],
+        pub name: String = "The listener or the upstream.",
+        pub file: String = "Its path.",
+        pub expires_at: u64 = "The earliest end of a certificate in it, in seconds since 1970.",
+        pub days_left: u64 = "Whole days until then; 0 for an expired one.",
+        pub expired: bool = "Whether the end has passed.",
+    }
+
+    /// The memory of the history.
+    pub struct HistoryStatus as "HistoryStatus" {
+        pub bytes: usize = "Bytes of memory, at most 16 MiB.",
     }
 
     /// The rejections of all limits and bans together.
@@ -78,6 +105,7 @@ json_object! {
         pub at: u64 = "When, in seconds since 1970.",
         pub result: &'static str = "Its result." in ["ok", "failed"],
         pub told: String = "The changes, or the reason.",
+        pub problems: Vec<Problem> = "The problems of an invalid file, at most 100.",
     }
 
     /// A limit and its rejections.
@@ -178,6 +206,13 @@ impl fmt::Display for Status {
         match &self.last_reload {
             None => line("last reload", &"none")?,
             Some(LastReload { result, told, .. }) => line("last reload", &format_args!("{result}: {told}"))?,
+        }
+        for CertificateStatus { usage, name, file, days_left, expired, .. } in
+            self.certificates.iter().take(ROWS_MAX)
+        {
+            let (days, usage) = (if *days_left == 1 { "day" } else { "days" }, usage.replace('_', " "));
+            let left = if *expired { "expired".to_owned() } else { format!("{days_left} {days} left") };
+            line("certificate", &format_args!("{file} ({usage} {name}): {left}"))?;
         }
         if let Some(redis) = &self.redis {
             line("redis", &redis.describe_outages())?;

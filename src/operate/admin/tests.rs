@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::status::{Reloaded, Status};
+use super::status::{Reloaded, Status, StatusToken};
 use super::*;
 use crate::operate::explain::{Explanation, Query};
 use sluicegate_config as config;
@@ -55,7 +55,7 @@ fn build_from(text: &str) -> Gateway {
 struct StoppedGateway;
 
 impl GatewayActions for StoppedGateway {
-    fn show_status(&self) -> ActionFuture<Result<Status, AdminError>> {
+    fn show_status(&self, _: StatusToken) -> ActionFuture<Result<Status, AdminError>> {
         Box::pin(async { Err(AdminError::shutting_down()) })
     }
 
@@ -367,4 +367,20 @@ async fn a_million_keys_do_not_delay_the_list_of_limits() {
     let keys = answer.split("\"keys\": ").nth(1).and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
     assert!(status == 200 && keys.is_some_and(|keys| keys > 950_000), "{answer}");
     assert!(took < Duration::from_millis(50), "{took:?}");
+}
+
+/// The most series there can be, all of a day, within the time that the control thread can spare.
+#[tokio::test(flavor = "local")]
+async fn a_full_history_is_sent_in_parts() {
+    let mut text = "locations:\n".to_owned();
+    let limits: String = (0..101).map(|at| format!("  l{at}: {{ rate: 5/s }}\n")).collect();
+    (0..101)
+        .for_each(|at| text += &format!("  - {{ path: /{at}, respond: {{ body: x }}, limits: l{at} }}\n"));
+    let running = start_with(None, build_from(&format!("limits:\n{limits}{text}"))).await;
+    let (status, answer) = send_request(&running, "GET /history?span=1d", "").await;
+    assert!(status == 200 && answer.contains("transfer-encoding: chunked"), "{status}");
+    // Each of 404 rows of limits and 505 of locations has 1,440 values.
+    assert_eq!(answer.matches("null").count(), (101 * 4 + 101 * 5) * 1_440 + 2);
+    let (status, answer) = send_request(&running, "HEAD /history", "").await;
+    assert!(status == 200 && answer.ends_with("\r\n\r\n"), "{answer}");
 }

@@ -87,15 +87,15 @@ fn spawn_program(channel: OwnedFd) -> io::Result<Child> {
     command.env_remove("WATCHDOG_PID").spawn()
 }
 
-/// Writes the state of `gateway` into memory: its counters and its sections.
+/// Writes the state of `gateway` into memory: its counters and its sections, with the `history` as JSON.
 ///
 /// # Errors
 /// There is no memory.
-pub(crate) fn write_state(gateway: &Arc<Gateway>) -> io::Result<[File; 2]> {
+pub(crate) fn write_state(gateway: &Arc<Gateway>, history: Vec<u8>) -> io::Result<[File; 2]> {
     let file = File::from(memfd_create("counters", MemfdFlags::CLOEXEC)?);
     let handover = HandoverCounters::for_gateway(gateway);
     snapshot::write_tables(file.try_clone()?, gateway.keys.secret(), &handover, &mut Vec::new())?;
-    Ok([file, HandoverSections::from_gateway(gateway)?.write_memfd()?])
+    Ok([file, HandoverSections::from_gateway(gateway, history)?.write_memfd()?])
 }
 
 fn send_sockets((listeners, admin): &HandoverSockets, channel: &FdChannel) -> io::Result<()> {

@@ -23,6 +23,8 @@ pub(crate) const NUMBERS: (&str, u32) = ("numbers", 1);
 pub(crate) const SERVERS: (&str, u32) = ("servers", 1);
 /// [`StoreHandover`](sluicegate_store::StoreHandover): the state of shared limits.
 pub(crate) const STORE: (&str, u32) = ("store", 1);
+/// [`SavedHistory`](crate::operate::history::SavedHistory) of the traffic.
+pub(crate) const HISTORY: (&str, u32) = ("history", 1);
 /// [`SavedOperatorState`](sluicegate_proxy::gateway::SavedOperatorState): bans and grants.
 pub(crate) const OPERATORS: (&str, u32) = ("operators", 1);
 
@@ -34,16 +36,17 @@ pub(crate) struct HandoverSections(Vec<HandoverSection>);
 type HandoverSection = (String, u32, Vec<u8>);
 
 impl HandoverSections {
-    /// Collects the state of `gateway`, which charges the store nothing from now on.
+    /// Collects the state of `gateway`, which charges the store nothing from now on. `history` is a section as JSON.
     ///
     /// # Errors
     /// The state cannot be serialized.
-    pub(crate) fn from_gateway(gateway: &Gateway) -> io::Result<HandoverSections> {
+    pub(crate) fn from_gateway(gateway: &Gateway, history: Vec<u8>) -> io::Result<HandoverSections> {
         let mut sections = HandoverSections::default();
         sections.add_section(STORE, &gateway.known_store())?;
         sections.add_section(NUMBERS, &gateway.save_limit_params())?;
         sections.add_section(SERVERS, &gateway.known_servers())?;
         sections.add_section(OPERATORS, &gateway.save_operator_state(Now::read_clock()))?;
+        sections.0.push((HISTORY.0.to_owned(), HISTORY.1, history));
         Ok(sections)
     }
 

@@ -104,6 +104,11 @@ fn samples() -> Vec<Sample> {
         sample("explain", 400, post("/explain", br#"{"method": "get", "url": "/"}"#)),
         sample("reload", 200, change("/reload", r#"{"reason": "new numbers"}"#)),
         sample("reload", 400, change("/reload", &format!("{{\"reason\": \"{}\"}}", "\u{e4}".repeat(201)))),
+        sample("show_history", 200, get("/history")),
+        sample("show_history", 200, get("/history?span=1d&of=limits&name=slow")),
+        sample("show_history", 400, get("/history?span=2d")),
+        sample("show_history", 404, get("/history?of=upstreams&name=slow")),
+        sample("show_history", 401, get("/history")),
         sample("describe_calls", 200, get("/openapi.json")),
     ]
 }

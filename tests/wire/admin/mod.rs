@@ -2,8 +2,10 @@
 
 mod answers;
 mod bans;
+mod certificates;
 mod changes;
 mod endpoints;
 mod events;
+mod history;
 mod keys;
 mod limits;
