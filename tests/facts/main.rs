@@ -28,6 +28,7 @@ fn server(trusted: &[&str]) -> model::ServerConfig {
         limits: Vec::new(),
         views: Vec::new(),
         max_connections: 1,
+        is_max_connections_written: false,
         connections_per_ip: None,
         keepalive_requests: 1,
         keepalive_age: None,
@@ -300,6 +301,7 @@ fn with_limits(
         log: model::LogConfig { level: model::LogLevel::Info, format: model::LogFormat::Auto },
         access_log: model::AccessLogConfig {
             output: model::AccessLogOutput::None,
+            format: model::LogFormat::Auto,
             sample: 100.0,
             headers: Vec::new(),
             fields: Vec::new(),

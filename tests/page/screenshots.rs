@@ -43,7 +43,7 @@ fn start_server(times: [u64; 3], fails: &'static AtomicBool) -> Upstream {
     let turn = AtomicUsize::new(0);
     Upstream::new(move |_| {
         let turn = turn.fetch_add(1, Ordering::Relaxed);
-        let status = if turn % 3 == 0 && fails.load(Ordering::Relaxed) { 500 } else { 200 };
+        let status = if turn.is_multiple_of(3) && fails.load(Ordering::Relaxed) { 500 } else { 200 };
         Reply::with(status, &[], "ok").after(ms(times[turn % 3]))
     })
 }

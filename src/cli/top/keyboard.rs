@@ -24,9 +24,7 @@ impl TopScreen {
             return Some(TopTask::Quit);
         }
         match std::mem::take(&mut self.prompt) {
-            TopPrompt::Confirm(action) => {
-                (key.code == KeyCode::Char('y')).then_some(TopTask::Act(action))
-            }
+            TopPrompt::Confirm(action) => (key.code == KeyCode::Char('y')).then_some(TopTask::Act(action)),
             TopPrompt::Search => {
                 self.edit_search(key.code);
                 None

@@ -78,7 +78,7 @@ pub(super) const STATUS: &str = r#"{
   "snapshot": null,
   "last_reload": { "at": 1767225600, "result": "ok", "told": "limits: changed per-ip", "problems": [] },
   "warnings": [], "history": { "bytes": 171360 },
-  "certificates": [{ "usage": "listener", "name": "0.0.0.0:8443", "file": "/etc/sluicegate/chain.pem",
+  "certificates": [{ "use": "listener", "name": "0.0.0.0:8443", "file": "/etc/sluicegate/chain.pem",
                      "expires_at": 1769040000, "days_left": 20, "expired": false }],
   "limits": [{ "limit": "per-ip", "keys": 1204, "rejected": 5120, "rejected_per_s": 4.0, "would_reject": 0 }],
   "upstreams": []

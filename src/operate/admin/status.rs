@@ -47,7 +47,7 @@ json_object! {
 
     /// A file of certificates.
     pub struct CertificateStatus as "Certificate" {
-        pub usage: &'static str = "Its use." in ["listener", "client_ca", "upstream", "upstream_ca"],
+        pub usage: &'static str = "Its use." as "use" in ["listener", "client_ca", "upstream", "upstream_ca"],
         pub name: String = "The listener or the upstream.",
         pub file: String = "Its path.",
         pub expires_at: u64 = "The earliest end of a certificate in it, in seconds since 1970.",

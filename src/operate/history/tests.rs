@@ -9,7 +9,7 @@ use super::*;
 use crate::operate::explain::build_offline;
 use sluicegate_config as config;
 use sluicegate_model::{Config, LimitId, ServerId, UpstreamId};
-use sluicegate_observe::metrics::{AnswerMaker, DecisionKind, UpstreamOutcome};
+use sluicegate_observe::metrics::{AnswerOrigin, DecisionKind, UpstreamOutcome};
 use sluicegate_proxy::gateway::Gateway;
 
 const ONE: &str = "limits: { a: { rate: 5/s } }\nupstreams: { app: \"127.0.0.1:1\" }\n\
@@ -97,7 +97,7 @@ fn locations_and_upstreams_tell_servers_apart() {
     let gateway = build(ONE, None);
     let mut history = TrafficHistory::new(&gateway.metrics);
     let status = |code| http::StatusCode::from_u16(code).unwrap();
-    for (code, by) in [(200, AnswerMaker::Server), (503, AnswerMaker::Server), (503, AnswerMaker::Limit)] {
+    for (code, by) in [(200, AnswerOrigin::Server), (503, AnswerOrigin::Server), (503, AnswerOrigin::Limit)] {
         gateway.metrics.count_request(
             0,
             gateway.config.locations.first().map(|_| sluicegate_model::LocationId(0)),
@@ -105,7 +105,7 @@ fn locations_and_upstreams_tell_servers_apart() {
             None,
         );
     }
-    gateway.metrics.count_request(0, None, (status(404), AnswerMaker::Gateway), None);
+    gateway.metrics.count_request(0, None, (status(404), AnswerOrigin::Fault), None);
     for code in [200, 503] {
         let outcome = UpstreamOutcome::Status(status(code));
         gateway.metrics.count_upstream_outcome(0, UpstreamId(0), ServerId(0), outcome);

@@ -45,7 +45,7 @@ fn certificates_tell_the_days_they_have_left() {
     let found: Vec<&Value> = status["certificates"].as_array().expect("certificates").iter().collect();
     let of = |file: &Value| {
         let path = file["file"].as_str().expect("a path").rsplit('/').next().expect("a name").to_owned();
-        json!([file["usage"], path, file["expires_at"], file["days_left"], file["expired"]])
+        json!([file["use"], path, file["expires_at"], file["days_left"], file["expired"]])
     };
     let shown: Vec<Value> = found.iter().map(|file| of(file)).collect();
     assert_eq!(

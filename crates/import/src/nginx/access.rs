@@ -63,7 +63,8 @@ pub(super) fn read_access(
         };
         ordered.extend(nets.into_iter().map(|net| (net, allowed)));
         if let Some(behind) = behind {
-            let says = "the gateway judges addresses before limits: a denied client gets 403 and is not counted";
+            let says =
+                "the gateway judges addresses before limits: a denied client gets 403 and is not counted";
             match behind == LimitsBehind::Shared && !allowed {
                 true => directive.loses(format!("{says}; its limits count several clients together")),
                 false => directive.differs(says),

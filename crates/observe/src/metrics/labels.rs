@@ -51,11 +51,6 @@ fn first_indices<T: Eq + Hash>(labels: &[T]) -> Vec<usize> {
     labels.iter().enumerate().map(|(index, label)| *first.entry(label).or_insert(index)).collect()
 }
 
-/// The indices that are the first of their label, see [`SeriesIndex`].
-pub(super) fn firsts(series: &[usize]) -> impl Iterator<Item = usize> {
-    series.iter().copied().enumerate().filter(|(index, first)| index == first).map(|(index, _)| index)
-}
-
 // === impl PreviousCells ===
 
 impl PreviousCells<'_> {

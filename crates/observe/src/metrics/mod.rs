@@ -86,9 +86,6 @@ pub struct Metrics {
     store_overruns: Mutex<Vec<(LimitId, ValueReader)>>,
 }
 
-/// The label of requests without a location.
-const NO_LOCATION: &str = "none";
-
 /// Classes of status codes, by their first digit.
 const STATUS_CLASSES: usize = 5;
 

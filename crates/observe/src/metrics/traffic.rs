@@ -2,7 +2,7 @@
 
 use super::cells::{BUCKETS, BucketCounts};
 use super::labels::firsts;
-use super::{AnswerMaker, BanEvent, Metrics, NO_LOCATION, STATUS_CLASSES};
+use super::{BanEvent, LocationAnswers, Metrics};
 use sluicegate_base::labelled::labelled_enum;
 use sluicegate_model::{LimitId, UpstreamId};
 
@@ -96,23 +96,17 @@ impl Metrics {
                 firsts(&self.series.limits).map(read).collect()
             }
             SeriesKind::Locations => {
-                let read = |at: usize| {
-                    // The answers of servers come first.
-                    let sum = |slot| self.requests[at].sum(slot);
-                    let own = (STATUS_CLASSES..STATUS_CLASSES * AnswerMaker::ALL.len()).map(sum).sum();
-                    let name = self.labels.locations.get(at).map_or(NO_LOCATION, String::as_str);
-                    (name, [sum(1), sum(2), sum(3), sum(4), own], None)
-                };
-                firsts(&self.series.locations).map(read).collect()
+                let read =
+                    |(name, LocationAnswers { responses: [_, a, b, c, d], own }): (_, LocationAnswers)| {
+                        (name, [a, b, c, d, own.iter().sum()], None)
+                    };
+                self.location_answers().map(read).collect()
             }
             SeriesKind::Upstreams => {
                 let read = |at: usize| {
-                    let servers =
-                        firsts(&self.series.servers[at]).map(|server| &self.upstream_requests[at][server]);
-                    let servers: Vec<_> = servers.collect();
-                    let sum = |class| servers.iter().map(|server| server.sum(class)).sum();
+                    let [_, a, b, c, d] = self.upstream_responses(UpstreamId(at));
                     let times = self.upstream_times[at].read_counts();
-                    (&*self.labels.upstreams[at].0, [sum(1), sum(2), sum(3), sum(4), 0], Some(times))
+                    (&*self.labels.upstreams[at].0, [a, b, c, d, 0], Some(times))
                 };
                 let has_servers = |at: &usize| !self.series.servers[*at].is_empty();
                 firsts(&self.series.upstreams).filter(has_servers).map(read).collect()

@@ -74,8 +74,8 @@ section! {
     /// file.
     output: Text<AccessLogOutput> = Text::new("stdout, none or the path of a file", parse_output),
         "stdout", "/var/log/sluicegate/access.log";
-    /// The form of a line: `json`, or `pretty`, which shows the main fields in columns and cannot be replayed; `auto` is
-    /// pretty where `output` is stdout and a terminal, else JSON.
+    /// The form of a line: `json`, or `pretty`, which shows the main fields in columns and cannot be replayed; `auto`
+    /// is pretty where `output` is stdout and a terminal, else JSON.
     format: Words<LogFormat> = Words(&LogFormat::WORDS), "auto", "json";
     /// The share of requests that are logged, rejections and errors included.
     sample: Text<f64> = PERCENTAGE, "100%", "1%";
