@@ -249,13 +249,7 @@ async fn serve_until_stopped(
     banner::print_banner(&gateway.config, &source.display_name, &addresses, admin_address.as_deref());
     systemd::notify_ready();
     if let Some((handover, sections)) = handover {
-        handover.notify_serving();
-        control.listeners.borrow_mut().adopt_socket_files(handover.socket_files);
-        // Requests are served already; only the admin listener waits while a long history is read.
-        if let Some(saved) = sections.parse_section(sections::HISTORY) {
-            let metrics = &control.current.load().metrics;
-            control.traffic.history.borrow_mut().restore(saved, metrics, Now::read_clock());
-        }
+        finish_handover(&control, handover, &sections);
     }
     drop(gateway);
     let outcome = wait_and_drain((signals, relay), ended, &control, &ready, || {
@@ -265,6 +259,17 @@ async fn serve_until_stopped(
     control.shut_down().await;
     logging::flush_lines();
     outcome
+}
+
+/// Tells the old process that this one serves, and goes on with its history.
+fn finish_handover(control: &ControlThread, handover: ReceivedHandover, sections: &HandoverSections) {
+    handover.notify_serving();
+    control.listeners.borrow_mut().adopt_socket_files(handover.socket_files);
+    // Requests are served already; only the admin listener waits while a long history is read.
+    if let Some(saved) = sections.parse_section(sections::HISTORY) {
+        let metrics = &control.current.load().metrics;
+        control.traffic.history.borrow_mut().restore(saved, metrics, Now::read_clock());
+    }
 }
 
 /// Else the first requests would be decided without the store.

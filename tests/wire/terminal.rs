@@ -16,7 +16,7 @@ const ROWS: u16 = 30;
 const COLUMNS: u16 = 100;
 const WAIT: Duration = Duration::from_secs(20);
 
-/// A process on a terminal of its own, and what it wrote there.
+/// A process on a terminal of its own, and its output.
 struct Terminal {
     process: Child,
     keyboard: File,
@@ -110,7 +110,7 @@ impl Drop for Terminal {
     }
 }
 
-/// What is done in `top` happens at the gateway, and nothing without the confirmation.
+/// An action of `top` happens at the gateway, and none without the confirmation.
 #[test]
 fn top_bans_and_unbans_a_client() {
     let yaml = "limits: { per-ip: { rate: 3/h } }\n\
@@ -142,6 +142,8 @@ fn top_bans_and_unbans_a_client() {
     top.type_keys("uy");
     top.wait_for("127.0.0.1 is no longer banned; per-ip has 2 left");
     gateway.get("/").expect(200);
+    top.type_keys("\u{1b}");
+    top.wait_for("enter goes to the keys");
     top.type_keys("/nothing like this\r");
     let shown = top.wait_for("/nothing like this enter goes to the keys");
     assert!(!shown.contains("ip=127.0.0.1"), "{shown}");

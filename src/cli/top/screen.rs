@@ -24,7 +24,7 @@ const ALL_HEIGHT_MIN: u16 = 16;
 /// Rows of the upstreams, and of the bans, at most.
 const LOWER_ROWS_MAX: usize = 6;
 
-/// What the bottom line asks for.
+/// The question of the bottom line.
 #[derive(Default)]
 pub(super) enum TopPrompt {
     #[default]

@@ -1,5 +1,5 @@
-//! `GET /` and `GET /page/{file}`: the page for operators, its style and its modules. They hold no data: the modules ask
-//! the other endpoints, with a token if they need one.
+//! `GET /` and `GET /page/{file}`: the page for operators, its style and its modules. They hold no data: the
+//! modules ask the other endpoints, with a token if they need one.
 
 use bytes::Bytes;
 use http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY};
@@ -17,9 +17,10 @@ pub(super) const FILE: Parameter =
 
 const PAGE: &str = include_str!("page/index.html");
 
-/// Only the files of this listener work in the page, as their types say (`nosniff`), and it talks to no other.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
-                      base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; frame-ancestors 'none'";
+/// Only files of this listener work in the page, as their types say (`nosniff`), and it talks to no other.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src data:; base-uri 'none'; form-action 'none'; \
+                      require-trusted-types-for 'script'; frame-ancestors 'none'";
 
 macro_rules! page_files {
     ($($name:literal),*) => {

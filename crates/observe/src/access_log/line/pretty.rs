@@ -16,7 +16,7 @@ const PLAIN: &str = "\x1b[0m";
 impl LineFormat {
     /// Appends the line of a request: time, status, verdict, limit, client, method, path and duration.
     pub(super) fn write_pretty(&self, record: &AccessRecord<'_>, colors: bool, out: &mut Vec<u8>) {
-        // Red where a server or the gateway failed, yellow for other errors and what limits hold up.
+        // Red where a server or the gateway failed, yellow for other errors and wherever a limit acts.
         let color = match (record.status, record.verdict) {
             (500.., _) => RED,
             (..400, "admit") => GREEN,
