@@ -273,12 +273,7 @@ impl Browser {
     /// The errors in the console since the last look.
     pub fn console_errors(&self) -> Vec<String> {
         let entries = self.runtime.block_on(self.driver.browser_log()).expect("the log");
-        entries
-            .into_iter()
-            .filter(|entry| entry.level == "SEVERE")
-            .map(|entry| entry.message)
-            .filter(|text| !text.contains("/history?"))
-            .collect()
+        entries.into_iter().filter(|entry| entry.level == "SEVERE").map(|entry| entry.message).collect()
     }
 
     /// The addresses of all requests since the last look, also of those that failed.
