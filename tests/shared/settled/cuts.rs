@@ -111,7 +111,11 @@ fn a_response_is_cut_within_the_bound() {
             assert_eq!((&log[0]["verdict"], &log[0]["error"]), (&"reject".into(), &"limit used up".into()));
             assert_eq!((&log[0]["charged"], &log[0]["limit"]), (&delivered.into(), &"egress".into()));
             assert_eq!(fleet.metric("sluicegate_reserved_units", &[]), 0.0);
-            fleet.gateways[0].get("/").expect(429);
+            let last = fleet.gateways[0].get("/");
+            if fleet.metric(DEGRADED, &[]) > 0.0 {
+                return None;
+            }
+            last.expect(429);
             Some(())
         });
     });
