@@ -54,7 +54,7 @@ function standing(status, add) {
   const { redis } = status;
   if (redis && !redis.reachable) {
     const since = redis.unreachable_since_ms === null ? '' : ' since ' + time(redis.unreachable_since_ms);
-    add(3, 'Redis does not answer' + since + ': limits are judged without it', 'facts');
+    add(3, 'Redis does not answer' + since + ': shared limits use on_failure', 'facts');
   }
   for (const one of status.certificates || []) {
     if (one.expired) add(3, 'The certificate ' + one.file + ' has expired', 'certificates');
@@ -82,7 +82,7 @@ export function findFlood(limit, keys) {
   const key = keys[0], rejected = limit.rejected.per_s_1m;
   if (!key || key.refused_per_s < FLOOD.perSecond || key.refused_per_s < rejected * FLOOD.share || limit.rejected.per_s < FLOOD.perSecond / 2) return null;
   return key.key + ' makes ' + percent(Math.min(key.refused_per_s, rejected), rejected) + ' of the rejections of ' + limit.limit
-    + ' (' + perSecond(key.refused_per_s) + ')';
+    + ' (' + perSecond(limit.rejected.per_s) + ')';
 }
 
 export function fineSentence(event) {
