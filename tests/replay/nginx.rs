@@ -57,7 +57,8 @@ fn assert_agrees(log: &str, limit: &str) {
     let (compared, agreed) = (report.logged.compared, report.logged.agreed);
     assert_eq!(compared, REQUESTS, "{report}");
     assert!(report.logged.rejected > 100, "the limit must act: {report}");
-    assert!((compared - agreed) * 1_000 <= compared, "{agreed} of {compared} agree\n{report}");
+    // On a busy machine nginx judges by a clock that is some milliseconds older than the time in its log.
+    assert!((compared - agreed) * 500 <= compared, "{agreed} of {compared} agree\n{report}");
 }
 
 #[test]
