@@ -48,25 +48,29 @@ fn run_nginx(burst: &str) -> String {
 }
 
 #[track_caller]
-fn assert_agrees(log: &str, limit: &str) {
+fn assert_agrees(burst: &str, limit: &str) {
     let file = format!(
         "limits: {{ z: {{ key: ip, {limit} }} }}\nlocations: [{{ path: /, upstream: demo, limits: z }}]\n"
     );
-    let report = replay_log(&mut stream(log, Some(FORMAT)), load(&file), None, |_, _| {}, |_, _| {})
-        .expect("a replay");
-    let (compared, agreed) = (report.logged.compared, report.logged.agreed);
-    assert_eq!(compared, REQUESTS, "{report}");
-    assert!(report.logged.rejected > 100, "the limit must act: {report}");
-    // On a busy machine nginx judges by a clock that is some milliseconds older than the time in its log.
-    assert!((compared - agreed) * 500 <= compared, "{agreed} of {compared} agree\n{report}");
+    undisturbed(|| {
+        let log = run_nginx(burst);
+        let report = replay_log(&mut stream(&log, Some(FORMAT)), load(&file), None, |_, _| {}, |_, _| {})
+            .expect("a replay");
+        let (compared, agreed) = (report.logged.compared, report.logged.agreed);
+        assert_eq!(compared, REQUESTS, "{report}");
+        assert!(report.logged.rejected > 100, "the limit must act: {report}");
+        println!("{agreed} of {compared} agree\n{report}");
+        // On a busy machine nginx judges by a clock that is some milliseconds older than the time in its log.
+        ((compared - agreed) * 1_000 <= compared).then_some(())
+    });
 }
 
 #[test]
 fn nodelay_is_a_token_bucket() {
-    assert_agrees(&run_nginx("burst=9 nodelay"), "rate: 1/s, burst: 10");
+    assert_agrees("burst=9 nodelay", "rate: 1/s, burst: 10");
 }
 
 #[test]
 fn a_burst_with_delay_is_a_queue() {
-    assert_agrees(&run_nginx("burst=5"), "rate: 1/s, algorithm: leaky_bucket, burst: 1, queue: 5");
+    assert_agrees("burst=5", "rate: 1/s, algorithm: leaky_bucket, burst: 1, queue: 5");
 }

@@ -361,12 +361,17 @@ async fn a_million_keys_do_not_delay_the_list_of_limits() {
         let _ = gateway.limits[0].charge_units(0, &units, now);
     }
     let running = start_with(None, gateway).await;
-    let started = tokio::time::Instant::now();
-    let (status, answer) = send_request(&running, "GET /limits", "Accept: application/json\r\n").await;
-    let took = started.elapsed();
-    let keys = answer.split("\"keys\": ").nth(1).and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
-    assert!(status == 200 && keys.is_some_and(|keys| keys > 950_000), "{answer}");
-    assert!(took < Duration::from_millis(50), "{took:?}");
+    let mut shortest = Duration::MAX;
+    // A busy machine delays one answer or another; a walk over the keys would delay each.
+    for _ in 0..20 {
+        let started = tokio::time::Instant::now();
+        let (status, answer) = send_request(&running, "GET /limits", "Accept: application/json\r\n").await;
+        shortest = shortest.min(started.elapsed());
+        let keys = answer.split("\"keys\": ").nth(1);
+        let keys = keys.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
+        assert!(status == 200 && keys.is_some_and(|keys| keys > 950_000), "{answer}");
+    }
+    assert!(shortest < Duration::from_millis(50), "{shortest:?}");
 }
 
 /// The most series there can be, all of a day, within the time that the control thread can spare.

@@ -115,14 +115,8 @@ impl fmt::Display for LimitExplanation {
         for counter in &self.counters {
             let rate = counter.rate.as_ref().filter(|_| self.counters.len() > 1);
             let rate = rate.map(|rate| format!("{rate}: ")).unwrap_or_default();
-            let judged = match self.dry_run || self.unenforced {
-                true => counter
-                    .to_string()
-                    .replace(": reject", ": would reject")
-                    .replace(": wait", ": would wait"),
-                false => counter.to_string(),
-            };
-            writeln!(f, "    {rate}{judged}")?;
+            write!(f, "    {rate}")?;
+            counter.write_line(f, if self.dry_run || self.unenforced { "would " } else { "" })?;
         }
         Ok(())
     }
@@ -138,18 +132,22 @@ fn without_redis(word: &str, dry_run: bool) -> &'static str {
     }
 }
 
-impl fmt::Display for CounterExplanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl CounterExplanation {
+    /// `would` stands before an outcome that has no effect.
+    fn write_line(&self, f: &mut fmt::Formatter<'_>, would: &str) -> fmt::Result {
         let left = if self.rate.is_some() { "left" } else { "slots free" };
         write!(f, "{} of {} {left}", self.remaining, self.of)?;
         if self.remaining == 0 && self.reset_ms > 0 {
             write!(f, ", one more in {}", format_ns(self.reset_ms * MS))?;
         }
         match (self.outcome, self.retry_after_ms) {
-            ("wait", _) if self.rate.is_none() => write!(f, ": wait for a free one"),
-            ("wait", _) => write!(f, ": wait {}", format_ns(self.wait_ms * MS)),
-            ("reject", Some(retry)) => write!(f, ": reject, it would fit in {}", format_ns(retry * MS)),
-            (outcome, _) => write!(f, ": {outcome}"),
+            ("wait", _) if self.rate.is_none() => writeln!(f, ": {would}wait for a free one"),
+            ("wait", _) => writeln!(f, ": {would}wait {}", format_ns(self.wait_ms * MS)),
+            ("reject", Some(retry)) => {
+                writeln!(f, ": {would}reject, it would fit in {}", format_ns(retry * MS))
+            }
+            ("reject", None) => writeln!(f, ": {would}reject"),
+            (outcome, _) => writeln!(f, ": {outcome}"),
         }
     }
 }
