@@ -209,3 +209,37 @@ fn pipe() -> (File, Stdio) {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     (File::from(OwnedFd::from(writer)), Stdio::from(reader))
 }
+
+/// A terminal that closes, as when a connection by ssh breaks, ends `top`.
+#[test]
+fn top_ends_with_its_terminal() {
+    let yaml = "locations: [{ path: /, respond: { body: ok }, limits: { rate: 3/h } }]\n";
+    let gateway = Gateway::start(yaml);
+    let dir = Scratch::new();
+    dir.file("gateway.yaml", &format!("admin: {}\n{yaml}", gateway.admin()));
+    let run = format!("echo $$ >pid; stty rows 30 cols 100; exec {} top", env!("CARGO_BIN_EXE_sluicegate"));
+    let mut terminal = Command::new("script")
+        .args(["--quiet", "--command", &run, "/dev/null"])
+        .current_dir(dir.path())
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("script of bsdutils");
+    let (mut shown, mut piece) = (Vec::new(), [0; 4096]);
+    let output = terminal.stdout.as_mut().expect("a pipe");
+    while !String::from_utf8_lossy(&shown).contains("rejected") {
+        let count = output.read(&mut piece).expect("the output of top");
+        assert!(count > 0, "{}", String::from_utf8_lossy(&shown));
+        shown.extend_from_slice(&piece[..count]);
+    }
+    let pid = std::fs::read_to_string(dir.path().join("pid")).expect("the number of the process");
+    // Most of the time it waits for a key.
+    std::thread::sleep(ms(300));
+    terminal.kill().and_then(|()| terminal.wait()).expect("the terminal ends");
+    let status = format!("/proc/{}/stat", pid.trim());
+    // A process that ended may wait for its parent.
+    eventually("the end of top", || {
+        std::fs::read_to_string(&status).map_or(true, |stat| stat.contains(") Z"))
+    });
+}

@@ -108,6 +108,10 @@ fn watch_termination() -> io::Result<Arc<AtomicBool>> {
             tokio::select! { _ = terminate.recv() => {}, _ = hang_up.recv() => {} }
         });
         set.store(true, Relaxed);
+        // A terminal that is gone never ends the wait for a key.
+        thread::sleep(REFRESH);
+        ratatui::restore();
+        std::process::exit(0);
     })?;
     Ok(is_terminated)
 }
