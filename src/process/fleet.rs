@@ -216,7 +216,8 @@ mod tests {
         let key = |at: usize, length: usize| {
             let rate = KeyRate { per_s: at as f64, error_per_s: 0.0 };
             let name = format!("header:x={at}{}", "y".repeat(length));
-            HeavyKey { name, key: CounterKey { id: 1, prefix: 0 }, shared: None, asked: rate, refused: rate }
+            let (account_name, key) = (None, CounterKey { id: 1, prefix: 0 });
+            HeavyKey { name, account_name, key, shared: None, asked: rate, refused: rate }
         };
         let limit = |name: String, length: usize| {
             let keys: Vec<_> = (0..20).map(|at| key(at, length)).collect();

@@ -106,6 +106,29 @@ fn bans_and_grants_outlive_a_restart_a_reload_and_an_upgrade() {
     assert_eq!((admitted(&gateway, "192.0.2.1"), admitted(&gateway, "192.0.2.3")), (1, 4));
 }
 
+/// The secret of hashes follows from that of the counters, which the snapshot keeps.
+#[test]
+fn a_hashed_account_is_the_same_after_a_restart() {
+    let dir = Scratch::new();
+    let file = format!(
+        "state: {{ snapshot: {} }}\naccount: {{ from: header:x-account }}\n\
+         locations: [{{ path: /, respond: {{ body: ok }}, limits: {{ key: account, rate: 1/h }} }}]\n",
+        dir.path().join("counters.bin").display()
+    );
+    let hash = || {
+        let mut gateway = Gateway::start(&file);
+        (0..2).for_each(|_| drop(gateway.ask(&get("/").header("x-account", "acme"))));
+        let name = gateway.wait_log(2)[0]["account"].to_string();
+        gateway.term();
+        assert_eq!(gateway.wait_exit(), 0);
+        name
+    };
+    let first = hash();
+    assert_eq!(hash(), first);
+    std::fs::remove_file(dir.path().join("counters.bin")).expect("the snapshot");
+    assert_ne!(hash(), first, "another process without it");
+}
+
 #[test]
 fn an_ended_grant_is_removed_and_a_restart_forgets_what_has_ended() {
     let kept = Kept::new(Duration::from_secs(6));

@@ -24,6 +24,8 @@ pub struct AdminToken {
     pub token: Secret,
     /// The rights of its holder.
     pub allow: AdminRights,
+    /// Its holder sees accounts in clear, as one does who may change something.
+    pub names: bool,
 }
 
 /// The rights of the holder of a token.

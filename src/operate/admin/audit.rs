@@ -37,9 +37,12 @@ pub(super) fn record_change(
     );
 }
 
-/// E.g. `upstream app, server 10.0.0.7:80`.
+/// E.g. `upstream app, server 10.0.0.7:80`. Of a key with an account nothing is shown, because logs may hide it.
 fn describe_path(path_values: &[(&'static str, String)]) -> String {
-    let values = path_values.iter().map(|(name, value)| format!("{name} {value}"));
+    let values = path_values.iter().map(|(name, value)| match *name {
+        "key" if value.contains("account=") => "key of an account".to_owned(),
+        _ => format!("{name} {value}"),
+    });
     values.collect::<Vec<_>>().join(", ")
 }
 

@@ -38,12 +38,20 @@ impl CallerPolicy {
         public: bool,
     ) -> Result<AdminCaller, CallerRejection> {
         let headers = &head.headers;
-        let caller = |name: &str, may_change| AdminCaller { name: name.into(), address, may_change };
+        let caller = |name: &str, may_change, sees_accounts| AdminCaller {
+            name: name.into(),
+            address,
+            may_change,
+            sees_accounts,
+        };
         let caller = match self.find_token(headers) {
-            Some(found) => caller(&found.name, found.allow == AdminRights::All),
-            None if public => caller(NAMELESS, false),
+            Some(found) => {
+                let all = found.allow == AdminRights::All;
+                caller(&found.name, all, all || found.names)
+            }
+            None if public => caller(NAMELESS, false, false),
             None if self.needs_token() => return Err(CallerRejection::Token),
-            None if self.accepts_hosts(head) => caller(NAMELESS, true),
+            None if self.accepts_hosts(head) => caller(NAMELESS, true, false),
             None => return Err(CallerRejection::Host),
         };
         if has_own_origin(headers) { Ok(caller) } else { Err(CallerRejection::Origin) }
@@ -126,6 +134,7 @@ mod tests {
             name: (*name).to_owned(),
             token: Secret((*token).to_owned()),
             allow: *allow,
+            names: false,
         };
         CallerPolicy(AdminConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 9901)),

@@ -150,7 +150,7 @@ async fn ban_client(request: AdminRequest) -> Answered {
         target,
         lasts,
         reason: request.reason.clone().unwrap_or_default(),
-        by: request.caller.to_string(),
+        by: request.caller.name.to_string(),
     };
     match request.state.actions.make_change(OperatorChange::Ban(new)).await? {
         OperatorOutcome::Banned(ban, replaced) => {
@@ -234,7 +234,7 @@ async fn read_left(
         // A limit by other networks than this one has no such key.
         if let Ok(key) = request.state.actions.find_key(limit.name.clone(), name.clone()).await {
             let KeyStatus { key, remaining, reset_s, .. } =
-                KeyStatus::of_key(gateway, LimitId(index), &key, None, now);
+                KeyStatus::of_key(gateway, LimitId(index), &key, None, request.caller.sees_accounts, now);
             left.push(UnitsLeft { limit: limit.name.clone(), key, remaining, reset_s });
         }
     }

@@ -154,10 +154,8 @@ pub(super) struct AdminRequest {
     pub body: Map<String, Value>,
     /// The reason of a change.
     pub reason: Option<String>,
-    /// The name of the caller, as of [`AdminCaller`].
-    pub caller: Arc<str>,
-    /// The caller may change something.
-    pub may_change: bool,
+    /// The caller.
+    pub caller: AdminCaller,
 }
 
 /// The caller of a request.
@@ -167,6 +165,8 @@ pub(super) struct AdminCaller {
     pub name: Arc<str>,
     pub address: SocketAddr,
     pub may_change: bool,
+    /// Accounts are shown in clear.
+    pub sees_accounts: bool,
 }
 
 impl Endpoint {
@@ -216,8 +216,8 @@ impl Endpoint {
 impl AdminRequest {
     /// The caller, for the status.
     pub(super) fn token(&self) -> StatusToken {
-        let allow = if self.may_change { "all" } else { "read" };
-        StatusToken { name: self.caller.to_string(), allow }
+        let allow = if self.caller.may_change { "all" } else { "read" };
+        StatusToken { name: self.caller.name.to_string(), allow }
     }
 
     /// The value of a parameter in the path; empty if the path has none of this name.

@@ -27,6 +27,7 @@ pub(super) struct EventStreams(RefCell<Vec<EventStream>>);
 struct EventStream {
     events: mpsc::Sender<Bytes>,
     connection: Rc<AdminConnection>,
+    sees_accounts: bool,
     ends_at: Instant,
     /// Events in a row that its reader missed.
     missed: u32,
@@ -34,7 +35,12 @@ struct EventStream {
 
 impl EventStreams {
     /// Opens a stream over `connection` that begins with `first`; `None` if too many are open.
-    pub(super) fn open_stream(&self, connection: &Rc<AdminConnection>, first: Bytes) -> Option<AdminBody> {
+    pub(super) fn open_stream(
+        &self,
+        connection: &Rc<AdminConnection>,
+        sees_accounts: bool,
+        first: Bytes,
+    ) -> Option<AdminBody> {
         let mut streams = self.0.borrow_mut();
         streams.retain(|stream| !stream.events.is_closed());
         if streams.len() >= STREAMS_MAX {
@@ -45,19 +51,24 @@ impl EventStreams {
         let _ = events.try_send(first);
         connection.extend_for(STREAM_TIMEOUT);
         let (connection, ends_at) = (connection.clone(), Instant::now() + STREAM_TIMEOUT);
-        streams.push(EventStream { events, connection, ends_at, missed: 0 });
+        streams.push(EventStream { events, connection, sees_accounts, ends_at, missed: 0 });
         Some(AdminBody::Stream(body))
     }
 
-    /// True if a stream has a reader.
-    pub(super) fn has_readers(&self) -> bool {
-        self.0.borrow().iter().any(|stream| !stream.events.is_closed())
+    /// True if a stream of readers who see accounts, or do not, has a reader.
+    pub(super) fn has_readers(&self, sees_accounts: bool) -> bool {
+        let is_read =
+            |stream: &EventStream| stream.sees_accounts == sees_accounts && !stream.events.is_closed();
+        self.0.borrow().iter().any(is_read)
     }
 
-    /// Sends `event` to every stream with a reader that keeps up, and ends old streams and those without a reader.
-    pub(super) fn send_event(&self, event: &Bytes) {
+    /// Sends `event` to every such stream with a reader that keeps up, and ends old ones and those without a reader.
+    pub(super) fn send_event(&self, sees_accounts: bool, event: &Bytes) {
         let now = Instant::now();
         self.0.borrow_mut().retain_mut(|stream| {
+            if stream.sees_accounts != sees_accounts {
+                return true;
+            }
             stream.missed = match stream.events.try_send(event.clone()) {
                 Ok(()) => 0,
                 Err(mpsc::error::TrySendError::Closed(_)) => return false,
@@ -94,12 +105,12 @@ mod tests {
         let guard = Rc::new(AdminConnections::default()).track_connection();
         let task = tokio::spawn(std::future::pending::<()>());
         guard.own.abort.set(task.abort_handle()).unwrap();
-        let mut slow = streams.open_stream(&guard.own, event.clone()).unwrap();
-        let mut quick = streams.open_stream(&guard.own, event.clone()).unwrap();
+        let mut slow = streams.open_stream(&guard.own, false, event.clone()).unwrap();
+        let mut quick = streams.open_stream(&guard.own, false, event.clone()).unwrap();
         for sent in 1..EVENTS_MISSED_MAX + EVENTS_WAITING_MAX as u32 {
             assert_eq!(read_waiting(&mut quick), 1, "event {sent}");
             assert_eq!(streams.0.borrow().len(), 2, "event {sent}");
-            streams.send_event(&event);
+            streams.send_event(false, &event);
         }
         assert_eq!(streams.0.borrow().len(), 1);
         assert_eq!(read_waiting(&mut slow), EVENTS_WAITING_MAX);
@@ -110,15 +121,15 @@ mod tests {
     async fn streams_are_bounded_and_end() {
         let (streams, event) = (EventStreams::default(), Bytes::from_static(b"x"));
         let guard = Rc::new(AdminConnections::default()).track_connection();
-        let open = || streams.open_stream(&guard.own, event.clone());
+        let open = || streams.open_stream(&guard.own, false, event.clone());
         let mut bodies: Vec<_> = (0..STREAMS_MAX).map(|_| open().unwrap()).collect();
         assert!(open().is_none());
         bodies.pop();
         bodies.push(open().unwrap());
         assert!(open().is_none());
         tokio::time::advance(STREAM_TIMEOUT).await;
-        streams.send_event(&event);
-        assert!(!streams.has_readers());
+        streams.send_event(false, &event);
+        assert!(!streams.has_readers(false));
         assert!(open().is_some());
     }
 }

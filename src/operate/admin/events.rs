@@ -131,17 +131,28 @@ impl From<&Store> for RedisState {
     }
 }
 
-impl From<RecentRefusal> for RefusalStatus {
-    fn from(refusal: RecentRefusal) -> RefusalStatus {
-        let RecentRefusal { unix_ms: at_ms, limit, key, ip, location, status, retry_after_ms, cause } =
-            refusal;
+impl RefusalStatus {
+    fn new(refusal: RecentRefusal, sees_accounts: bool) -> RefusalStatus {
+        let RecentRefusal {
+            unix_ms: at_ms,
+            limit,
+            key,
+            account_key,
+            ip,
+            location,
+            status,
+            retry_after_ms,
+            cause,
+        } = refusal;
+        let key = account_key.filter(|_| sees_accounts).or(key);
         RefusalStatus { at_ms, limit, key, ip, location, status, cause, retry_after_ms }
     }
 }
 
 pub(super) async fn stream_events(request: AdminRequest) -> Answered {
-    let first = format!("{RETRY}{}", render_event(&request.state).await);
-    let opened = request.state.events.open_stream(&request.connection, Bytes::from(first));
+    let sees_accounts = request.caller.sees_accounts;
+    let first = format!("{RETRY}{}", render_event(&request.state, sees_accounts).await);
+    let opened = request.state.events.open_stream(&request.connection, sees_accounts, Bytes::from(first));
     let body = opened.ok_or_else(|| {
         let why = format!("{STREAMS_MAX} streams of events are open, which is the most");
         AdminError::new(StatusCode::SERVICE_UNAVAILABLE, &why)
@@ -158,20 +169,24 @@ impl AdminState {
         loop {
             interval.tick().await;
             self.traffic.take_sample(&self.gateway(), Now::read_clock());
-            if self.events.has_readers() {
-                self.events.send_event(&Bytes::from(render_event(&self).await));
+            for sees_accounts in [false, true] {
+                if self.events.has_readers(sees_accounts) {
+                    let event = Bytes::from(render_event(&self, sees_accounts).await);
+                    self.events.send_event(sees_accounts, &event);
+                }
             }
         }
     }
 }
 
 /// One event, as its lines.
-async fn render_event(state: &AdminState) -> String {
+async fn render_event(state: &AdminState, sees_accounts: bool) -> String {
     let refusals = state.actions.list_refusals().await;
     let (gateway, now) = (state.gateway(), Now::read_clock());
     let look = state.traffic.look_at(&gateway, now);
     let closed = gateway.load.request_counts.sum(REQUESTS_CLOSED);
     let [admit, wait, reject, missing_key, degrade, ban, fault] = look.verdicts.map(|traffic| traffic.per_s);
+    let shown = refusals.into_iter().map(|refusal| RefusalStatus::new(refusal, sees_accounts));
     let event = TrafficEvent {
         at_ms: unix_ns() / 1_000_000,
         requests: VerdictRates { admit, wait, reject, missing_key, degrade, ban, fault },
@@ -182,7 +197,7 @@ async fn render_event(state: &AdminState) -> String {
         limits: busiest_limits(&gateway, &look),
         upstreams: busiest_upstreams(&gateway, &look, now),
         locations: failing_locations(&look),
-        refusals: refusals.into_iter().take(ROWS_MAX).map(RefusalStatus::from).collect(),
+        refusals: shown.take(ROWS_MAX).collect(),
         redis: gateway.store.as_deref().map(RedisState::from),
     };
     // Only maps with odd keys fail to serialize, and there are none.

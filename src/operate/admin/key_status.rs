@@ -41,11 +41,13 @@ impl KeyStatus {
         limit: LimitId,
         key: &HeavyKey,
         tier: Option<&str>,
+        sees_accounts: bool,
         now: Now,
     ) -> KeyStatus {
+        let name = key.shown_name(sees_accounts);
         let (remaining, reset_s, waiting) = read_usage(gateway, limit, key, tier, now);
         KeyStatus {
-            key: key.name.clone(),
+            key: name.to_owned(),
             asked_per_s: key.asked.per_s,
             refused_per_s: key.refused.per_s,
             error_per_s: key.asked.error_per_s.max(key.refused.error_per_s),
@@ -53,7 +55,7 @@ impl KeyStatus {
             reset_s,
             waiting,
             grant: KeyGrant::find(gateway, limit, key, now),
-            ban: find_ban_target(&key.name).map(|target| target.to_string()),
+            ban: find_ban_target(name).map(|target| target.to_string()),
         }
     }
 }

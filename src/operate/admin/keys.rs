@@ -166,9 +166,9 @@ async fn list_keys(request: AdminRequest) -> Answered {
     };
     let found = request.state.actions.list_heavy_keys(limit.clone(), by, request.query_number("top")).await?;
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
-    let id = find_limit(&gateway, &limit)?;
+    let (id, sees_accounts) = (find_limit(&gateway, &limit)?, request.caller.sees_accounts);
     let keys: Vec<KeyStatus> =
-        found.keys.iter().map(|key| KeyStatus::of_key(&gateway, id, key, None, now)).collect();
+        found.keys.iter().map(|key| KeyStatus::of_key(&gateway, id, key, None, sees_accounts, now)).collect();
     let mut text = match keys.is_empty() {
         true => format!(
             "no key of {limit} {} lately\n",
@@ -220,6 +220,7 @@ fn render_keys(keys: &[KeyStatus], limit: &LimitConfig) -> String {
 struct FoundKey {
     limit: String,
     key: HeavyKey,
+    sees_accounts: bool,
 }
 
 impl FoundKey {
@@ -227,12 +228,12 @@ impl FoundKey {
         let limit = request.path_value("limit").to_owned();
         let name = request.path_value("key").to_owned();
         let key = request.state.actions.find_key(limit.clone(), name).await?;
-        Ok(FoundKey { limit, key })
+        Ok(FoundKey { limit, key, sees_accounts: request.caller.sees_accounts })
     }
 
     fn read_status(&self, gateway: &Gateway, tier: Option<&str>) -> Result<KeyStatus, AdminError> {
         let id = find_limit(gateway, &self.limit)?;
-        Ok(KeyStatus::of_key(gateway, id, &self.key, tier, Now::read_clock()))
+        Ok(KeyStatus::of_key(gateway, id, &self.key, tier, self.sees_accounts, Now::read_clock()))
     }
 
     fn to_key_ref(&self, gateway: &Gateway) -> KeyRef {
@@ -299,7 +300,7 @@ async fn grant_key(request: AdminRequest) -> Answered {
             numbers: Value::Object(numbers).to_string(),
             lasts,
             reason: request.reason.clone().unwrap_or_default(),
-            by: request.caller.to_string(),
+            by: request.caller.name.to_string(),
         })
     };
     change_key(&request, None, build, |status| json!(status.grant)).await

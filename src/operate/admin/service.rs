@@ -71,8 +71,7 @@ impl AdminService {
                         query_values: Vec::new(),
                         body: Map::new(),
                         reason: None,
-                        caller: caller.name.clone(),
-                        may_change: caller.may_change,
+                        caller: caller.clone(),
                     };
                     answer_routed(routed, &head, body, &caller).await
                 }

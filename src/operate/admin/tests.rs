@@ -30,6 +30,7 @@ async fn start_with(token: Option<&str>, gateway: Gateway) -> RunningAdmin {
         name: "admin".to_owned(),
         token: Secret(token.to_owned()),
         allow: AdminRights::All,
+        names: false,
     });
     let (tokens, hosts) = (tokens.into_iter().collect(), vec!["admin.test".to_owned()]);
     let admin = AdminListener::bind(&model::AdminConfig { listen, tokens, hosts }, None).unwrap();

@@ -39,10 +39,11 @@ fn delete(target: &str) -> Ask {
     Ask::new("DELETE", target).header("Content-Length", 0).header("Content-Type", "application/json")
 }
 
+const DRAIN: &str = "/upstreams/app/servers/127.0.0.1:1/drain";
+const KEY: &str = "/limits/per-ip/keys/ip=127.0.0.1";
+
 /// At least one request for each call that succeeds, and one for each way to fail.
 fn samples() -> Vec<Sample> {
-    let drain = "/upstreams/app/servers/127.0.0.1:1/drain";
-    let key = "/limits/per-ip/keys/ip=127.0.0.1";
     vec![
         sample("show_page", 200, get("/")),
         sample("show_page_file", 200, get("/page/main.js")),
@@ -66,14 +67,14 @@ fn samples() -> Vec<Sample> {
         sample("show_key", 200, get("/limits/slow/keys/missing:account=127.0.0.1?tier=gold")),
         sample("show_key", 404, get("/limits/other/keys/ip=127.0.0.1")),
         sample("show_key", 400, get("/limits/per-ip/keys/127.0.0.1")),
-        sample("reset_key", 200, change(&format!("{key}/reset"), r#"{"reason": "a false alarm"}"#)),
-        sample("reset_key", 400, change(&format!("{key}/reset"), r#"{"tier": "gold"}"#)),
+        sample("reset_key", 200, change(&format!("{KEY}/reset"), r#"{"reason": "a false alarm"}"#)),
+        sample("reset_key", 400, change(&format!("{KEY}/reset"), r#"{"tier": "gold"}"#)),
         sample("reset_key", 409, change("/limits/slots/keys/ip=127.0.0.1/reset", "")),
-        sample("grant_key", 200, change(&format!("{key}/grant"), r#"{"rate": "9/s", "for": "1h"}"#)),
-        sample("grant_key", 400, change(&format!("{key}/grant"), "")),
-        sample("show_key", 200, get(key)),
-        sample("revoke_grant", 200, delete(&format!("{key}/grant"))),
-        sample("revoke_grant", 404, delete(&format!("{key}/grant"))),
+        sample("grant_key", 200, change(&format!("{KEY}/grant"), r#"{"rate": "9/s", "for": "1h"}"#)),
+        sample("grant_key", 400, change(&format!("{KEY}/grant"), "")),
+        sample("show_key", 200, get(KEY)),
+        sample("revoke_grant", 200, delete(&format!("{KEY}/grant"))),
+        sample("revoke_grant", 404, delete(&format!("{KEY}/grant"))),
         sample("ban_client", 200, change("/bans", r#"{"ip": "203.0.113.0/24", "reason": "scraping"}"#)),
         sample("ban_client", 400, change("/bans", r#"{"ip": "0.0.0.0/0"}"#)),
         sample("list_bans", 200, get("/bans")),
@@ -83,16 +84,16 @@ fn samples() -> Vec<Sample> {
         sample("list_upstreams", 200, get("/upstreams")),
         sample("show_upstream", 200, get("/upstreams/app")),
         sample("show_upstream", 404, get("/upstreams/web")),
-        sample("drain_server", 200, change(drain, "")),
+        sample("drain_server", 200, change(DRAIN, "")),
         sample("drain_server", 409, change("/upstreams/app/servers/127.0.0.1:2/drain", "")),
         sample("drain_server", 404, change("/upstreams/app/servers/127.0.0.1:3/drain", "{}")),
-        sample("drain_server", 400, change(drain, r#"{"why": "typo"}"#)),
-        sample("drain_server", 400, change(drain, r#"["reason"]"#)),
-        sample("drain_server", 400, change(drain, r#"{"reason": 1}"#)),
-        sample("drain_server", 400, change(&format!("{drain}?force=yes"), "")),
-        sample("drain_server", 413, change(drain, &format!("{{\"reason\": \"{}\"}}", "x".repeat(70_000)))),
-        sample("drain_server", 415, post(drain, b"")),
-        sample("drain_server", 401, change(drain, "")),
+        sample("drain_server", 400, change(DRAIN, r#"{"why": "typo"}"#)),
+        sample("drain_server", 400, change(DRAIN, r#"["reason"]"#)),
+        sample("drain_server", 400, change(DRAIN, r#"{"reason": 1}"#)),
+        sample("drain_server", 400, change(&format!("{DRAIN}?force=yes"), "")),
+        sample("drain_server", 413, change(DRAIN, &format!("{{\"reason\": \"{}\"}}", "x".repeat(70_000)))),
+        sample("drain_server", 415, post(DRAIN, b"")),
+        sample("drain_server", 401, change(DRAIN, "")),
         sample(
             "undrain_server",
             200,

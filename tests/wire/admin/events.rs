@@ -24,7 +24,7 @@ impl EventReader {
         EventReader::open_with(gateway, "")
     }
 
-    fn open_with(gateway: &Gateway, more: &str) -> EventReader {
+    pub(super) fn open_with(gateway: &Gateway, more: &str) -> EventReader {
         let mut stream = TcpStream::connect(gateway.admin()).expect("the admin port accepts");
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
         let head =

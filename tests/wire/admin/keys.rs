@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::events::EventReader;
 use crate::support::*;
 
 const FILE: &str = "account: { from: header:x-account }
@@ -81,6 +82,42 @@ fn one_key_is_found_by_its_name() {
     gateway.admin_get("/limits/nowhere/keys/ip=127.0.0.1").expect(404);
     let fresh = json_of(&gateway, "/limits/per-ip/keys/ip=192.0.2.9");
     assert_eq!((&fresh["remaining"], &fresh["key"]), (&3.into(), &"ip=192.0.2.9".into()));
+}
+
+/// Accounts are hashes for those who may not see them, and in the log.
+#[test]
+fn accounts_are_shown_by_name_to_tokens_that_may_see_them() {
+    let tokens = "[{ name: ops, token: one }, { name: eye, token: two, allow: read }, \
+                  { name: desk, token: three, allow: read, names: true }]";
+    let file =
+        format!("admin: {{ listen: \"127.0.0.1:0\", tokens: {tokens} }}\nlog: {{ format: json }}\n{FILE}");
+    let gateway = Gateway::start(&file);
+    (0..3).for_each(|_| drop(gateway.ask(&get("/a").header("X-Account", "acme"))));
+    let with = |token: &str, ask: Ask| {
+        gateway.ask_admin(&ask.header("Authorization", format!("Bearer {token}"))).expect(200)
+    };
+    let read = |token, target: &str| with(token, get(target).header("Accept", "application/json")).json();
+    for (token, sees) in [("one", true), ("two", false), ("three", true)] {
+        let list = read(token, "/limits/per-account/keys");
+        let key = list["keys"][0]["key"].as_str().expect("a name");
+        assert_eq!(key == "account=acme", sees, "{token}: {list:#}");
+        assert_eq!(key.starts_with("account=#"), !sees, "{token}: {list:#}");
+        assert_eq!(list["keys"][0]["ban"], if sees { "account=acme".into() } else { Value::Null });
+        let one = read(token, "/limits/per-account/keys/account=acme");
+        assert_eq!((&one["key"], &one["remaining"]), (&key.into(), &0.into()));
+        let mut events = EventReader::open_with(&gateway, &format!("Authorization: Bearer {token}\r\n"));
+        for _ in 0..2 {
+            let event = events.next_event();
+            assert_eq!(event["refusals"][0]["key"], key, "{token}: {event:#}");
+        }
+    }
+    let reset = Ask::new("POST", "/limits/per-account/keys/account=acme/reset");
+    gateway.ask_admin(&reset.clone().header("Authorization", "Bearer two")).expect(403);
+    with("one", reset.header("Content-Type", "application/json").body(b"{}"));
+    eventually("two audit lines", || audits(&gateway).len() == 2);
+    let targets: Vec<String> = audits(&gateway).iter().map(|line| line["target"].to_string()).collect();
+    assert_eq!(targets[0], "\"limit per-account, key of an account\"");
+    assert!(targets[1].contains("key account=#") && !gateway.stderr().contains("acme"), "{targets:?}");
 }
 
 #[test]

@@ -46,9 +46,8 @@ pub(crate) fn read_admin(root: &FieldReader<'_>) -> Option<AdminConfig> {
 fn read_tokens(fields: &FieldReader<'_>) -> Vec<AdminToken> {
     let single = fields.read(&admin::TOKEN);
     let Some(value) = fields.find(&admin::TOKENS) else {
-        let single =
-            single.map(|token| AdminToken { name: "admin".to_owned(), token, allow: AdminRights::All });
-        return single.into_iter().collect();
+        let (name, allow, names) = ("admin".to_owned(), AdminRights::All, false);
+        return single.map(|token| AdminToken { name, token, allow, names }).into_iter().collect();
     };
     if let Some(single) = fields.find(&admin::TOKEN) {
         let message = "`token` and `tokens` are both written";
@@ -68,7 +67,7 @@ fn read_token(item: &FieldValue<'_>, known: &[AdminToken]) -> Option<AdminToken>
     item.open_map(&admin_token::SECTION, form)?.read_all(|fields| {
         let (name, token) =
             (fields.read_required(&admin_token::NAME), fields.read_required(&admin_token::TOKEN));
-        let allow = fields.read(&admin_token::ALLOW);
+        let (allow, names) = (fields.read(&admin_token::ALLOW), fields.read(&admin_token::NAMES));
         if known.iter().any(|other| Some(&other.name) == name.as_ref())
             && let Some(value) = fields.find(&admin_token::NAME)
         {
@@ -80,7 +79,7 @@ fn read_token(item: &FieldValue<'_>, known: &[AdminToken]) -> Option<AdminToken>
         {
             value.report_at_value(ValueError::new(codes::NAME, "another entry has the same token"));
         }
-        Some(AdminToken { name: name?, token: token?, allow })
+        Some(AdminToken { name: name?, token: token?, allow, names })
     })
 }
 

@@ -11,7 +11,7 @@ use sluicegate_admission::ban::Bans;
 use sluicegate_admission::chain::WaitingCap;
 use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::{IpSet, IpSets};
-use sluicegate_base::value_hash::ValueHasher;
+use sluicegate_base::value_hash::{ValueHasher, sha256};
 use sluicegate_http::request::body::BodyMemory;
 use sluicegate_http::request::key::KeyHasher;
 use sluicegate_http::upstream::{Upstream, UpstreamPause};
@@ -188,16 +188,24 @@ impl KnownBandwidths<'_> {
     }
 }
 
-/// `store` tells the secret of hashes, as far as it was told.
+/// `store` tells the secret of hashes, as far as it was told; else it follows from that of `keys`, which a snapshot
+/// keeps.
 pub(super) fn open_access_log(
     config: &Config,
     previous: Option<&Gateway>,
     store: Option<&Store>,
+    keys: &KeyHasher,
 ) -> io::Result<Arc<AccessLog>> {
     let before = previous.map(|previous| &*previous.access_log);
     let log = AccessLog::continue_from(before, &config.access_log, config.server.workers);
-    log.map(|log| Arc::new(log.with_shared_secret(store.and_then(Store::shared_secret))))
+    let secret = store.and_then(Store::shared_secret).unwrap_or_else(|| name_secret(keys));
+    log.map(|log| Arc::new(log.with_shared_secret(secret)))
         .map_err(|error| io::Error::new(error.kind(), format!("cannot open the access log: {error}")))
+}
+
+/// The secret by which accounts are hashed where they are shown. It tells nothing of the one that it comes from.
+fn name_secret(keys: &KeyHasher) -> [u8; 16] {
+    sha256(&[&keys.secret()[..], b"names"].concat())
 }
 
 /// The tracing; its hashes of keys have the secret of the access log, even where that shows keys in clear.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Gateway;
+use super::{Gateway, adopt};
 use sluicegate_admission::ban::Bans;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::key::KeyHasher;
@@ -103,6 +103,11 @@ impl Gateway {
     /// gateway is used. Of limits without saved numbers, only counters with unchanged numbers are adopted.
     pub fn restore_counters(&mut self, snapshot: SnapshotReader, saved: &SavedNumbers) {
         self.keys = KeyHasher::from_secret(snapshot.secret);
+        // Names of keys are the same hashes as before the restart.
+        if let Ok(log) = adopt::open_access_log(&self.config, Some(self), self.store.as_deref(), &self.keys) {
+            self.tracer = adopt::build_tracer(&self.config, &log, Some(self));
+            self.access_log = log;
+        }
         let previous = PreviousCounters::in_previous_numbers(self, saved);
         snapshot.restore_into(&previous);
         for (limit, previous) in self.limits.iter().zip(&previous.limits) {

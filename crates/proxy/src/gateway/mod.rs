@@ -255,10 +255,11 @@ impl Gateway {
         let upstreams = Upstream::build_all(config, previous.map_or(&[], |previous| &previous.upstreams));
         let bandwidths = KnownBandwidths::new(previous);
         let route = |location| Route::new(built, location, &upstreams, &mut access_cache, &bandwidths);
-        let call_route = Route::for_calls(built);
-        let routes: Vec<_> = config.locations.iter().map(route).chain(call_route).collect();
+        let routes: Vec<_> = config.locations.iter().map(route).chain(Route::for_calls(built)).collect();
         let store = adopt::build_store(config, previous);
-        let access_log = adopt::open_access_log(config, previous, store.as_ref().map(|(store, _)| &**store))?;
+        let keys = adopt::build_keys(previous);
+        let known_store = store.as_ref().map(|(store, _)| &**store);
+        let access_log = adopt::open_access_log(config, previous, known_store, &keys)?;
         let tracer = adopt::build_tracer(config, &access_log, previous);
         let labels = metric_sources::build_labels(config, &upstreams);
         let metrics = Metrics::continue_from(previous.map(|previous| &*previous.metrics), labels);
@@ -292,7 +293,7 @@ impl Gateway {
                 store_usage: store.map(|(_, usage)| usage),
                 pauses: adopt::build_pauses(config, previous),
             },
-            keys: adopt::build_keys(previous),
+            keys,
             servers: upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect(),
             upstreams,
             load,

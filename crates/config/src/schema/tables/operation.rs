@@ -56,6 +56,8 @@ section! {
     /// Whether its holder may change something, or `read` alone: changes are then answered 403.
     ALLOW: Words<AdminRights> = Words(&[("all", AdminRights::All), ("read", AdminRights::Read)]),
         "allow", "all", "read";
+    /// Shows accounts by name although `access_log.hash_keys` hides them. A token that allows all sees them always.
+    NAMES: Scalar<bool> = SWITCH, "names", "false", "true";
 }
 
 section! {

@@ -114,7 +114,7 @@ fn name_reported(gateway: &Gateway, limit: &CountedLimit, name: &str, error_per_
         NamedKey::Hidden => (CounterKey { id: 0, prefix: 0 }, None),
     };
     let none = KeyRate { per_s: 0.0, error_per_s };
-    Some(HeavyKey { name: name.to_owned(), key, shared, asked: none, refused: none })
+    Some(HeavyKey { name: name.to_owned(), account_name: None, key, shared, asked: none, refused: none })
 }
 
 fn rate(key: &HeavyKey, by: HeavyBy) -> f64 {
@@ -156,7 +156,8 @@ locations: [{ path: /, upstream: demo, limits: { name: one, key: account, rate: 
     fn key(name: &str, asked: f64, refused: f64) -> HeavyKey {
         let rate = |per_s| KeyRate { per_s, error_per_s: 0.5 };
         let key = CounterKey { id: 7, prefix: 0 };
-        HeavyKey { name: name.into(), key, shared: None, asked: rate(asked), refused: rate(refused) }
+        let (name, account_name) = (name.into(), None);
+        HeavyKey { name, account_name, key, shared: None, asked: rate(asked), refused: rate(refused) }
     }
 
     fn names(keys: &[HeavyKey]) -> Vec<(&str, f64, f64)> {

@@ -29,6 +29,8 @@ pub enum HeavyBy {
 pub struct HeavyKey {
     /// The name that an operator reads and types.
     pub name: String,
+    /// The same with the account in clear, for callers who may see it; `None` = nothing of it is hidden.
+    pub account_name: Option<String>,
     /// The key of its counters in this process.
     pub key: CounterKey,
     /// The key of its counters in the store; present for a limit that is counted there.
@@ -67,6 +69,8 @@ pub struct RecentRefusal {
     pub limit: String,
     /// The name of its key; `None` = the key is missing, or names are not kept.
     pub key: Option<String>,
+    /// The same with the account in clear; `None` = nothing of it is hidden.
+    pub account_key: Option<String>,
     /// `None` on a unix socket without a forwarded address.
     pub ip: Option<IpAddr>,
     /// The name of the location, which may be cut.
@@ -98,6 +102,15 @@ pub enum KeyLookupError {
 
 /// Units per second below which a key is not listed: one request, a quarter of an hour ago.
 const RATE_MIN: f64 = 1e-6;
+
+// === impl HeavyKey ===
+
+impl HeavyKey {
+    /// The name for a caller, who may see accounts in clear or not.
+    pub fn shown_name(&self, sees_accounts: bool) -> &str {
+        self.account_name.as_ref().filter(|_| sees_accounts).unwrap_or(&self.name)
+    }
+}
 
 // === impl WorkerHeavyKeys ===
 
@@ -202,7 +215,8 @@ pub fn name_keys(
     let name_key = |(position, id, label): (usize, u128, &KeyLabel)| {
         let (asked, refused) = rates.rates_at(position);
         let name = naming.render_name(&limit.spec, &label.name);
-        HeavyKey { name, key: label.counter_key(id), shared: label.shared, asked, refused }
+        let account_name = naming.render_account(&limit.spec, &label.name);
+        HeavyKey { name, account_name, key: label.counter_key(id), shared: label.shared, asked, refused }
     };
     let items = heaviest.items.iter().enumerate();
     items.map(|(position, item)| name_key((position, item.id, &item.label))).collect()
@@ -221,9 +235,11 @@ pub fn name_known_key(
     let (asked, refused) = rates.rates_at(0);
     let label = rates.keys.first().and_then(|(.., label)| *label);
     let key = parsed.counter_key(&gateway.keys);
-    let name = label.map(|label| gateway.key_naming().render_name(&limit.spec, &label.name));
+    let naming = gateway.key_naming();
+    let name = label.map(|label| naming.render_name(&limit.spec, &label.name));
     HeavyKey {
         name: name.unwrap_or_else(|| text.to_owned()),
+        account_name: label.and_then(|label| naming.render_account(&limit.spec, &label.name)),
         key: label.map_or(key, |label| label.counter_key(key.id)),
         shared: is_shared.then(|| SharedKey(parsed.shared_key())),
         asked,
@@ -243,7 +259,11 @@ pub fn find_hidden_key(
 ) -> Result<ItemCounts<KeyLabel>, String> {
     let naming = gateway.key_naming();
     let mut known = ItemCounts::merge_all(known);
-    known.items.retain(|item| is_same_name(text, &naming.render_name(&limit.spec, &item.label.name)));
+    known.items.retain(|item| {
+        let account_name = naming.render_account(&limit.spec, &item.label.name);
+        is_same_name(text, &naming.render_name(&limit.spec, &item.label.name))
+            || account_name.is_some_and(|name| is_same_name(text, &name))
+    });
     let why = match known.items.len() {
         1 => return Ok(known),
         0 => "no key that is shown so is known now",
@@ -266,6 +286,7 @@ pub fn merge_refusals(
         unix_ms: record.facts.unix_ms,
         limit: record.limit.name.to_string(),
         key: record.key.map(|key| naming.render_name(&record.limit.spec, &key)),
+        account_key: record.key.and_then(|key| naming.render_account(&record.limit.spec, &key)),
         ip: Some(record.facts.ip).filter(|ip| *ip != UNIX_CLIENT),
         location: record.location.as_deref().map(str::to_owned),
         status: record.facts.status.map(|status| status.as_u16()),

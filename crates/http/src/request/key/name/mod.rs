@@ -18,19 +18,18 @@ pub use parse::{NamedKey, ParsedKey};
 pub use render::is_same_name;
 
 /// Bytes of a name; a longer one is cut off.
-const NAME_MAX: usize = 46;
+const NAME_MAX: usize = 47;
 /// Marks the tag of a value that is kept as a hash.
 const HASHED: u8 = 0x80;
 
 /// The text of a key, up to a length.
 ///
 /// Each part is its tag and its value: of an address the version and the octets, of a hashed value 8 bytes, of any
-/// other its length up to 255 and as many bytes as fit.
+/// other its length up to 255 and as many bytes as fit. A hashed account follows the parts once more, in clear.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeyName {
     len: u8,
     bytes: [u8; NAME_MAX],
-    is_cut: bool,
 }
 
 /// Everything that names of keys refer to.
@@ -69,15 +68,18 @@ enum NamePart<'n> {
 
 impl KeyName {
     /// The name of the key of `subject` by `spec`. With a `hasher`, accounts and values that clients choose are kept
-    /// as hashes, because some are passwords.
+    /// as hashes, because some are passwords; only [`KeyNaming::render_account`] shows the account then.
     #[inline(never)]
     pub fn capture(spec: &KeySpec, subject: &KeyInput<'_>, hasher: Option<&ValueHasher>) -> KeyName {
-        let name = KeyName { len: 0, bytes: [0; NAME_MAX], is_cut: false };
-        let mut text = KeyText(NameSink { name, hasher });
+        let mut text = KeyText(NameSink { name: KeyName::EMPTY, hasher, account: KeyName::EMPTY });
         // A key without a name was not counted.
         let _ = text.write_parts(spec, subject);
+        let account = text.0.account;
+        text.0.write_bytes(&account.bytes[..usize::from(account.len)]);
         text.0.name
     }
+
+    const EMPTY: KeyName = KeyName { len: 0, bytes: [0; NAME_MAX] };
 
     /// The parts of the name, without an end: those after the last one are lost.
     fn parts(&self) -> impl Iterator<Item = NamePart<'_>> {
@@ -94,8 +96,7 @@ impl KeyName {
 
 impl std::fmt::Debug for KeyName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let cut = if self.is_cut { "…" } else { "" };
-        write!(f, "KeyName({}{cut})", self.bytes[..usize::from(self.len)].escape_ascii())
+        f.write_str("KeyName(MASKED)")
     }
 }
 
@@ -144,6 +145,8 @@ fn take_bytes<const LEN: usize>(rest: &mut &[u8]) -> Option<[u8; LEN]> {
 struct NameSink<'h> {
     name: KeyName,
     hasher: Option<&'h ValueHasher>,
+    /// The part of an account that is hashed, in clear.
+    account: KeyName,
 }
 
 impl KeySink for NameSink<'_> {
@@ -153,12 +156,17 @@ impl KeySink for NameSink<'_> {
         let fits = bytes.len().min(NAME_MAX - start);
         name.bytes[start..start + fits].copy_from_slice(&bytes[..fits]);
         name.len += fits as u8;
-        name.is_cut |= fits < bytes.len();
     }
 
     fn write_value(&mut self, tag: KeyPartTag, bytes: &[u8]) {
         match (tag, self.hasher) {
             (KeyPartTag::Account | KeyPartTag::Source, Some(hasher)) => {
+                if matches!(tag, KeyPartTag::Account) {
+                    let (name, account) = (KeyName::EMPTY, KeyName::EMPTY);
+                    let mut clear = NameSink { name, hasher: None, account };
+                    clear.write_value(tag, bytes);
+                    self.account = clear.name;
+                }
                 self.write_bytes(&[tag as u8 | HASHED]);
                 self.write_bytes(&hasher.hash_value(bytes).to_le_bytes());
             }

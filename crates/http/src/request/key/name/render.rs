@@ -24,8 +24,20 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
 impl KeyNaming<'_> {
     /// The name of a key of `spec`.
     pub fn render_name(&self, spec: &KeySpec, name: &KeyName) -> String {
+        self.render_parts(spec, name.parts())
+    }
+
+    /// The name with its account in clear; `None` if it contains no hashed account.
+    pub fn render_account(&self, spec: &KeySpec, name: &KeyName) -> Option<String> {
+        let mut parts: Vec<NamePart<'_>> = name.parts().take(spec.parts.len() + 1).collect();
+        let account = parts.pop().filter(|part| matches!(part, NamePart::Value { .. }))?;
+        *parts.get_mut(spec.parts.iter().position(|part| *part == KeyPart::Account)?)? = account;
+        Some(self.render_parts(spec, parts.into_iter()))
+    }
+
+    fn render_parts<'n>(&self, spec: &KeySpec, parts: impl Iterator<Item = NamePart<'n>>) -> String {
         let mut out = String::new();
-        for (part, value) in spec.parts.iter().zip(name.parts()) {
+        for (part, value) in spec.parts.iter().zip(parts) {
             if !out.is_empty() {
                 out.push(',');
             }

@@ -200,12 +200,37 @@ fn long_values_are_cut_and_hidden() {
     let long = "x".repeat(300);
     let both = [KeyPart::Account, KeyPart::Ip];
     let shown = named.shown(&both, MissingKey::Ip, &NamedRequest::of_account(&long));
-    assert_eq!(shown, format!("account={}…,ip=…", "x".repeat(44)));
+    assert_eq!(shown, format!("account={}…,ip=…", "x".repeat(45)));
     assert_eq!(named.parse(&both, MissingKey::Ip, &shown), Ok(NamedKey::Hidden));
     let encoded = shown.replace('…', "%E2%80%A6");
     assert_eq!(named.parse(&both, MissingKey::Ip, &encoded), Ok(NamedKey::Hidden));
     assert!(is_same_name(&encoded, &shown) && !is_same_name(&encoded, "account=x…,ip=…"));
     assert_eq!(size_of::<KeyName>(), 48);
+}
+
+/// What is left of the bytes after the parts is the account's, and without a hash there is nothing to show.
+#[test]
+fn a_hashed_account_is_kept_in_clear_as_far_as_it_fits() {
+    let named = Named::new("ipv4_prefix: 32", Some("salt"));
+    let open = |parts: &[KeyPart], account: Option<&str>| {
+        let request = account.map_or_else(|| NamedRequest::from("192.0.2.7"), NamedRequest::of_account);
+        let spec = KeySpec::new(parts, MissingKey::Ip);
+        let capture = |hasher| {
+            request.with_subject(&named, |subject| {
+                named.naming().render_account(&spec, &KeyName::capture(&spec, subject, hasher))
+            })
+        };
+        assert_eq!(capture(None), None, "it is in clear anyway");
+        capture(named.hasher.as_ref())
+    };
+    let uuid = "550e8400-e29b-41d4-a716-446655440000";
+    assert_eq!(open(&[KeyPart::Account], Some(uuid)), Some(format!("account={uuid}")));
+    let longer = format!("{uuid}x");
+    assert_eq!(open(&[KeyPart::Account], Some(&longer)), Some(format!("account={uuid}…")));
+    let both = [KeyPart::Ip, KeyPart::Account];
+    assert_eq!(open(&both, Some("joe")).as_deref(), Some("ip=192.0.2.7,account=joe"));
+    assert_eq!(open(&[KeyPart::Uri, x_key()], Some("joe")), None);
+    assert_eq!(open(&both, None), None, "the request has none");
 }
 
 #[test]
@@ -228,7 +253,9 @@ fn secrets_are_kept_and_shown_as_hashes() {
     let spec = KeySpec::new(&parts, MissingKey::Ip);
     let name =
         request.with_subject(&named, |subject| KeyName::capture(&spec, subject, named.hasher.as_ref()));
-    assert!(!format!("{name:?}").contains("alice") && !name.is_cut);
+    assert!(!format!("{name:?}").contains("alice"));
+    let open = expected.replacen(&format!("#{:016x}", hash("alice")), "alice", 1);
+    assert_eq!(named.naming().render_account(&spec, &name), Some(open));
     // A plain name leads to the key as well, and a text that is no hash is a name.
     assert!(matches!(
         named.parse(&[KeyPart::Account], MissingKey::Ip, "account=alice"),
