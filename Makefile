@@ -1,7 +1,7 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
 .PHONY: help run test test-clients accessibility screenshots fuzz cargo-fuzz compare-import bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-scaling bench-service bench-streams audit fmt tools components \
-	lint dependencies instructions gateway package test-package test-deploy promtool
+	lint dependencies instructions gateway package test-package test-deploy promtool site
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
 
@@ -179,6 +179,23 @@ package: gateway ## build the Debian package in target/package, with its debug i
 test-package: TOOLS := debootstrap:debootstrap curl:curl ip:iproute2 pgrep:procps
 test-package: tools package ## install, upgrade and purge the package in a chroot; needs root and the mirror of apt
 	tests/deploy/package.sh "$$(ls target/package/*.deb)"
+
+# The book has the folders of the repository, because the pages link to examples and to each other by them.
+MDBOOK := 0.5.4
+SITE := target/site
+site: TOOLS := python3:python3
+site: tools ## build the documentation as a website in target/site/pages, and check its links (needs the network once)
+	@$(TOOLBOX)/bin/mdbook --version 2>/dev/null | grep -qx 'mdbook v$(MDBOOK)' || nice -n 10 \
+		cargo install mdbook@$(MDBOOK) --locked --no-default-features --features search --root $(TOOLBOX)
+	rm -rf $(SITE) && mkdir -p $(SITE)/source/benches
+	cp -r *.md LICENSE-* Dockerfile docker-compose.yml gateway.yaml gateway.schema.json docs examples deploy $(SITE)/source
+	cp benches/*.md $(SITE)/source/benches
+	sed 's|](|](docs/|; s|(docs/\.\./|(|' docs/SUMMARY.md > $(SITE)/source/SUMMARY.md
+	@# mdBook calls the page of README.md index.html, and leaves the links to it as they are.
+	find $(SITE)/source -name README.md -execdir mv {} index.md ';'
+	find $(SITE)/source -name '*.md' -exec sed -i -E 's|\(([./a-z]*)README\.md|(\1index.md|g' {} +
+	$(TOOLBOX)/bin/mdbook build
+	python3 tests/site/check.py $(SITE)/pages
 
 audit: ## licences, bans, sources and security advisories (needs the network)
 	cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny
