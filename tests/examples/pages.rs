@@ -176,14 +176,32 @@ fn the_front_page_is_short() {
     assert!(lines <= README_LINES_MAX, "README.md has {lines} lines; {README_LINES_MAX} are allowed");
 }
 
-/// The block with a command holds what the program prints now.
+/// The file that the first block of the front page writes.
+fn first_file() -> String {
+    let page = text("README.md");
+    let (_, rest) = page.split_once("cat > gateway.yaml <<'END'\n").expect("a file is written");
+    let (file, _) = rest.split_once("\nEND\n").expect("its end");
+    format!("{file}\n")
+}
+
+/// It listens on loopback alone, because nobody who tries a program opens a port to others with it.
+#[test]
+fn the_front_page_writes_the_first_example() {
+    let example = text("examples/per_ip_limit.yaml");
+    assert_eq!(first_file(), format!("listen: 127.0.0.1:8080\n\n{}", core(&example)));
+}
+
+/// The block with a command holds what the program prints now about the file of the first block.
 #[test]
 fn the_front_page_shows_what_explain_prints() {
     let blocks = blocks(&text("README.md"));
     let shown = blocks.iter().find_map(|block| block.body.strip_prefix("$ sluicegate explain "));
     let (args, shown) = shown.and_then(|shown| shown.split_once('\n')).expect("an explanation");
+    let folder = sluicegate_testkit::Scratch::new();
+    folder.file("gateway.yaml", &first_file());
     let mut command = Command::new(sluicegate_testkit::program());
-    let output = command.current_dir(root()).arg("explain").args(args.split(' ')).output().expect("it runs");
+    command.current_dir(folder.path()).arg("explain").args(args.split(' '));
+    let output = command.output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8_lossy(&output.stdout), shown, "README.md, explain {args}");
 }
