@@ -93,7 +93,7 @@ accessibility: tools ## judge the page with axe-core in Chromium (needs the netw
 	cargo test --locked --test page accessibility -- --ignored
 
 screenshots: TOOLS := $(PAGE_TOOLS)
-screenshots: tools ## write the pictures of the page in docs/images; 3 minutes
+screenshots: tools ## write the pictures of the page and of top in docs/images; 3 minutes
 	cargo test --locked --test page screenshots -- --ignored
 
 fuzz: tools ## feed everything that reads strangers' words for 5 minutes a target; make fuzz SECONDS=60

@@ -13,5 +13,6 @@ mod other_sites;
 mod problems;
 mod screenshots;
 mod tables;
+mod terminal_picture;
 mod text_only;
 mod tokens;

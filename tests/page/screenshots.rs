@@ -1,4 +1,4 @@
-//! `make screenshots`: the page in docs/images, of a gateway with clients, a flooder and a failing server.
+//! `make screenshots`: the page and `top` in docs/images, of a gateway with clients, a flooder and a failing server.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::browser::{Browser, page_url};
 use crate::looks::{set_size, set_theme};
 use crate::support::*;
+use crate::terminal_picture::picture_of_top;
 
 /// The traffic before the pictures; the flood and the failures begin in its last third.
 const LENGTH: Duration = Duration::from_secs(150);
@@ -110,9 +111,12 @@ fn the_pictures_are_written() {
             scope.spawn(move || visit(gateway, number, end));
         }
         scope.spawn(|| flood(&gateway, start + CALM, end));
-        thread::sleep(LENGTH - Duration::from_secs(12));
+        thread::sleep(LENGTH - Duration::from_secs(16));
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/images");
         std::fs::create_dir_all(&folder).expect("the folder");
+        let top = picture_of_top(&gateway, &file, Duration::from_secs(4));
+        assert!(top.contains("account=crawler"), "{top}");
+        std::fs::write(folder.join("top.svg"), top).expect("the picture");
         for (scheme, name) in [("light", "page.png"), ("dark", "page-dark.png")] {
             set_size(&browser, 1280, 940);
             set_theme(&browser, scheme);
