@@ -1,7 +1,7 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
 .PHONY: help run test test-clients accessibility screenshots fuzz cargo-fuzz compare-import bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-scaling bench-service bench-streams audit fmt tools components \
-	lint dependencies instructions gateway package test-package test-deploy promtool site
+	lint dependencies instructions gateway package test-package test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
 
@@ -183,6 +183,7 @@ test-package: tools package ## install, upgrade and purge the package in a chroo
 # The book has the folders of the repository, because the pages link to examples and to each other by them.
 MDBOOK := 0.5.4
 SITE := target/site
+.PHONY: site
 site: TOOLS := python3:python3
 site: tools ## build the documentation as a website in target/site/pages, and check its links (needs the network once)
 	@$(TOOLBOX)/bin/mdbook --version 2>/dev/null | grep -qx 'mdbook v$(MDBOOK)' || nice -n 10 \
