@@ -196,7 +196,7 @@ site: tools ## build the documentation as a website in target/site/pages, and ch
 	find $(SITE)/source -name README.md -execdir mv {} index.md ';'
 	find $(SITE)/source -name '*.md' -exec sed -i -E 's|\(([./a-z]*)README\.md|(\1index.md|g' {} +
 	$(TOOLBOX)/bin/mdbook build
-	python3 tests/site/check.py $(SITE)/pages
+	python3 tests/site/check.py $(SITE)/pages $(SITE)/source
 
 audit: ## licences, bans, sources and security advisories (needs the network)
 	cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the built pages in the folder $1: links lead to files and anchors, and nothing is loaded from another host."""
+"""Checks the pages in the folder $1, built from $2: links lead to files and anchors, nothing is loaded from another
+host, and every page of the manual is there."""
 
 import html.parser
 import pathlib
@@ -73,6 +74,11 @@ def main():
         for link in style_targets(path.read_text()):
             if not link.startswith("data:") and (FOREIGN.match(link) or not target_of(path, link)[0].is_file()):
                 problems.append(f"{path.relative_to(root)}: loads {link}, which is not here")
+    source = pathlib.Path(sys.argv[2]).resolve()
+    for path in sorted(source.joinpath("docs").rglob("*.md")):
+        built = root / path.relative_to(source).with_suffix(".html")
+        if path.name != "SUMMARY.md" and not built.is_file():
+            problems.append(f"{path.relative_to(source)}: not in docs/SUMMARY.md")
     links = sum(len(page.links) for page in pages.values())
     if links < 1000:
         problems.append(f"only {links} links were found in {len(pages)} pages")
