@@ -17,6 +17,8 @@ mod client;
 #[path = "side_by_side/facts.rs"]
 #[allow(dead_code, reason = "shared with the side-by-side benchmark, which uses all of it")]
 mod facts;
+#[path = "support/limits.rs"]
+mod limits;
 #[path = "side_by_side/peers.rs"]
 #[allow(dead_code, reason = "shared with the side-by-side benchmark, which uses all of it")]
 mod peers;
@@ -51,7 +53,9 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("launch") => return child::launch(&arguments[1..]),
-        Some("backend") => return backend::serve(arguments.get(1).ok_or("backend PORT")?.parse()?),
+        Some("backend") => {
+            return backend::serve(arguments.get(1).ok_or("backend PORT")?.parse()?, backend::BODY);
+        }
         // `cargo test --all-targets` runs benchmarks without any argument.
         None => {
             println!("{HELP}");

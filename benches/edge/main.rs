@@ -78,7 +78,7 @@ fn main() -> Result<()> {
     let port = || -> Result<u16> { Ok(arguments.get(1).ok_or("a port?")?.parse()?) };
     match arguments.first().map(String::as_str) {
         Some("launch") => child::launch(&arguments[1..]),
-        Some("backend") => backend::serve(port()?),
+        Some("backend") => backend::serve(port()?, backend::BODY),
         Some("large") => large::serve(port()?),
         // `cargo test --all-targets` runs benchmarks without any argument.
         Some(_) if !arguments.iter().any(|word| word == "--help") => compare(&Plan::parse(&arguments)?),

@@ -21,6 +21,8 @@ mod delay;
 mod facts;
 #[path = "../side_by_side/heading.rs"]
 mod heading;
+#[path = "../support/limits.rs"]
+mod limits;
 mod load;
 mod memory;
 #[path = "../side_by_side/open_loop.rs"]
@@ -77,7 +79,7 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("launch") => child::launch(&arguments[1..]),
-        Some("backend") => backend::serve(arguments.get(1).ok_or("backend PORT")?.parse()?),
+        Some("backend") => backend::serve(arguments.get(1).ok_or("backend PORT")?.parse()?, backend::BODY),
         // `cargo test --all-targets` runs benchmarks without any argument.
         Some(_) if !arguments.iter().any(|word| word == "--help") => compare(&Plan::parse(&arguments)?),
         _ => {

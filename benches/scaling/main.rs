@@ -22,6 +22,8 @@ mod plot;
 #[path = "../side_by_side/report.rs"]
 #[allow(dead_code, reason = "shared with the side-by-side benchmark, which uses all of it")]
 mod report;
+#[path = "../support/svg.rs"]
+mod svg;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::Series;
+use crate::{Series, svg};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 460.0;
@@ -10,15 +10,6 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 270.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 56.0;
-/// Colours that can be told apart on white and on black, also by the colour-blind (Okabe and Ito).
-const COLOURS: [&str; 6] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9"];
-
-/// Follows the reader's colour scheme; no scripts.
-const STYLE: &str = "<style>\
-text{font:13px system-ui,sans-serif;fill:#24292f}\
-.back{fill:#fff}.grid{stroke:#d0d7de;stroke-width:1}.axis{stroke:#57606a;stroke-width:1}\
-@media (prefers-color-scheme:dark){text{fill:#e6edf3}.back{fill:#0d1117}.grid{stroke:#30363d}.axis{stroke:#8b949e}}\
-</style>";
 
 /// The ranges of both axes, as powers of ten and of two.
 struct Axes {
@@ -45,10 +36,7 @@ pub fn draw(all: &[Series]) -> String {
     let y_min = points().map(|(_, ratio)| ratio.log2()).fold(-1.0, f64::min).floor();
     let y_max = points().map(|(_, ratio)| ratio.log2()).fold(3.0, f64::max).ceil();
     let axes = Axes { x_max, y_min, y_max };
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
-         aria-label=\"Cost against size\">\n{STYLE}\n<rect class=\"back\" width=\"100%\" height=\"100%\"/>\n"
-    );
+    let mut svg = svg::open(WIDTH, HEIGHT, "Cost against size");
     draw_grid(&mut svg, &axes);
     for (place, (name, points)) in relative.iter().enumerate() {
         draw_series(&mut svg, &axes, place, name, points);
@@ -96,7 +84,7 @@ fn draw_grid(svg: &mut String, axes: &Axes) {
 }
 
 fn draw_series(svg: &mut String, axes: &Axes, place: usize, name: &str, points: &[(f64, f64)]) {
-    let colour = COLOURS[place % COLOURS.len()];
+    let colour = svg::COLOURS[place % svg::COLOURS.len()];
     let dots: Vec<(f64, f64)> = points.iter().map(|(size, ratio)| (axes.x(*size), axes.y(*ratio))).collect();
     let path: Vec<String> = dots.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let _ = writeln!(

@@ -8,6 +8,7 @@ use mio::{Events, Interest, Poll, Token};
 
 use crate::child::Result;
 
+/// The usual length of a body.
 pub const BODY: usize = 128;
 const LISTENER: Token = Token(usize::MAX);
 
@@ -17,12 +18,12 @@ struct Peer {
     rest: Vec<u8>,
 }
 
-/// Serves until the process is ended. Handles only requests without a body.
-pub fn serve(port: u16) -> Result<()> {
+/// Serves bodies of `length` bytes until the process is ended. Handles only requests without a body.
+pub fn serve(port: u16, length: usize) -> Result<()> {
     let mut poll = Poll::new()?;
     let mut listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
     poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-    let answer = answer();
+    let answer = answer(length);
     let mut peers: Vec<Option<Peer>> = Vec::new();
     let mut free: Vec<usize> = Vec::new();
     let mut events = Events::with_capacity(1024);
@@ -47,13 +48,13 @@ pub fn serve(port: u16) -> Result<()> {
     }
 }
 
-fn answer() -> Vec<u8> {
+fn answer(length: usize) -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 200 OK\r\nServer: fixed\r\nDate: Thu, 01 Jan 2026 00:00:00 GMT\r\n\
-         Content-Type: text/plain\r\nContent-Length: {BODY}\r\n\r\n"
+         Content-Type: text/plain\r\nContent-Length: {length}\r\n\r\n"
     );
     let mut answer = head.into_bytes();
-    answer.resize(answer.len() + BODY, b'x');
+    answer.resize(answer.len() + length, b'x');
     answer
 }
 

@@ -72,9 +72,14 @@ impl Cpu {
 
 /// Resident memory of a process tree in KiB. A page that several processes share counts once.
 pub fn resident_kib(root: u32) -> u64 {
+    memory_kib(root, "Pss:")
+}
+
+/// The sum of a field of `smaps_rollup` over a process tree: of `Rss:` a page counts once for each process that has it.
+pub fn memory_kib(root: u32, field: &str) -> u64 {
     let of = |pid: u32| {
         let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-        text.lines().find_map(|line| line.strip_prefix("Pss:")).map_or(0, |rest| number(rest, 0))
+        text.lines().find_map(|line| line.strip_prefix(field)).map_or(0, |rest| number(rest, 0))
     };
     tree(root).into_iter().map(of).sum()
 }

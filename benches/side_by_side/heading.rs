@@ -52,7 +52,7 @@ fn command(make: &str, bench: &str, typed: &[String]) -> String {
             let mut private = false;
             for word in words {
                 command = command + " " + if private { "…" } else { word };
-                private = word == "--gateway";
+                private = word == "--gateway" || word == "--dist";
             }
             command
         }

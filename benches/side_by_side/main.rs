@@ -8,9 +8,12 @@
 mod backend;
 mod child;
 mod client;
+mod delays;
 mod facts;
 mod heading;
 mod latency;
+#[path = "../support/limits.rs"]
+mod limits;
 mod open_loop;
 mod options;
 mod peers;
@@ -39,7 +42,7 @@ fn main() -> Result<()> {
             Ok(())
         }
         Some("launch") => child::launch(&arguments[1..]),
-        Some("backend") => backend::serve(arguments.get(1).ok_or("backend PORT")?.parse()?),
+        Some("backend") => backend::serve(arguments.get(1).ok_or("backend PORT")?.parse()?, backend::BODY),
         _ if arguments.iter().any(|word| word == "--help") => {
             println!("{HELP}");
             Ok(())

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::child::{self, Child, Result};
-use crate::{backend, client};
+use crate::{backend, client, limits};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
@@ -73,12 +73,6 @@ pub const GET: &str = "GET / HTTP/1.1\r\nHost: bench.test\r\n\r\n";
 /// The file of API keys with the SHA-256 of `bench-key`.
 const KEYS: &str = "sha256,account\nb0962662e937d44c699c8305d90cbf190b3150c59b13863d1380b5cc3c711bb7,bench\n";
 const SHORT_BODY: &str = r#"{"error":"too_many_requests","message":"rate limit exceeded"}"#;
-/// About as long as the gateway's default response, also with an id.
-const PROBLEM: &str = concat!(
-    r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","#,
-    r#""status":429,"detail":"limit per-ip: 1 request per second, burst 1","limit":"per-ip","#,
-    r#""retry_after_ms":1000,"violated-policies":["per-ip"],"request_id":"$request_id"}"#
-);
 
 impl Mode {
     pub const ALL: [Self; 5] = [Self::None, Self::Pass, Self::Reject, Self::PassBare, Self::RejectBare];
@@ -159,7 +153,10 @@ impl Bench {
         fs::write(
             &file,
             modules.to_owned()
-                + &NGINX.replace("BACKEND", &self.backend_port.to_string()).replace("SERVERS", servers),
+                + &NGINX
+                    .replace("BACKEND", &self.backend_port.to_string())
+                    .replace("ZONES", limits::NGINX_ZONES)
+                    .replace("SERVERS", servers),
         )?;
         let (prefix, file) = (folder.display().to_string(), file.display().to_string());
         self.spawn(folder, &["nginx", "-p", &prefix, "-c", &file, "-e", "stderr"])
@@ -213,10 +210,7 @@ http {
     keepalive_timeout 75s;
     tcp_nodelay on;
     server_tokens off;
-    limit_req_zone $binary_remote_addr zone=pass:10m rate=1000000r/s;
-    limit_req_zone $binary_remote_addr zone=reject:10m rate=1r/s;
-    limit_req_status 429;
-    limit_req_log_level info;
+    ZONES
     upstream app { server 127.0.0.1:BACKEND; keepalive 64; keepalive_requests 100000000; }
     proxy_http_version 1.1;
     proxy_set_header Connection "";
@@ -234,21 +228,20 @@ fn nginx_servers(port: u16, mode: Mode, log: Log, log_file: &Path) -> String {
     };
     let limit = match mode {
         Mode::None => "",
-        Mode::Pass | Mode::PassBare | Mode::Key | Mode::KeyUnread | Mode::Auth => {
-            "limit_req zone=pass burst=100000 nodelay;"
-        }
-        Mode::Reject | Mode::RejectBare => "error_page 429 @refused; limit_req zone=reject;",
+        Mode::Pass | Mode::PassBare | Mode::Key | Mode::KeyUnread | Mode::Auth => limits::NGINX_PASS,
+        Mode::Reject | Mode::RejectBare => limits::NGINX_REJECT,
     };
     let (kind, body) = if mode == Mode::RejectBare {
         ("application/json", SHORT_BODY)
     } else {
-        ("application/problem+json", PROBLEM)
+        (limits::PROBLEM_TYPE, limits::PROBLEM)
     };
+    let refusal = limits::nginx_refusal(kind, body);
     format!(
         "{log}\n    server {{
         listen 127.0.0.1:{port} backlog=4096;
         location / {{ {limit} proxy_pass http://app; }}
-        location @refused {{ default_type {kind}; add_header Retry-After 1 always; return 429 '{body}'; }}
+        {refusal}
     }}"
     )
 }
@@ -273,14 +266,13 @@ locations:
 }
 
 fn gateway_mode(mode: Mode) -> String {
+    let limited = |limit| format!("    limits: [per-ip]\nlimits: {{ per-ip: {limit} }}\n");
     let limit = match mode {
-        Mode::None => "",
+        Mode::None => String::new(),
         Mode::Pass | Mode::PassBare | Mode::Key | Mode::KeyUnread | Mode::Auth => {
-            "    limits: [per-ip]\nlimits: { per-ip: { key: ip, rate: 1000000/s, burst: 100000 } }\n"
+            limited(limits::GATEWAY_PASS)
         }
-        Mode::Reject | Mode::RejectBare => {
-            "    limits: [per-ip]\nlimits: { per-ip: { key: ip, rate: 1/s } }\n"
-        }
+        Mode::Reject | Mode::RejectBare => limited(limits::GATEWAY_REJECT),
     };
     let answer = match mode {
         Mode::PassBare => "on_reject: { ratelimit_headers: none }\n".to_owned(),
@@ -292,7 +284,7 @@ fn gateway_mode(mode: Mode) -> String {
         Mode::Auth => {
             return "    auth: { upstream: app, cache: { by: [cookie, authorization], for: 1h } }\n"
                 .to_owned()
-                + limit;
+                + &limit;
         }
         _ => String::new(),
     };

@@ -36,12 +36,14 @@ impl Ratio {
     }
 
     pub fn range(&self) -> String {
-        if self.0.is_empty() {
-            return "–".to_owned();
-        }
-        let low = self.0.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = self.0.iter().copied().fold(0.0, f64::max);
-        format!("{low:.2}–{high:.2}")
+        self.spread().map_or_else(|| "–".to_owned(), |[low, _, high]| format!("{low:.2}–{high:.2}"))
+    }
+
+    /// The lowest, the median and the highest; `None` if there are none.
+    pub fn spread(&self) -> Option<[f64; 3]> {
+        let low = self.0.iter().copied().min_by(f64::total_cmp)?;
+        let high = self.0.iter().copied().max_by(f64::total_cmp)?;
+        Some([low, median(self.0.iter().copied()), high])
     }
 }
 
@@ -72,9 +74,10 @@ impl Table {
         Self { rows: vec![titles.iter().map(|title| (*title).to_owned()).collect()] }
     }
 
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        assert_eq!(N, self.rows[0].len(), "as many cells as titles");
-        self.rows.push(cells.into());
+    pub fn row(&mut self, cells: impl Into<Vec<String>>) {
+        let cells = cells.into();
+        assert_eq!(cells.len(), self.rows[0].len(), "as many cells as titles");
+        self.rows.push(cells);
     }
 
     /// Whether a row has a remark, in the last column of every table.
