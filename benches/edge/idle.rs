@@ -1,16 +1,15 @@
 //! Memory of connections that are idle after one request.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
+use crate::Plan;
+use crate::bench::Bench;
 use crate::child::Result;
 use crate::facts;
 use crate::report::Table;
-use crate::rivals::{Instance, Rival};
-use crate::{Bench, Plan};
+use crate::rivals::Rival;
+use crate::unused::{connect, lost};
 
-const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: bench.test\r\nUser-Agent: idle\r\nAccept: */*\r\n\r\n";
 /// The times at which memory is read, from the last request.
 const LOOKS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
 
@@ -18,12 +17,12 @@ pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
     let mut table =
         Table::new(&["proxy", "MiB at first", "bytes each after 2 s", "after 15 s", "target", "remarks"]);
     for rival in Rival::ALL {
-        let instance = Instance::start(bench, rival, &[])?;
+        let instance = rival.start(bench, &[])?;
         // Fixed costs that do not depend on the connections.
-        drop(connect(instance.plain_port, 64)?);
+        drop(connect(instance.plain_port(), 64)?);
         std::thread::sleep(Duration::from_secs(2));
         let before = facts::resident_kib(instance.child.pid());
-        let connections = connect(instance.plain_port, plan.idle)?;
+        let connections = connect(instance.plain_port(), plan.idle)?;
         let (start, mut each) = (facts::now(), Vec::new());
         for look in LOOKS {
             let wait = Duration::from_nanos(facts::now() - start);
@@ -31,8 +30,7 @@ pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
             let now = facts::resident_kib(instance.child.pid());
             each.push(now.saturating_sub(before) * 1024 / plan.idle as u64);
         }
-        let alive = connections.into_iter().map(|stream| ask(stream).is_ok()).filter(|ok| *ok).count();
-        let lost = plan.idle - alive;
+        let lost = lost(connections);
         table.row([
             rival.name().to_owned(),
             format!("{:.1}", before as f64 / 1024.0),
@@ -43,24 +41,4 @@ pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
         ]);
     }
     Ok(table)
-}
-
-fn connect(port: u16, count: usize) -> Result<Vec<TcpStream>> {
-    (0..count)
-        .map(|_| {
-            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-            Ok(ask(stream)?)
-        })
-        .collect()
-}
-
-/// Sends one request; the whole response comes in one piece.
-fn ask(mut stream: TcpStream) -> std::io::Result<TcpStream> {
-    stream.write_all(GET)?;
-    let mut answer = [0; 4096];
-    if stream.read(&mut answer)? == 0 {
-        return Err(std::io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(stream)
 }

@@ -2,11 +2,19 @@
 
 use std::time::Duration;
 
-use crate::Bench;
+use crate::bench::Bench;
 use crate::child::{self, Result};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
+    /// HTTP/1.1, 64 persistent connections, bodies of 128 bytes.
+    Plain,
+    /// The same with a limit per client address that always admits.
+    Passing,
+    /// A limit per client address that rejects nearly all.
+    Rejecting,
+    /// Bodies of 1 KiB.
+    Small,
     /// HTTP/2 in clear: 16 connections with 10 streams each.
     H2c,
     /// HTTP/1.1 over TLS, 64 persistent connections.
@@ -22,22 +30,37 @@ pub enum Kind {
     Unbuffered,
 }
 
-/// The host of requests for large responses.
-const LARGE: &str = "Host: large.test";
-
 /// The result of one run.
 pub struct Load {
     pub requests: u64,
     pub per_second: f64,
+    /// Answers other than 2xx and 3xx.
+    refused: u64,
     pub failed: bool,
 }
 
 impl Kind {
-    pub const ALL: [Self; 7] =
+    /// What is measured of the client's side alone.
+    pub const EDGE: [Self; 7] =
         [Self::H2c, Self::Tls, Self::TlsH2, Self::Handshake, Self::Close, Self::Body, Self::Unbuffered];
+    /// What is measured beside all proxies.
+    pub const PEERS: [Self; 8] = [
+        Self::Plain,
+        Self::Passing,
+        Self::Rejecting,
+        Self::H2c,
+        Self::Tls,
+        Self::TlsH2,
+        Self::Small,
+        Self::Body,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
+            Self::Plain => "none",
+            Self::Passing => "pass",
+            Self::Rejecting => "reject",
+            Self::Small => "small",
             Self::H2c => "h2c",
             Self::Tls => "tls",
             Self::TlsH2 => "tls-h2",
@@ -45,6 +68,15 @@ impl Kind {
             Self::Close => "close",
             Self::Body => "body",
             Self::Unbuffered => "unbuffered",
+        }
+    }
+
+    /// Its name in tables for readers.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Small => "1 KiB",
+            Self::Body => "1 MiB",
+            _ => self.name(),
         }
     }
 
@@ -58,11 +90,29 @@ impl Kind {
             Self::Close => "1.15",
             Self::Body => "0.50",
             Self::Unbuffered => "0.90",
+            Self::Plain | Self::Passing | Self::Rejecting | Self::Small => "",
+        }
+    }
+
+    /// The host of its requests. It chooses the backend and the limit of the gateway, which has no other way to tell
+    /// its listeners apart.
+    pub fn host(self) -> &'static str {
+        match self {
+            Self::Passing => "pass.test",
+            Self::Rejecting => "reject.test",
+            Self::Small => "small.test",
+            Self::Body | Self::Unbuffered => "large.test",
+            _ => "bench.test",
         }
     }
 
     pub fn is_tls(self) -> bool {
         matches!(self, Self::Tls | Self::TlsH2 | Self::Handshake)
+    }
+
+    /// Whether a client of HTTP/1.1 without TLS can ask its listener.
+    pub fn is_probed(self) -> bool {
+        !self.is_tls() && self != Self::H2c
     }
 
     /// Runs the load against `port` for `secs` seconds.
@@ -72,17 +122,20 @@ impl Kind {
         let seconds = secs.to_string();
         let wrk_time = format!("-d{secs}s");
         let close = "Connection: close";
+        let host = format!("Host: {}", self.host());
         let h2load = |words: &[&str]| run_h2load(bench, words, &seconds, secs, &url);
-        match self {
+        let wrk =
+            |connections, field| run_wrk(bench, &["-t1", connections, &wrk_time, "-H", field, &url], secs);
+        let load = match self {
             Self::H2c | Self::TlsH2 => h2load(&["-c", "16", "-m", "10"]),
             Self::Tls => h2load(&["--h1", "-c", "64"]),
-            Self::Handshake | Self::Close => {
-                run_wrk(bench, &["-t1", "-c32", &wrk_time, "-H", close, &url], secs)
-            }
-            Self::Body | Self::Unbuffered => {
-                run_wrk(bench, &["-t1", "-c16", &wrk_time, "-H", LARGE, &url], secs)
-            }
-        }
+            Self::Handshake | Self::Close => wrk("-c32", close),
+            Self::Body | Self::Unbuffered => wrk("-c16", &host),
+            Self::Plain | Self::Passing | Self::Rejecting | Self::Small => wrk("-c64", &host),
+        }?;
+        let expected =
+            if self == Self::Rejecting { load.refused * 10 >= load.requests * 9 } else { load.refused == 0 };
+        Ok(Load { failed: load.failed || !expected, ..load })
     }
 }
 
@@ -100,8 +153,10 @@ fn run_wrk(bench: &Bench, words: &[&str], secs: u64) -> Result<Load> {
         .find_map(|line| line.trim().split_once(" requests in "))
         .and_then(|(count, _)| count.parse::<u64>().ok());
     let requests = requests.ok_or_else(|| format!("wrk: {text}"))?;
-    let failed = text.contains("Non-2xx") || text.contains("Socket errors");
-    Ok(Load { requests, per_second: requests as f64 / secs as f64, failed })
+    let refused = text.lines().find_map(|line| line.trim().strip_prefix("Non-2xx or 3xx responses:"));
+    let refused = refused.map_or(Ok(0), |count| count.trim().parse())?;
+    let failed = text.contains("Socket errors");
+    Ok(Load { requests, per_second: requests as f64 / secs as f64, refused, failed })
 }
 
 fn run_h2load(bench: &Bench, words: &[&str], seconds: &str, secs: u64, url: &str) -> Result<Load> {
@@ -112,5 +167,5 @@ fn run_h2load(bench: &Bench, words: &[&str], seconds: &str, secs: u64, url: &str
     let ok = behind("status codes: ").and_then(|rest| rest.split_once(" 2xx")?.0.trim().parse::<u64>().ok());
     let requests = ok.ok_or_else(|| format!("h2load: {text}"))?;
     let failed = !behind("requests: ").is_some_and(|rest| rest.contains(" 0 failed, 0 errored, 0 timeout"));
-    Ok(Load { requests, per_second: requests as f64 / secs as f64, failed })
+    Ok(Load { requests, per_second: requests as f64 / secs as f64, refused: 0, failed })
 }

@@ -7,8 +7,11 @@
 
 #[path = "../side_by_side/backend.rs"]
 mod backend;
+mod bench;
 #[path = "../side_by_side/child.rs"]
 mod child;
+#[allow(dead_code, reason = "shared with the benchmark of all proxies, which uses all of it")]
+mod contest;
 #[path = "../side_by_side/facts.rs"]
 #[allow(dead_code, reason = "shared with the side-by-side benchmark, which uses all of it")]
 mod facts;
@@ -17,6 +20,8 @@ mod heading;
 mod idle;
 mod kinds;
 mod large;
+#[path = "../support/limits.rs"]
+mod limits;
 mod load;
 #[path = "../side_by_side/report.rs"]
 #[allow(dead_code, reason = "shared with the side-by-side benchmark, which uses all of it")]
@@ -26,12 +31,14 @@ mod rivals;
 #[allow(dead_code, reason = "shared with the side-by-side benchmark, which uses all of it")]
 mod rounds;
 mod soak;
+mod unused;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use child::{Child, Result};
+use bench::Bench;
+use child::Result;
 use kinds::Kind;
 
 const HELP: &str = "\
@@ -61,32 +68,17 @@ pub struct Plan {
     typed: Vec<String>,
 }
 
-/// The resources shared by all proxies.
-pub struct Bench {
-    pub gateway: PathBuf,
-    /// The folder for configurations and logs.
-    pub folder: PathBuf,
-    /// The backends: one answers with few bytes, one with a mebibyte.
-    pub backend_port: u16,
-    pub large_port: u16,
-    pub proxy_core: usize,
-    pub load_core: usize,
-}
-
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let port = || -> Result<u16> { Ok(arguments.get(1).ok_or("a port?")?.parse()?) };
-    match arguments.first().map(String::as_str) {
-        Some("launch") => child::launch(&arguments[1..]),
-        Some("backend") => backend::serve(port()?, backend::BODY),
-        Some("large") => large::serve(port()?),
-        // `cargo test --all-targets` runs benchmarks without any argument.
-        Some(_) if !arguments.iter().any(|word| word == "--help") => compare(&Plan::parse(&arguments)?),
-        _ => {
-            println!("{HELP}");
-            Ok(())
-        }
+    if let Some(outcome) = bench::become_child(&arguments) {
+        return outcome;
     }
+    // `cargo test --all-targets` runs benchmarks without any argument.
+    if arguments.is_empty() || arguments.iter().any(|word| word == "--help") {
+        println!("{HELP}");
+        return Ok(());
+    }
+    compare(&Plan::parse(&arguments)?)
 }
 
 impl Plan {
@@ -97,7 +89,7 @@ impl Plan {
         let mut plan = Self {
             rounds: if quick { 3 } else { 7 },
             secs: if quick { 1 } else { 2 },
-            kinds: Kind::ALL.to_vec(),
+            kinds: Kind::EDGE.to_vec(),
             idle: if quick { 2000 } else { 8000 },
             soak: Duration::from_secs(600),
             parts: ["load", "idle"].map(str::to_owned).to_vec(),
@@ -153,36 +145,9 @@ impl Plan {
 }
 
 fn compare(plan: &Plan) -> Result<()> {
-    let cores = child::cores()?;
-    let (Some(&proxy_core), Some(&load_core)) = (cores.first(), cores.last()) else {
-        return Err("no cores".into());
-    };
-    if proxy_core == load_core {
-        return Err("two cores are needed".into());
-    }
-    child::pin(load_core)?;
-    child::raise_open_files();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("edge");
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
-    std::fs::create_dir_all(&folder)?;
-    let (mut small, backend_port) = backend("backend", load_core, &folder)?;
-    let (mut large, large_port) = backend("large", load_core, &folder)?;
-    small.wait_port(backend_port, Duration::from_secs(5))?;
-    large.wait_port(large_port, Duration::from_secs(5))?;
-    let gateway = plan.gateway.clone();
-    let bench = Bench { gateway, folder: folder.clone(), backend_port, large_port, proxy_core, load_core };
+    let bench = Bench::start("edge", plan.gateway.clone())?;
     measure(plan, &bench)?;
-    // Logs of a failed run are worth reading.
-    Ok(std::fs::remove_dir_all(&folder)?)
-}
-
-fn backend(kind: &str, core: usize, folder: &Path) -> Result<(Child, u16)> {
-    let port = child::free_port()?;
-    let itself = std::env::current_exe()?.display().to_string();
-    let log = folder.join(format!("{kind}.log"));
-    Ok((child::spawn(core, &[&itself, kind, &port.to_string()], &log)?, port))
+    bench.finish()
 }
 
 fn measure(plan: &Plan, bench: &Bench) -> Result<()> {

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
+use crate::Plan;
+use crate::bench::Bench;
 use crate::child::Result;
 use crate::facts;
 use crate::kinds::Kind;
 use crate::report::Table;
-use crate::rivals::{Instance, Rival};
-use crate::{Bench, Plan};
+use crate::rivals::Rival;
 
 const KINDS: [Kind; 5] = [Kind::H2c, Kind::Tls, Kind::TlsH2, Kind::Close, Kind::Body];
 /// The number of clients that leave early after each piece of load.
@@ -26,7 +27,7 @@ struct Look {
 }
 
 pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
-    let instance = Instance::start(bench, Rival::Sluicegate, &KINDS)?;
+    let instance = Rival::Sluicegate.start(bench, &KINDS)?;
     let pid = instance.child.pid();
     let (start, mut looks, mut requests, mut failed, mut turn) = (facts::now(), Vec::new(), 0, 0u64, 0);
     let passed = || (facts::now() - start) as f64 / 1e9;
@@ -35,7 +36,7 @@ pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
         let load = kind.load(bench, instance.port(kind), 2)?;
         requests += load.requests;
         failed += u64::from(load.failed);
-        leave(instance.plain_port)?;
+        leave(instance.plain_port())?;
         // Requests and rejections go on while the file is reloaded.
         hang_up(pid)?;
         turn += 1;
