@@ -175,6 +175,17 @@ test-deploy: tools promtool ## test the alerts with promtool, and the systemd un
 	$(PROMTOOL) test rules deploy/alerts_test.yml
 	tests/deploy/unit.sh
 
+# Helm's own library and the schemas of Kubernetes come from PyPI, and `make test` needs no network.
+CHART := target/test-chart
+CHART_PACKAGES := 'helm-python-sdk==0.2.2' 'kubernetes-validate==1.37.0'
+test-deploy: test-chart
+.PHONY: test-chart
+test-chart: ## render the Helm chart, validate its objects and try its reload (needs the network once)
+	@$(CHART)/bin/python -c 'import helm_python, kubernetes_validate' 2>&- || \
+		{ python3 -m venv $(CHART) && $(CHART)/bin/pip install -q $(CHART_PACKAGES); }
+	cargo build --locked --bin sluicegate
+	$(CHART)/bin/python -B tests/deploy/chart.py target/debug/sluicegate
+
 promtool:
 	@[ -x "$(PROMTOOL)" ] || { mkdir -p $(TOOLBOX)/prometheus && cd $(TOOLBOX)/prometheus && \
 		apt-get download -qq prometheus && dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb; }
