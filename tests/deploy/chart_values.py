@@ -194,6 +194,7 @@ persistence: { enabled: true }
 """, [*ALWAYS, SECRET, CLAIM], {}),
 ]
 
+PORT = "{ name: http, port: 80, targetPort: 8080 }"
 REDIS = "state: { store: redis, redis: { url: 'redis://redis:6379' } }"
 ACME = "listen: [8080, { address: 8443, tls: { acme: { domains: [example.com], storage: %s } } }]"
 
@@ -218,6 +219,8 @@ WRONG = [
     ("files: { 'a/b': x }", "'a/b' does not match pattern"),
     ("ports: []", "at '/ports': minItems: got 0, want 1"),
     ("ports: [{ name: admin, port: 80, targetPort: 8080 }]", "the name `admin` belongs to the admin address"),
+    ("ports: [%s, { name: more, port: 80, targetPort: 8080 }]" % PORT, "or the port 80 is there twice"),
+    ("ports: [%s, { name: http, port: 81, targetPort: 8080 }]" % PORT, "the name `http` or"),
     ("{ config: { listen: 80 }, ports: [{ name: http, port: 80, targetPort: 80 }] }", "the pod may not listen on 80"),
     ("ports: [{ name: http, port: 80, targetPort: 9901 }]", "nothing in config listens on 9901"),
     ("config: { listen: 127.0.0.1:8080 }", "nothing in config listens on 8080"),
@@ -256,6 +259,8 @@ WRONG = [
      "config: { state: { snapshot: /var/lib/sluicegate/counters } } }", "which several replicas would overwrite"),
     ("{ persistence: { enabled: true }, config: { %s } }" % ACME % "acme", "the storage of acme is `acme`"),
     ("config: { %s }" % ACME % "/var/lib/sluicegate/acme", "acme needs persistence.enabled"),
+    ("persistence: { existingClaim: mine }", "not mounted without persistence.enabled"),
+    ("networkPolicy: { clients: [{ podSelector: {} }] }", "keeps nobody out without networkPolicy.enabled"),
     ("persistence: { accessMode: ReadOnlyMany }", "at '/persistence/accessMode'"),
     ("podDisruptionBudget: { maxUnavailable: 0 }", "at '/podDisruptionBudget/maxUnavailable': minimum: got 0, want 1"),
     ("user: 0", "at '/user': minimum: got 0, want 1"),

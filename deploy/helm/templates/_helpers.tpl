@@ -159,9 +159,8 @@ containers:
     args: [check, /etc/sluicegate/gateway.yaml]
     env: {{ include "sluicegate.env" . | trim | nindent 6 }}
     securityContext: {{ include "sluicegate.containerSecurity" .root | nindent 6 }}
-    resources:
-      requests: { cpu: 50m, memory: 64Mi }
-      limits: { memory: 256Mi }
+    # It reads the same files as the gateway.
+    resources: {{ toYaml .root.Values.resources | nindent 6 }}
     volumeMounts: {{ include "sluicegate.volumeMounts" .root | nindent 6 }}
 volumes:
   - { name: config, configMap: { name: {{ .configMap }} } }

@@ -63,11 +63,18 @@
 
 {{- define "sluicegate.verifyPorts" -}}
 {{- $listened := include "sluicegate.listened" . -}}
+{{- $names := list -}}
+{{- $numbers := list -}}
 {{- range $port := .Values.ports -}}
 {{- $target := int $port.targetPort -}}
 {{- if eq $port.name "admin" -}}
 {{- fail "ports: the name `admin` belongs to the admin address" -}}
 {{- end -}}
+{{- if or (has $port.name $names) (has $port.port $numbers) -}}
+{{- fail (printf "ports: the name `%s` or the port %d is there twice" $port.name (int $port.port)) -}}
+{{- end -}}
+{{- $names = append $names $port.name -}}
+{{- $numbers = append $numbers $port.port -}}
 {{- if lt $target 1024 -}}
 {{- fail (printf "ports: the pod may not listen on %d, because it has no capabilities: let config listen on 1024 or above, and keep port: %d for the Service" $target (int $port.port)) -}}
 {{- end -}}
@@ -102,6 +109,9 @@
 {{- $shared := and .Values.persistence.enabled (eq .Values.persistence.accessMode "ReadWriteMany") -}}
 {{- if and $several .Values.persistence.enabled (not $shared) -}}
 {{- fail (printf "a claim with %s serves one replica: set persistence.accessMode to ReadWriteMany, which the storage class must support, or persistence.enabled to false" .Values.persistence.accessMode) -}}
+{{- end -}}
+{{- if and .Values.persistence.existingClaim (not .Values.persistence.enabled) -}}
+{{- fail "persistence.existingClaim is not mounted without persistence.enabled: true" -}}
 {{- end -}}
 {{- with (.Values.config.state | default dict).snapshot -}}
 {{- if not (hasPrefix "/var/lib/sluicegate/" .) -}}
@@ -158,6 +168,9 @@
 
 {{- define "sluicegate.verifyNetwork" -}}
 {{- with .Values.networkPolicy -}}
+{{- if and (not .enabled) (concat .clients .prometheus .upstreams .redis) -}}
+{{- fail "networkPolicy lists peers, but keeps nobody out without networkPolicy.enabled: true" -}}
+{{- end -}}
 {{- if and .enabled $.Values.serviceMonitor.enabled (not .prometheus) -}}
 {{- fail "networkPolicy.prometheus is empty, so Prometheus could not read the metrics: name its namespace or its pods" -}}
 {{- end -}}
