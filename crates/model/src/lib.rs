@@ -8,6 +8,7 @@
 
 mod access;
 mod account;
+mod acme;
 mod admin;
 pub mod api_keys;
 mod auth;
@@ -45,6 +46,7 @@ use sluicegate_base::labelled::labelled_enum;
 
 pub use access::*;
 pub use account::*;
+pub use acme::*;
 pub use admin::*;
 pub use auth::*;
 pub use body_reading::{BODY_PEEK_AUTO, BodyUse};

@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::RootCertStore;
-use rustls::sign::CertifiedKey;
 
-use super::{CertificateFile, Config};
+use super::{AcmeConfig, CertificateFile, Config, CurrentCertificate};
 use sluicegate_base::labelled::labelled_enum;
 
 /// One `listen` entry.
@@ -95,9 +94,11 @@ pub struct ListenTlsConfig {
 #[derive(Debug, Clone)]
 pub struct ListenCertificate {
     /// The certificate, those that lead to its authority, and the private key.
-    pub key: Arc<CertifiedKey>,
+    pub key: CurrentCertificate,
     /// The certificate's host names in lower case; `*.` stands for one label.
     pub names: Vec<String>,
+    /// The order of the certificate; `None` = it comes from files.
+    pub acme: Option<Arc<AcmeConfig>>,
 }
 
 /// The oldest accepted version of TLS.
@@ -155,5 +156,47 @@ impl Config {
     pub fn all_listeners(&self) -> Vec<ListenConfig> {
         let service = self.service.iter().flat_map(|service| service.listen.iter().chain(&service.resp));
         self.listen.iter().chain(service).cloned().collect()
+    }
+
+    /// The certificates that are ordered, each once, with the listener that has it first.
+    pub fn acme_certificates(&self) -> Vec<(String, &Arc<AcmeConfig>)> {
+        let mut found: Vec<(String, &Arc<AcmeConfig>)> = Vec::new();
+        for (listen, tls) in self.tls_listeners() {
+            for acme in tls.certificates.iter().filter_map(|certificate| certificate.acme.as_ref()) {
+                if !found.iter().any(|(_, known)| known.is_same_certificate(acme)) {
+                    found.push((listen.address.to_string(), acme));
+                }
+            }
+        }
+        found
+    }
+
+    /// True if connections without TLS may ask for the answers to challenges.
+    pub fn has_plain_listener(&self) -> bool {
+        self.listen.iter().any(|listen| listen.tls.is_none())
+    }
+
+    /// Lets listeners with one certificate present the same, which is that of `before` if it has it.
+    pub fn share_certificates(&mut self, before: Option<&Config>) {
+        let known = before.map(Config::acme_certificates).unwrap_or_default();
+        let mut known: Vec<Arc<AcmeConfig>> = known.into_iter().map(|(_, acme)| acme.clone()).collect();
+        let service =
+            self.service.iter_mut().flat_map(|service| service.listen.iter_mut().chain(&mut service.resp));
+        let used = self.listen.iter_mut().chain(service).filter_map(|listen| listen.tls.as_mut());
+        for tls in used.filter(|tls| tls.certificates.iter().any(|one| one.acme.is_some())) {
+            for certificate in &mut Arc::make_mut(tls).certificates {
+                let Some(acme) = &mut certificate.acme else { continue };
+                match known.iter().find(|known| known.is_same_certificate(acme)) {
+                    Some(known) => Arc::make_mut(acme).current = known.current.clone(),
+                    None => known.push(acme.clone()),
+                }
+                certificate.key = acme.current.clone();
+            }
+        }
+    }
+
+    fn tls_listeners(&self) -> impl Iterator<Item = (&ListenConfig, &Arc<ListenTlsConfig>)> {
+        let service = self.service.iter().flat_map(|service| service.listen.iter().chain(&service.resp));
+        self.listen.iter().chain(service).filter_map(|listen| Some((listen, listen.tls.as_ref()?)))
     }
 }

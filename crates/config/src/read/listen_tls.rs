@@ -6,18 +6,21 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::sign::CertifiedKey;
 use webpki::{EndEntityCert, KeyUsage};
 
+use super::acme::read_acme;
 use super::tls_files::{
     certificate_file, collect_authorities, load_certificates, load_file, load_private_key,
 };
 use crate::schema::tables::listen::tls;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
+use sluicegate_base::certificate::host_names;
 use sluicegate_model::{
     CertificateFile, ListenCertificate, ListenTlsConfig, Parsed, TlsVersion, ValueError, codes,
 };
@@ -43,7 +46,10 @@ pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<L
         let form = "a mapping such as { cert: chain.pem, key: key.pem }";
         let Some(fields) = item.open_map(&tls::SECTION, form) else { continue };
         let (certificate, terms, roots) = fields.read_all(|fields| {
-            let certificate = read_certificate(fields, folder, &digest, &files);
+            let certificate = match fields.find(&tls::ACME).filter(|acme| !acme.is_word("none")) {
+                Some(_) => read_order(fields, folder, &digest),
+                None => read_certificate(fields, folder, &digest, &files),
+            };
             let (terms, roots) = read_terms(fields, folder, &digest, &files);
             (certificate, terms, roots)
         });
@@ -95,6 +101,22 @@ fn read_terms(
     ((client_ca, fields.read(&tls::MIN_VERSION)), roots)
 }
 
+/// The certificate that an entry orders, and the value that names it.
+fn read_order<'a>(
+    fields: &FieldReader<'a>,
+    folder: &Path,
+    digest: &RefCell<DefaultHasher>,
+) -> Option<(ListenCertificate, FieldValue<'a>)> {
+    for written in [fields.find(&tls::CERT), fields.find(&tls::KEY)].into_iter().flatten() {
+        let help = "remove one of the two, or write an entry of tls for each certificate";
+        written.refuse_name(codes::TLS, "the certificate is ordered by `acme`, so it is in no file", help);
+    }
+    let (acme, value) = read_acme(fields, folder)?;
+    acme.digest().hash(&mut *digest.borrow_mut());
+    let (names, key) = (acme.domains.clone(), acme.current.clone());
+    Some((ListenCertificate { key, names, acme: Some(Arc::new(acme)) }, value))
+}
+
 /// The certificate of one entry, and the value that names its file.
 fn read_certificate<'a>(
     fields: &FieldReader<'a>,
@@ -105,12 +127,14 @@ fn read_certificate<'a>(
     let (cert, key) = (fields.find_required(&tls::CERT), fields.find_required(&tls::KEY));
     let (cert, key) = (cert?, key?);
     let chain = fields.read_with(&tls::CERT, |name| {
+        let name = name.unwrap_or_default();
         let chain = load_file(folder, &name, load_certificates)?;
         let file = certificate_file("listener", folder.join(&name), &chain);
         files.borrow_mut().extend(file);
         check_chain(&name, &chain).map(|()| chain)
     });
     let signing = fields.read_with(&tls::KEY, |name| {
+        let name = name.unwrap_or_default();
         let secret = load_file(folder, &name, load_private_key)?;
         secret.secret_der().hash(&mut *digest.borrow_mut());
         any_supported_type(&secret).map_err(|_| {
@@ -121,7 +145,7 @@ fn read_certificate<'a>(
     });
     let (chain, signing) = (chain?, signing?);
     chain.hash(&mut *digest.borrow_mut());
-    let names = certificate_hosts(&chain[0]);
+    let names = host_names(&chain[0]);
     warn_of_dates(&chain[0], &cert);
     let certified = CertifiedKey::new(chain, signing);
     if let Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) =
@@ -132,7 +156,8 @@ fn read_certificate<'a>(
         key.refuse(codes::TLS, message, help);
         return None;
     }
-    Some((ListenCertificate { key: Arc::new(certified), names }, cert))
+    let key = Arc::new(ArcSwapOption::from_pointee(certified));
+    Some((ListenCertificate { key, names, acme: None }, cert))
 }
 
 fn check_chain(name: &Path, chain: &[CertificateDer<'_>]) -> Parsed<()> {
@@ -143,15 +168,6 @@ fn check_chain(name: &Path, chain: &[CertificateDer<'_>]) -> Parsed<()> {
         }
     }
     Ok(())
-}
-
-/// The hosts that a certificate names, in lower case.
-fn certificate_hosts(certificate: &CertificateDer<'_>) -> Vec<String> {
-    let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
-    let mut names: Vec<String> = certificate.valid_dns_names().map(str::to_lowercase).collect();
-    names.sort_unstable();
-    names.dedup();
-    names
 }
 
 /// Warns if clients will reject the certificate for its dates, or because it is that of an authority.
@@ -184,7 +200,8 @@ fn warn_of_names(certificate: &ListenCertificate, before: &[ListenCertificate], 
         value.warn(codes::CERTIFICATE, message, help);
     }
     // A client may support the key type of one certificate and not that of another.
-    let alike = |one: &&ListenCertificate| one.key.key.algorithm() == certificate.key.key.algorithm();
+    let kind = |one: &ListenCertificate| one.key.load().as_ref().map(|key| key.key.algorithm());
+    let alike = |one: &&ListenCertificate| kind(one) == kind(certificate);
     let taken = |name: &&String| before.iter().filter(alike).any(|one| one.names.contains(name));
     if let Some(name) = certificate.names.iter().find(taken) {
         let message = format!("`{name}` is named by a certificate before this one, which is the one shown");

@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub(crate) mod account;
+pub(crate) mod acme;
 pub(crate) mod algorithm;
 pub(crate) mod auth;
 pub(crate) mod charge;

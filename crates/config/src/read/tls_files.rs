@@ -5,19 +5,18 @@
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, RootCertStore};
-use webpki::{EndEntityCert, KeyUsage};
 
 use crate::schema::field::Field;
 use crate::schema::kinds::{OrWord, Text};
 use crate::schema::tables::upstreams::{tls, upstream};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
+use sluicegate_base::certificate::earliest_end;
 use sluicegate_base::file::{explain_path, read_capped};
 use sluicegate_base::system_roots::load_system_roots;
 use sluicegate_model::{CertificateFile, Parsed, UpstreamServerConfig, UpstreamTlsConfig, ValueError, codes};
@@ -69,17 +68,7 @@ pub(crate) fn certificate_file(
     path: PathBuf,
     certificates: &[CertificateDer<'_>],
 ) -> Option<CertificateFile> {
-    let ends = certificates.iter().filter_map(|certificate| {
-        let parsed = EndEntityCert::try_from(certificate).ok()?;
-        // No certificate is valid so late; the dates are checked before the chain, and the error has them.
-        let late = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
-        let server = KeyUsage::server_auth();
-        match parsed.verify_for_usage(&[], &[], &[], late, server, None, None).err()? {
-            webpki::Error::CertExpired { not_after, .. } => Some(not_after.as_secs()),
-            _ => None,
-        }
-    });
-    Some(CertificateFile { usage, path, expires_at: ends.min()? })
+    Some(CertificateFile { usage, path, expires_at: earliest_end(certificates)? })
 }
 
 /// The first private key of the file.

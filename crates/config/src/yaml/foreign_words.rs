@@ -182,7 +182,7 @@ const ADVICE: &[(&str, &str, &str)] = &[
         "write balance: hash:ip, or e.g. hash:header:X-User; there are no cookies for it"),
     ("form", "access_log=ON", "remove it: requests are logged to stdout without it"),
     ("form", "tls=auto tls=acme tls=letsencrypt",
-        "certificates are not fetched here: write tls: { cert: chain.pem, key: key.pem }"),
+        "write tls: { acme: { domains: example.com, storage: /var/lib/sluicegate/acme } }"),
     ("form", "retries=OFF health=OFF eject=OFF access_log=OFF access=OFF bans=OFF tls=OFF", "write <name>: none"),
     ("form", "retries=NUMBER", "write retries: { attempts: <text> }"),
     ("form", "retries", "write retries: { attempts: 2 }"),

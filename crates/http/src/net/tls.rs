@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
-use rustls::server::{ClientHello, ResolvesServerCert, ServerSessionMemoryCache, WebPkiClientVerifier};
-use rustls::sign::CertifiedKey;
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerSessionMemoryCache, WebPkiClientVerifier,
+};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 
-use sluicegate_model::{ListenCertificate, ListenTlsConfig, TlsVersion};
+use sluicegate_model::{CurrentCertificate, ListenCertificate, ListenTlsConfig, TlsVersion};
 
 /// Sessions remembered for clients of TLS 1.2 without tickets; a new one replaces the oldest.
 const SESSIONS: usize = 1024;
@@ -20,6 +22,8 @@ const FROM_TLS13: &[&SupportedProtocolVersion] = &[&TLS13];
 /// The protocol's name in a handshake (ALPN, RFC 7301).
 pub const H2: &[u8] = b"h2";
 pub(crate) const HTTP_1_1: &[u8] = b"http/1.1";
+/// The name of the challenge in the handshake (RFC 8737).
+pub const ACME_TLS: &[u8] = b"acme-tls/1";
 
 /// The rustls configuration of a listener. Sessions can be resumed as long as this very value serves them. Early data
 /// is not accepted, because it can be replayed.
@@ -52,10 +56,27 @@ pub fn server_config(tls: &ListenTlsConfig, http2: bool) -> Result<Arc<ServerCon
     Ok(Arc::new(config))
 }
 
+/// The rustls configuration of connections that end after the handshake: it presents the `certificate` of a challenge,
+/// and asks clients for none.
+///
+/// # Errors
+/// A phrase that names the part rustls cannot build.
+pub fn challenge_config(certificate: CertifiedKey) -> Result<Arc<ServerConfig>, String> {
+    let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(FROM_TLS12)
+        .map_err(|error| format!("TLS cannot be set up: {error}"))?;
+    let resolver = Arc::new(SingleCertAndKey::from(certificate));
+    let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
+    config.alpn_protocols = vec![ACME_TLS.to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
 /// The certificates of a listener, by the hosts they name.
 #[derive(Debug)]
 struct CertificateResolver {
-    keys: Vec<Arc<CertifiedKey>>,
+    keys: Vec<CurrentCertificate>,
     named: HashMap<String, Vec<usize>>,
 }
 
@@ -91,8 +112,8 @@ impl CertificateResolver {
         &self,
         host: Option<&str>,
         usable: impl Fn(&CertifiedKey) -> bool,
-    ) -> Option<&Arc<CertifiedKey>> {
-        let keys = || self.candidate_indexes(host).filter_map(|index| self.keys.get(index));
+    ) -> Option<Arc<CertifiedKey>> {
+        let keys = || self.candidate_indexes(host).filter_map(|index| self.keys.get(index)?.load_full());
         keys().find(|key| usable(key)).or_else(|| keys().next())
     }
 }
@@ -100,18 +121,19 @@ impl CertificateResolver {
 impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let usable = |key: &CertifiedKey| key.key.choose_scheme(hello.signature_schemes()).is_some();
-        self.choose_certificate(hello.server_name().map(canonical_host).as_deref(), usable).cloned()
+        self.choose_certificate(hello.server_name().map(canonical_host).as_deref(), usable)
     }
 }
 
 /// A host as certificates name it: in lower case, and without the final dot of a fully qualified name, which clients
 /// should not send (RFC 6066, section 3).
-fn canonical_host(host: &str) -> String {
+pub(super) fn canonical_host(host: &str) -> String {
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
 }
 
 #[cfg(test)]
 mod tests {
+    use arc_swap::ArcSwapOption;
     use rustls::crypto::aws_lc_rs::sign::any_supported_type;
     use rustls::pki_types::PrivateKeyDer;
 
@@ -123,12 +145,14 @@ mod tests {
         let made = rcgen::CertificateParams::new(names.clone()).unwrap().self_signed(&pair).unwrap();
         let secret = PrivateKeyDer::try_from(pair.serialize_der()).unwrap();
         let key = CertifiedKey::new(vec![made.der().clone()], any_supported_type(&secret).unwrap());
-        ListenCertificate { key: Arc::new(key), names }
+        ListenCertificate { key: Arc::new(ArcSwapOption::from_pointee(key)), names, acme: None }
     }
 
     fn chosen_index(resolver: &CertificateResolver, host: Option<&str>, unusable: &[usize]) -> usize {
-        let index = |key: &CertifiedKey| resolver.keys.iter().position(|own| own.cert == key.cert).unwrap();
-        index(resolver.choose_certificate(host, |key| !unusable.contains(&index(key))).unwrap())
+        let index = |key: &CertifiedKey| {
+            resolver.keys.iter().position(|own| own.load_full().unwrap().cert == key.cert).unwrap()
+        };
+        index(&resolver.choose_certificate(host, |key| !unusable.contains(&index(key))).unwrap())
     }
 
     #[test]

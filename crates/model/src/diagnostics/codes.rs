@@ -106,3 +106,5 @@ pub const UNRESOLVED: &str = "W013";
 pub const LOGGED_SECRET: &str = "W014";
 /// A limit that one request can reserve as a whole (a warning).
 pub const WHOLE_CLAIM: &str = "W015";
+/// A folder that is to be written, and cannot be (a warning).
+pub const UNWRITABLE: &str = "W016";

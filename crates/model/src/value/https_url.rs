@@ -12,7 +12,7 @@ const FORM: &str = "write e.g. https://id.example.com/keys";
 const URL_BYTES_MAX: usize = 2048;
 
 /// An `https://` URL without a user name. It is shown without its query, which may be a secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HttpsUrl {
     /// The host, without the brackets of an IPv6 address.
     pub host: String,
@@ -39,7 +39,7 @@ impl fmt::Display for HttpsUrl {
 pub fn parse_https_url(text: &str) -> Parsed<HttpsUrl> {
     let wrong = |message: &str| Err(ValueError::new(codes::ADDRESS, message).with_help(FORM));
     let Some(rest) = text.strip_prefix("https://") else {
-        return wrong("keys are fetched over https:// alone");
+        return wrong("only https:// is used here");
     };
     let (server, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}#".contains(&byte);

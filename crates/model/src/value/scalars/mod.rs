@@ -37,7 +37,7 @@ impl Rate {
 }
 
 /// Text that `Debug` masks.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(pub String);
 
 impl fmt::Debug for Secret {
