@@ -88,3 +88,92 @@ fn no_report_shows_a_key() {
         assert!(!shown.contains(&secret[..20]) && !shown.contains(&secret[70..90]), "{shown}");
     }
 }
+
+#[test]
+fn a_certificate_can_be_ordered() {
+    let tls = with(
+        "[{ acme: { domains: [WWW.Example.com., example.com], storage: a } }, { acme: { domains: b.example, \
+                    email: ops@b.example, storage: /tmp/b, eab: { kid: k1, hmac: aGVsbG8 } } }]",
+    );
+    let [first, second] = &tls.certificates[..] else { panic!("{:?}", tls.certificates) };
+    assert_eq!(first.names, ["www.example.com", "example.com"]);
+    let acme = first.acme.as_ref().expect("acme");
+    assert_eq!(acme.directory_text(), "https://acme-v02.api.letsencrypt.org/directory");
+    assert_eq!(acme.storage, Path::new("tests/config/valid/a"));
+    assert!(acme.email.is_none() && acme.eab.is_none() && acme.current.load().is_none());
+    let acme = second.acme.as_ref().expect("acme");
+    assert_eq!(acme.email.as_deref(), Some("ops@b.example"));
+    assert_eq!(acme.eab.as_ref().expect("a binding").kid, "k1");
+    let other = "{ acme: { domains: [example.com, www.example.com], storage: a } }";
+    assert_eq!(
+        with(other).certificates[0].acme.as_ref().expect("acme").certificate_path(),
+        first.acme.as_ref().expect("acme").certificate_path()
+    );
+    assert!(!format!("{tls:?}").contains("aGVsbG8"));
+}
+
+#[test]
+fn wrong_orders_are_refused() {
+    let hundred: Vec<String> = (0..=100).map(|index| format!("h{index}.example")).collect();
+    for (acme, message) in [
+        ("{ storage: a }", "`domains` is missing"),
+        ("{ domains: a.example }", "`storage` is missing"),
+        ("{ domains: [], storage: a }", "`domains` is empty"),
+        ("{ domains: '*.a.example', storage: a }", "no certificate for `*.a.example` can be ordered"),
+        ("{ domains: 192.0.2.1, storage: a }", "is an address"),
+        ("{ domains: b\u{fc}cher.example, storage: a }", "is not a host name"),
+        ("{ domains: [a.example, A.Example.], storage: a }", "`a.example` is named twice"),
+        ("{ domains: a.example, storage: a, directory: 'http://a.example/' }", "only https:// is used here"),
+        ("{ domains: a.example, storage: a, email: ops }", "is not an e-mail address"),
+        ("{ domains: a.example, storage: a, eab: { kid: x } }", "`hmac` is missing"),
+        (
+            "{ domains: a.example, storage: a, eab: { kid: x, hmac: 'se!cret' } }",
+            "the HMAC key is not base64url",
+        ),
+        ("{ domains: a.example, storage: a, ca: missing.pem }", "the file `missing.pem` does not exist"),
+        ("{ domains: a.example, storage: a, dns: x }", "unknown field `dns`"),
+        (&format!("{{ domains: [{}], storage: a }}", hundred.join(", ")), "at most 100 host names"),
+        ("{ domains: a.example, storage: a }, cert: x.pem", "ordered by `acme`"),
+        ("none", "`cert` is missing"),
+    ] {
+        let text = format!("listen: {{ address: \":1\", tls: {{ acme: {acme} }} }}\nlocations: []\n");
+        let report = config::parse(&text, "tests/config/valid/x.yaml").expect_err(&text).to_string();
+        assert!(report.contains(message), "{acme}\n{report}");
+        assert!(!report.contains("se!cret"), "{report}");
+    }
+}
+
+#[test]
+fn listeners_with_one_order_share_its_certificate() {
+    let entry = |port: u16, domain: &str| {
+        format!("{{ address: \":{port}\", tls: {{ acme: {{ domains: {domain}, storage: /tmp/x }} }} }}")
+    };
+    let read = |entries: &[String]| {
+        let text = format!("listen: [{}]\nlocations: []\n", entries.join(", "));
+        config::parse(&text, "x.yaml").unwrap_or_else(|report| panic!("{report}")).config
+    };
+    let slot = |config: &Config, index: usize| {
+        let tls = config.listen[index].tls.clone().expect("TLS");
+        std::sync::Arc::as_ptr(&tls.certificates[0].key)
+    };
+    let mut first = read(&[entry(1, "a.example"), entry(2, "a.example"), entry(3, "b.example")]);
+    first.share_certificates(None);
+    assert_eq!(slot(&first, 0), slot(&first, 1));
+    assert_ne!(slot(&first, 0), slot(&first, 2));
+    assert_eq!(first.acme_certificates().len(), 2);
+    let mut next = read(&[entry(9, "b.example"), entry(1, "a.example"), entry(4, "c.example")]);
+    next.share_certificates(Some(&first));
+    assert_eq!((slot(&next, 0), slot(&next, 1)), (slot(&first, 2), slot(&first, 0)));
+}
+
+#[test]
+fn a_storage_that_cannot_be_written_is_a_warning() {
+    let warned = |storage: &str| {
+        let acme = format!("{{ domains: a.example, storage: {storage} }}");
+        let text = format!("listen: {{ address: \":1\", tls: {{ acme: {acme} }} }}\nlocations: []\n");
+        let loaded = config::parse(&text, "x.yaml").unwrap_or_else(|report| panic!("{report}"));
+        loaded.warnings.iter().any(|warning| warning.code == codes::UNWRITABLE)
+    };
+    assert!(!warned("/tmp/not-there-yet/acme"));
+    assert!(warned("/proc/acme") && warned("/dev/null") && warned("/dev/null/acme"));
+}

@@ -260,7 +260,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
     ("locations:\n  - { path: /, upstream: demo, rewrite: \"^/api/(.*) /$1\" }\n", 2, 32,
         "unknown field `rewrite`", "write e.g. strip: /api"),
     ("listen: { address: \":443\", tls: auto }\n", 1, 28,
-        "`tls` must be a mapping", "certificates are not fetched here"),
+        "`tls` must be a mapping", "write tls: { acme: { domains: example.com"),
     ("state: { redis: { url: \"10.0.0.1:6379\" } }\n", 1, 24, "this is not a URL", "write redis:// before the host"),
     ("limits:\n  a: { rate: 10/s, max_wait: 1s }\n", 2, 20,
         "`max_wait` is not a field of token_bucket", "write algorithm: leaky_bucket"),
