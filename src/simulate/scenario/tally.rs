@@ -51,7 +51,7 @@ impl RequestEnd {
     pub(super) fn new(outcome: &PipelineOutcome) -> RequestEnd {
         let by_limit = outcome.limit.map_or(RejectionCause::UpstreamStop, RejectionCause::Limit);
         let cause = match outcome.verdict {
-            Verdict::Admit | Verdict::Wait => None,
+            Verdict::Admit | Verdict::Wait | Verdict::Acme => None,
             Verdict::Reject | Verdict::MissingKey | Verdict::Degrade => Some(by_limit),
             Verdict::Ban => Some(RejectionCause::Ban),
             Verdict::Fault(_) if outcome.is_forwarded => None,

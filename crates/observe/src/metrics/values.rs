@@ -83,6 +83,8 @@ pub const ISSUER_FETCHES: ValueMetric =
 /// Labelled by `use`, `name` and `file`; in seconds since 1970.
 pub const CERTIFICATE_EXPIRES: ValueMetric =
     gauge("sluicegate_certificate_expires_timestamp_seconds", "When the first certificate of a file expires");
+/// Labelled by `result`.
+pub const ACME_ORDERS: ValueMetric = counter("sluicegate_acme_orders", "Orders of certificates, by result");
 
 // === Limits ===
 

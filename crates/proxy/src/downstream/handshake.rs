@@ -8,18 +8,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Poll;
 
+use rustls::server::Acceptor;
 use rustls::{HandshakeKind, ServerConfig};
 use tokio::io::AsyncWriteExt;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use super::connection_limits::ConnectionPermit;
 use super::listener_protocol::{AllowedHttp, ListenerProtocol};
 use crate::gateway::worker::WorkerThread;
 use crate::reject::PLAIN_HTTP_ON_TLS;
+use sluicegate_http::net::acme_challenges::AcmeChallenges;
 use sluicegate_http::net::deadline::ConnectionWatch;
 use sluicegate_http::net::proxy_protocol;
 use sluicegate_http::net::socket::ClientStream;
-use sluicegate_http::net::tls::H2;
+use sluicegate_http::net::tls::{ACME_TLS, H2};
 use sluicegate_model::{ProxyProtocolMode, Scheme};
 use sluicegate_observe::metrics::HandshakeEvent;
 
@@ -185,9 +188,18 @@ async fn accept_tls(
     let handshake = {
         // The semaphore is never closed; if it were, this connection would close.
         let _turn = thread.handshakes.acquire().await.ok()?;
-        TlsAcceptor::from(config).accept(wire).into_fallible().await
+        let challenges = thread.current_worker().gateway.acme.clone().filter(|acme| acme.is_open());
+        match challenges {
+            None => TlsAcceptor::from(config).accept(wire).into_fallible().await,
+            Some(challenges) => Box::pin(accept_challenge(&challenges, config, wire)).await?,
+        }
     };
     match handshake {
+        Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(ACME_TLS) => {
+            counter.record_outcome(HandshakeEvent::TlsFull);
+            send_and_close(ClientStream::from_tls(stream), watch, b"").await;
+            None
+        }
         Ok(stream) => {
             let session = stream.get_ref().1;
             let resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
@@ -211,6 +223,22 @@ async fn accept_tls(
             send_and_close(wire, watch, b"").await;
             None
         }
+    }
+}
+
+/// A handshake while an order is open: it may ask for the certificate of a challenge. `None` = it broke off.
+async fn accept_challenge(
+    challenges: &AcmeChallenges,
+    config: Arc<ServerConfig>,
+    wire: ClientStream,
+) -> Option<Result<TlsStream<ClientStream>, (io::Error, ClientStream)>> {
+    let mut acceptor = LazyConfigAcceptor::new(Acceptor::default(), wire);
+    match (&mut acceptor).await {
+        Ok(started) => {
+            let config = challenges.find_host(&started.client_hello()).unwrap_or(config);
+            Some(started.into_stream(config).into_fallible().await)
+        }
+        Err(error) => Some(Err((error, acceptor.take_io()?))),
     }
 }
 

@@ -12,6 +12,7 @@ use sluicegate_admission::chain::WaitingCap;
 use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::{IpSet, IpSets};
 use sluicegate_base::value_hash::{ValueHasher, sha256};
+use sluicegate_http::net::acme_challenges::AcmeChallenges;
 use sluicegate_http::request::body::BodyMemory;
 use sluicegate_http::request::key::KeyHasher;
 use sluicegate_http::upstream::{Upstream, UpstreamPause};
@@ -219,6 +220,12 @@ pub(super) fn build_tracer(
     let hasher = access_log.hasher().cloned().or_else(from_secret);
     let before = previous.and_then(|previous| previous.tracer.as_ref());
     Tracer::continue_from(before, &config.tracing, hasher)
+}
+
+/// `None` = no certificate is ordered.
+pub(super) fn build_acme(config: &Config, previous: Option<&Gateway>) -> Option<Arc<AcmeChallenges>> {
+    let is_used = !config.acme_certificates().is_empty();
+    is_used.then(|| previous.and_then(|previous| previous.acme.clone()).unwrap_or_default())
 }
 
 /// `None` = there is no store, or no upstream may push back.

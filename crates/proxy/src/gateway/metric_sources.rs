@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::reject::Fault;
+use sluicegate_base::certificate::earliest_end;
 use sluicegate_base::clock::Now;
 use sluicegate_http::upstream::{Server, Upstream};
 use sluicegate_limit::Limit;
@@ -50,6 +51,19 @@ impl Gateway {
             let labels = vec![("use", file.usage.to_owned()), ("name", name), ("file", path)];
             let expires_at = file.expires_at;
             self.metrics.watch_value(values::CERTIFICATE_EXPIRES, labels, move || expires_at);
+        }
+        for (name, acme) in self.config.acme_certificates() {
+            let path = acme.certificate_path().display().to_string();
+            let labels = vec![("use", "listener".to_owned()), ("name", name), ("file", path)];
+            let current = acme.current.clone();
+            let expires_at =
+                move || current.load().as_ref().and_then(|key| earliest_end(&key.cert)).unwrap_or(0);
+            self.metrics.watch_value(values::CERTIFICATE_EXPIRES, labels, expires_at);
+        }
+        for (is_issued, result) in [(true, "issued"), (false, "failed")] {
+            let Some(acme) = self.acme.clone() else { continue };
+            let count = move || if is_issued { &acme.issued } else { &acme.failed }.load(Relaxed);
+            self.metrics.watch_value(values::ACME_ORDERS, vec![("result", result.to_owned())], count);
         }
     }
 

@@ -47,6 +47,7 @@ use sluicegate_admission::chain::WaitingCap;
 use sluicegate_admission::operator_bans::OperatorBans;
 use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::IpSet;
+use sluicegate_http::net::acme_challenges::AcmeChallenges;
 use sluicegate_http::net::deadline::ticks_for;
 use sluicegate_http::request::access::Access;
 use sluicegate_http::request::account::Tiers;
@@ -128,6 +129,8 @@ pub struct Gateway {
     pub access_log: Arc<AccessLog>,
     /// `None` = no spans are made.
     pub tracer: Option<Arc<Tracer>>,
+    /// The challenges of open orders, which a reload keeps; `None` = no certificate is ordered.
+    pub acme: Option<Arc<AcmeChallenges>>,
 }
 
 /// How callers are told apart, beside their addresses.
@@ -300,6 +303,7 @@ impl Gateway {
             metrics,
             access_log,
             tracer,
+            acme: adopt::build_acme(config, previous),
         };
         gateway.watch_values();
         if previous.is_none() {

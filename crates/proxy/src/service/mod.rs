@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{DATE, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, DATE, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -25,16 +25,17 @@ use crate::forward::{self, ForwardFault, ForwardOutcome, ResponseBody, question}
 use crate::gateway::worker::{ClientConnection, Worker, WorkerThread};
 use crate::judge::conclusion::{self, RequestTexts};
 use crate::judge::inbound::InboundRequest;
-use crate::judge::request_state::RequestState;
+use crate::judge::request_state::{RequestState, Verdict};
 use crate::judge::{Admitted, AskService, NextPhase, Received, Rejected, limit_report};
 use crate::reject::Fault;
 use crate::service::calls::CallProtocol;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock;
+use sluicegate_http::net::acme_challenges::AcmeChallenges;
 use sluicegate_http::net::deadline::RequestWatch;
 use sluicegate_http::request::headers::hop_by_hop;
 use sluicegate_http::request::{body, location};
-use sluicegate_model::{LimitId, LocationId};
+use sluicegate_model::{LimitId, LocationId, Scheme};
 
 /// The response header that tells trusted proxies that the `on_failure` fallback judged instead of the store.
 const FALLBACK_HEADER: HeaderName = HeaderName::from_static("sluicegate-state");
@@ -59,6 +60,12 @@ pub fn connection_service(
             return serve_call(&thread.current_worker(), &connection, watch, inbound);
         }
         let worker = thread.current_worker();
+        if let Some(acme) = &worker.gateway.acme
+            && acme.is_open()
+            && let Some(answer) = find_challenge(acme, &connection, &inbound)
+        {
+            return answer_challenge(&worker, &connection, watch, inbound, answer);
+        }
         serve_request(&worker, &connection, watch, inbound, (forward.clone(), question::ask_service))
     })
 }
@@ -178,12 +185,7 @@ pub fn serve_call(
     watch: Rc<RequestWatch>,
     inbound: Box<InboundRequest>,
 ) -> ResponseFuture {
-    let completion = Completion::new(worker, connection, &inbound);
-    let client = worker.gateway.clients.find_client(connection.peer, inbound.request.headers());
-    let stream_watch = connection.watch.is_multiplexed().then(|| watch.clone());
-    let mut state = RequestState::start_request(worker, connection, watch, client, Now::read_clock());
-    state.read_head(&inbound);
-    let call = StartedCall { inbound, state, stream_watch, completion };
+    let call = StartedCall::begin(worker, connection, watch, inbound);
     match CallProtocol::find(&call.inbound) {
         CallProtocol::Check => call.answer_by(calls::answer_check),
         CallProtocol::Auth => call.answer_by(calls::answer_auth),
@@ -191,6 +193,38 @@ pub fn serve_call(
             call.answer_by(move |inbound, state| calls::answer_rls(kind, inbound, state))
         }
     }
+}
+
+/// The answer to a challenge of an open order; only connections without TLS may ask for it.
+#[cold]
+fn find_challenge(
+    acme: &AcmeChallenges,
+    connection: &ClientConnection,
+    inbound: &InboundRequest,
+) -> Option<Bytes> {
+    let is_read = matches!(*inbound.request.method(), Method::GET | Method::HEAD);
+    let is_plain = connection.scheme == Scheme::Http;
+    if is_read && is_plain { acme.find_token(inbound.request.uri().path()) } else { None }
+}
+
+/// Answers a challenge of an open order, which nothing judges and no metric counts.
+#[cold]
+fn answer_challenge(
+    worker: &Rc<Worker>,
+    connection: &Rc<ClientConnection>,
+    watch: Rc<RequestWatch>,
+    inbound: Box<InboundRequest>,
+    answer: Bytes,
+) -> ResponseFuture {
+    let call = StartedCall::begin(worker, connection, watch, inbound);
+    call.answer_by(async move |mut inbound, mut state| {
+        state.outcome.verdict = Verdict::Acme;
+        body::discard_body(&mut inbound.request);
+        let mut response = Response::new(answer);
+        let kind = HeaderValue::from_static("application/octet-stream");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        forward::local_response(response, state)
+    })
 }
 
 struct StartedCall {
@@ -202,6 +236,20 @@ struct StartedCall {
 }
 
 impl StartedCall {
+    fn begin(
+        worker: &Rc<Worker>,
+        connection: &Rc<ClientConnection>,
+        watch: Rc<RequestWatch>,
+        inbound: Box<InboundRequest>,
+    ) -> StartedCall {
+        let completion = Completion::new(worker, connection, &inbound);
+        let client = worker.gateway.clients.find_client(connection.peer, inbound.request.headers());
+        let stream_watch = connection.watch.is_multiplexed().then(|| watch.clone());
+        let mut state = RequestState::start_request(worker, connection, watch, client, Now::read_clock());
+        state.read_head(&inbound);
+        StartedCall { inbound, state, stream_watch, completion }
+    }
+
     /// Each protocol has a future of its own, so that a waiting call takes no more memory than its protocol needs.
     fn answer_by<F: Future<Output = Response<ResponseBody>>>(
         self,

@@ -199,6 +199,8 @@ pub enum Verdict {
     Ban,
     /// The request failed, or was rejected, for a reason that concerns no limit.
     Fault(Fault),
+    /// The request asked for the answer to a challenge, and no metric counts it.
+    Acme,
 }
 
 impl Verdict {
@@ -206,6 +208,7 @@ impl Verdict {
     pub fn as_str(self) -> &'static str {
         match self {
             Verdict::Fault(fault) => fault.cause(),
+            Verdict::Acme => "acme",
             other => other.kind().name(),
         }
     }
@@ -214,7 +217,7 @@ impl Verdict {
     #[inline]
     fn kind(self) -> VerdictKind {
         match self {
-            Verdict::Admit => VerdictKind::Admit,
+            Verdict::Admit | Verdict::Acme => VerdictKind::Admit,
             Verdict::Wait => VerdictKind::Wait,
             Verdict::Reject => VerdictKind::Reject,
             Verdict::MissingKey => VerdictKind::MissingKey,
@@ -545,14 +548,12 @@ impl Drop for RequestState {
         let ended = Now::read_clock();
         // A tunnel has none.
         let duration = self.response.bytes_received.is_none().then(|| ended.ns_since(self.started));
-        let metrics = &self.worker.gateway.metrics;
-        metrics.count_request(
-            self.worker.id,
-            self.route,
-            (self.outcome.status, self.answer_origin()),
-            duration,
-        );
-        metrics.count_verdict(self.worker.id, self.outcome.verdict.kind());
+        if self.outcome.verdict != Verdict::Acme {
+            let metrics = &self.worker.gateway.metrics;
+            let outcome = (self.outcome.status, self.answer_origin());
+            metrics.count_request(self.worker.id, self.route, outcome, duration);
+            metrics.count_verdict(self.worker.id, self.outcome.verdict.kind());
+        }
         let (fields, span) = (self.log_fields.take(), self.span.take());
         if fields.is_none() && span.is_none() {
             return;

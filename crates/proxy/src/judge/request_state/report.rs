@@ -37,7 +37,7 @@ impl RequestState {
             Verdict::Reject | Verdict::Degrade if self.judgement.wait_ns > 0 => AnswerOrigin::LimitQueue,
             Verdict::Reject | Verdict::Degrade | Verdict::MissingKey => AnswerOrigin::Limit,
             Verdict::Fault(fault) => self.fault_origin(fault),
-            Verdict::Admit | Verdict::Wait => AnswerOrigin::Other,
+            Verdict::Admit | Verdict::Wait | Verdict::Acme => AnswerOrigin::Other,
         }
     }
 

@@ -38,7 +38,7 @@ fn find_target(state: &RequestState) -> Option<StrikeTarget> {
     match state.outcome.verdict {
         Verdict::Admit | Verdict::Wait => state.identity.strike_target,
         // Rejections by limits are counted before; degraded answers and refusals by a ban never are.
-        Verdict::Reject | Verdict::MissingKey | Verdict::Degrade | Verdict::Ban => None,
+        Verdict::Reject | Verdict::MissingKey | Verdict::Degrade | Verdict::Ban | Verdict::Acme => None,
         Verdict::Fault(fault) if !fault.is_by_client() => None,
         // Most of these requests were refused before bans were judged.
         Verdict::Fault(_) => {
