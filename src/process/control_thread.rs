@@ -185,8 +185,9 @@ impl ControlThread {
         self.workers.send_to_all(|| WorkerCommand::LeaveListeners).await;
         // From here on no request is judged by our counters.
         self.workers.send_to_all(|| WorkerCommand::StopJudging).await;
-        // Two processes must not write the snapshot at once.
+        // Two processes must not write the snapshot at once, nor order certificates.
         self.with_tasks(GatewayTasks::release_snapshot);
+        self.with_tasks(GatewayTasks::release_orders);
         let gateway = self.current.load_full();
         let handover = spawn_blocking(move || {
             let state = old_process::write_state(&gateway, history);
@@ -197,6 +198,7 @@ impl ControlThread {
         });
         if let Err(why) = handover.await.map_err(panicked).and_then(|outcome| outcome) {
             self.with_tasks(|tasks| tasks.update_snapshot(&self.current.load()));
+            self.with_tasks(|tasks| tasks.resume_orders(&self.current.load()));
             self.current.load().attach_store();
             self.open_admin();
             self.workers.send_to_all(|| WorkerCommand::ResumeJudging).await;

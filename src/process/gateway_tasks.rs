@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
+use super::acme::AcmeTasks;
 use super::entry_sharing::{EntrySharing, PauseSharing};
 use super::key_fetch::KeyFetchTasks;
 use super::span_export::SpanExport;
@@ -41,6 +42,7 @@ pub(super) struct GatewayTasks {
     upstream_tasks: BackgroundTasks,
     span_export: Option<SpanExport>,
     key_fetches: KeyFetchTasks,
+    pub acme: AcmeTasks,
 }
 
 impl GatewayTasks {
@@ -68,6 +70,7 @@ impl GatewayTasks {
             upstream_tasks: BackgroundTasks::spawn_all(&gateway.upstreams),
             span_export: gateway.tracer.as_deref().and_then(SpanExport::start),
             key_fetches: KeyFetchTasks::default().continue_for(&gateway),
+            acme: AcmeTasks::default().continue_for(&gateway),
             current,
         })
     }
@@ -78,6 +81,7 @@ impl GatewayTasks {
         self.file_watch = tokio::spawn(watch_files(gateway.config.account.clone()));
         self.upstream_tasks.restart_all(&gateway.upstreams);
         self.key_fetches = std::mem::take(&mut self.key_fetches).continue_for(gateway);
+        self.resume_orders(gateway);
         let same_bans = format!("{:?}", before.config.bans) == format!("{:?}", gateway.config.bans);
         if !same_bans || !same_arc(before.store.as_ref(), gateway.store.as_ref()) {
             // The task before ends first.
@@ -120,6 +124,16 @@ impl GatewayTasks {
         if let Some((_, snapshots)) = self.snapshots.take() {
             snapshots.stop_unsaved();
         }
+    }
+
+    /// Stops the orders of certificates, which another process makes from now on.
+    pub(super) fn release_orders(&mut self) {
+        self.acme = AcmeTasks::default();
+    }
+
+    /// Orders the certificates of `gateway` from now on.
+    pub(super) fn resume_orders(&mut self, gateway: &Gateway) {
+        self.acme = std::mem::take(&mut self.acme).continue_for(gateway);
     }
 
     /// Sends the last spans, deregisters the gateway from the store, and writes the last snapshot.

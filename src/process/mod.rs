@@ -11,8 +11,10 @@
 //! [`gateway_tasks`] are the tasks beside the workers. [`hot_upgrade`] is the change of the program.
 //! [`reload_history`] and [`config_diff`] report on reloads, [`status`] on the gateway as a whole, [`heavy_keys`] on
 //! the keys of its limits. Gateways tell each other through the store about themselves ([`fleet`]), and about entries
-//! of operators and pauses of upstreams ([`entry_sharing`]). [`key_fetch`] asks issuers for the keys of their tokens.
+//! of operators and pauses of upstreams ([`entry_sharing`]). [`key_fetch`] asks issuers for the keys of their tokens,
+//! and [`acme`] orders certificates.
 
+mod acme;
 mod admin_actions;
 mod banner;
 mod config_diff;
@@ -133,7 +135,9 @@ pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Resu
     let mut handover = ReceivedHandover::receive_handover().map_err(ProcessFault::Run)?;
     let mut spare = systemd::take_passed_sockets().map_err(ProcessFault::Listen)?;
     wall_clock::sync_clock();
-    let LoadedConfig { config, files, warnings, .. } = loaded;
+    let LoadedConfig { mut config, files, warnings, .. } = loaded;
+    config.share_certificates(None);
+    acme::fill_certificates(&config);
     let failed = |error: std::io::Error| ProcessFault::Run(error.to_string());
     let gateway = Gateway::build(&config, None).map_err(failed)?;
     for (target, sockets) in handover.iter_mut().flat_map(|handover| handover.sockets.drain_all()) {

@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::control_thread::{ControlCommand, ControlThread};
-use super::{config_diff, fleet, systemd};
+use super::{acme, config_diff, fleet, systemd};
 use crate::operate::admin::AdminError;
 use crate::operate::admin::status::Reloaded;
 use sluicegate_base::clock::Now;
@@ -118,10 +118,14 @@ impl ControlThread {
         if let Some(why) = before.restart_reason(&config) {
             return Err(ReloadRejection::Unsupported(why));
         }
+        let mut config = config;
+        config.share_certificates(Some(&before.config));
+        let filled = config.clone();
+        let filling = spawn_blocking(move || acme::fill_certificates(&filled)).await;
+        filling.map_err(|_| ReloadRejection::Unsupported("reading certificates panicked".to_owned()))?;
         // Opened before anything changes, and closed again if the rest fails.
         let prepared = self.listeners.borrow().prepare_change(&config.all_listeners(), self.workers.count());
         let prepared = prepared.map_err(ReloadRejection::Blocked)?;
-        let mut config = config;
         before.carry_grants(&mut config, Now::read_clock());
         let gateway = Gateway::build(&config, Some(&before));
         let gateway = Arc::new(gateway.map_err(|error| ReloadRejection::Blocked(error.to_string()))?);

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::acme::describe_troubles;
 use super::control_thread::ControlThread;
 use super::gateway_tasks::{GatewayTasks, key_files};
 use super::reload_history::PROBLEMS_MAX;
@@ -10,6 +11,7 @@ use crate::operate::admin::status::{
     RedisStatus, RejectionRate, SharedTrouble, SnapshotStatus, Status, StatusBans, StatusLimit, StatusToken,
 };
 use crate::operate::traffic::read_sizes;
+use sluicegate_base::certificate::earliest_end;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock::unix_ns;
 use sluicegate_http::request::source::{KeySet, KeySetStatus};
@@ -27,6 +29,7 @@ impl ControlThread {
         let closed = gateway.load.request_counts.sum(REQUESTS_CLOSED);
         let tasks = self.tasks.borrow();
         let snapshot = tasks.as_ref().and_then(GatewayTasks::snapshot_status);
+        let acme = tasks.as_ref().map(|tasks| tasks.acme.statuses()).unwrap_or_default();
         let active = gateway.active_bans(now);
         let limits = look.limits.iter().map(|found| StatusLimit {
             limit: gateway.limits[found.limit.0].name.to_string(),
@@ -56,12 +59,16 @@ impl ControlThread {
             shared_limits: conflicting_limits(&gateway),
             redis,
             issuers: gateway.key_sets().map(|set| describe_issuer(set)).collect(),
-            files: file_troubles(&gateway.config.account),
+            files: file_troubles(&gateway.config.account)
+                .into_iter()
+                .chain(describe_troubles(&acme))
+                .collect(),
             snapshot: snapshot
                 .map(|(path, error)| SnapshotStatus { file: path.display().to_string(), error }),
             last_reload: self.history.last_attempt().map(|last| last.shown),
             warnings: self.warnings.borrow().iter().take(PROBLEMS_MAX).cloned().collect(),
             certificates: describe_certificates(&gateway.config),
+            acme,
             history: HistoryStatus { bytes: self.traffic.history.borrow().bytes() },
             limits: limits.collect(),
             upstreams: shown.map(|upstream| gateway.upstream_status(upstream, now)).collect(),
@@ -104,12 +111,17 @@ fn file_troubles(account: &AccountConfig) -> Vec<FileTrouble> {
 /// The earliest end comes first.
 fn describe_certificates(config: &Config) -> Vec<CertificateStatus> {
     let now = unix_ns() / 1_000_000_000;
-    let describe = |(name, CertificateFile { usage, path, expires_at }): (String, &CertificateFile)| {
-        let (file, expires_at) = (path.display().to_string(), *expires_at);
+    let describe = |(name, CertificateFile { usage, path, expires_at }): (String, CertificateFile)| {
+        let file = path.display().to_string();
         let (days_left, expired) = (expires_at.saturating_sub(now) / 86_400, expires_at < now);
         CertificateStatus { usage, name, file, expires_at, days_left, expired }
     };
-    let mut all: Vec<CertificateStatus> = config.certificate_files().into_iter().map(describe).collect();
+    let ordered = config.acme_certificates().into_iter().filter_map(|(name, acme)| {
+        let expires_at = earliest_end(&acme.current.load().as_ref()?.cert)?;
+        Some((name, CertificateFile { usage: "listener", path: acme.certificate_path(), expires_at }))
+    });
+    let files = config.certificate_files().into_iter().map(|(name, file)| (name, file.clone()));
+    let mut all: Vec<CertificateStatus> = files.chain(ordered).map(describe).collect();
     all.sort_by_key(|certificate| certificate.expires_at);
     all
 }

@@ -80,6 +80,9 @@ pub(super) const STATUS: &str = r#"{
   "warnings": [], "history": { "bytes": 171360 },
   "certificates": [{ "use": "listener", "name": "0.0.0.0:8443", "file": "/etc/sluicegate/chain.pem",
                      "expires_at": 1769040000, "days_left": 20, "expired": false }],
+  "acme": [{ "domains": ["example.com"], "directory": "https://acme-v02.api.letsencrypt.org/directory",
+             "file": "/var/lib/sluicegate/acme/example.com-0f3a5b7c9d1e2f40.pem", "issued": true,
+             "next_order_at": 1767312000, "next_order_in_s": 86400, "error": null }],
   "limits": [{ "limit": "per-ip", "keys": 1204, "rejected": 5120, "rejected_per_s": 4.0, "would_reject": 0 }],
   "upstreams": []
 }"#;

@@ -1,6 +1,7 @@
 //! The state of the running gateway, on one screen for people and complete for programs; and the result of a reload.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::operate::text_table::{or_dash, render_table};
 use sluicegate_base::json_shape::json_object;
@@ -28,11 +29,12 @@ json_object! {
         pub shared_limits: Vec<SharedTrouble> = "Shared limits that other gateways count differently.",
         pub redis: Option<RedisStatus> = "Null without Redis.",
         pub issuers: Vec<IssuerStatus> = "Issuers of tokens whose keys are fetched.",
-        pub files: Vec<FileTrouble> = "Files of `account` that are not as they should be.",
+        pub files: Vec<FileTrouble> = "Files of `account` and ordered certificates that are not as they should be.",
         pub snapshot: Option<SnapshotStatus> = "Null without a snapshot.",
         pub last_reload: Option<LastReload> = "Null before the first reload.",
         pub warnings: Vec<Problem> = "The warnings about the file in force, at most 100.",
         pub certificates: Vec<CertificateStatus> = "The files of certificates, the earliest end first.",
+        pub acme: Vec<AcmeStatus> = "Certificates that the gateway orders.",
         pub history: HistoryStatus = "The history that `GET /history` shows.",
         pub limits: Vec<StatusLimit> = "All limits; GET /limits has more about them.",
         pub upstreams: Vec<UpstreamStatus> = "All upstreams.",
@@ -53,6 +55,18 @@ json_object! {
         pub expires_at: u64 = "The earliest end of a certificate in it, in seconds since 1970.",
         pub days_left: u64 = "Whole days until then; 0 for an expired one.",
         pub expired: bool = "Whether the end has passed.",
+    }
+
+    /// A certificate that the gateway orders.
+    #[derive(Clone)]
+    pub struct AcmeStatus as "StatusAcme" {
+        pub domains: Vec<String> = "Its host names.",
+        pub directory: String = "The directory of its authority.",
+        pub file: String = "The file of the certificate.",
+        pub issued: bool = "Whether there is one; until then clients get a self-signed one, or an older one.",
+        pub next_order_at: u64 = "When it is ordered or renewed, in seconds since 1970; 0 for at once.",
+        pub next_order_in_s: u64 = "Seconds until then.",
+        pub error: Option<String> = "Why the last order failed; null after a success.",
     }
 
     /// The memory of the history.
@@ -79,10 +93,10 @@ json_object! {
         pub trouble: &'static str = "The difference.",
     }
 
-    /// A file of `account` that is not as it should be.
+    /// A file that is not as it should be.
     pub struct FileTrouble as "StatusFile" {
         pub file: String = "Its path.",
-        pub trouble: String = "Why it was not read again, or its first broken line.",
+        pub trouble: String = "Why it was not read again, its first broken line, or why there is no new certificate.",
     }
 
     /// An issuer of tokens whose keys are fetched.
@@ -172,6 +186,22 @@ json_object! {
     }
 }
 
+impl AcmeStatus {
+    /// What is wrong with the certificate, a phrase that follows the name of its file.
+    pub fn trouble(&self) -> Option<String> {
+        let state = match self.issued {
+            true => "was not renewed",
+            false => "is not there yet, and clients get a self-signed or an older one",
+        };
+        let next = humantime::format_duration(Duration::from_secs(self.next_order_in_s));
+        match &self.error {
+            Some(error) => Some(format!("{state}: {error}; the next order is in {next}")),
+            None if self.issued => None,
+            None => Some(format!("{state}: it is being ordered")),
+        }
+    }
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Status { version, pid, uptime_s, generation, connections, in_flight, .. } = self;
@@ -213,6 +243,12 @@ impl fmt::Display for Status {
             let (days, usage) = (if *days_left == 1 { "day" } else { "days" }, usage.replace('_', " "));
             let left = if *expired { "expired".to_owned() } else { format!("{days_left} {days} left") };
             line("certificate", &format_args!("{file} ({usage} {name}): {left}"))?;
+        }
+        for AcmeStatus { domains, next_order_in_s, .. } in
+            self.acme.iter().filter(|one| one.trouble().is_none())
+        {
+            let next = humantime::format_duration(Duration::from_secs(*next_order_in_s));
+            line("acme", &format_args!("{}: renewed in {next}", domains.join(", ")))?;
         }
         if let Some(redis) = &self.redis {
             line("redis", &redis.describe_outages())?;
