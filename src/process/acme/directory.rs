@@ -33,12 +33,12 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 86_400);
 #[derive(Clone)]
 pub(super) struct DirectoryClient {
     roots: Arc<RootCertStore>,
-    asked: Arc<Mutex<AskedWait>>,
+    requested: Arc<Mutex<RequestedWait>>,
 }
 
 /// The wait that the last answer asked for, and whether that was an error.
 #[derive(Clone, Copy, Default)]
-struct AskedWait {
+struct RequestedWait {
     wait: Option<Duration>,
     is_error: bool,
 }
@@ -71,17 +71,17 @@ struct SuggestedWindow {
 
 impl DirectoryClient {
     pub(super) fn new(roots: Arc<RootCertStore>) -> DirectoryClient {
-        DirectoryClient { roots, asked: Arc::default() }
+        DirectoryClient { roots, requested: Arc::default() }
     }
 
     /// The wait that the last answer asked for.
     pub(super) fn retry_after(&self) -> Option<Duration> {
-        self.asked.lock().wait
+        self.requested.lock().wait
     }
 
     /// The same, if the last answer was an error.
     pub(super) fn retry_after_error(&self) -> Option<Duration> {
-        let asked = *self.asked.lock();
+        let asked = *self.requested.lock();
         asked.wait.filter(|_| asked.is_error)
     }
 
@@ -116,7 +116,7 @@ impl DirectoryClient {
     }
 
     async fn send(self, mut request: Request<Full<Bytes>>) -> Result<Response<Bytes>, String> {
-        *self.asked.lock() = AskedWait::default();
+        *self.requested.lock() = RequestedWait::default();
         let url = parse_https_url(&request.uri().to_string()).map_err(|_| "names no usable https:// URL")?;
         *request.uri_mut() = url.target.parse().map_err(|_| "names no usable URL".to_owned())?;
         let headers = request.headers_mut();
@@ -136,7 +136,7 @@ impl DirectoryClient {
         let late = |_elapsed| Err(format!("did not answer within {} s", REQUEST_TIMEOUT.as_secs()));
         let mut response = timeout(REQUEST_TIMEOUT, exchange).await.unwrap_or_else(late)?;
         let wait = read_retry_after(response.headers());
-        *self.asked.lock() = AskedWait { wait, is_error: !response.status().is_success() };
+        *self.requested.lock() = RequestedWait { wait, is_error: !response.status().is_success() };
         // The library adds it to the time of day without a bound.
         response.headers_mut().remove(RETRY_AFTER);
         Ok(response)

@@ -133,7 +133,9 @@ impl Storage {
             if self.read(&path).as_deref() != stale {
                 return Ok(false);
             }
-            return self.write_json(&path, lock).map(|()| true);
+            self.write_json(&path, lock)?;
+            self.remove_unfinished();
+            return Ok(true);
         }
         let text = serde_json::to_vec(lock).map_err(|error| error.to_string())?;
         let made = self.make_folder().and_then(|()| {
@@ -145,6 +147,16 @@ impl Storage {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(format!("cannot be written: {error}")),
         }
+    }
+
+    /// Removes what a process left that ended while it wrote; only the owner of the lock writes.
+    fn remove_unfinished(&self) {
+        let files =
+            fs::read_dir(&self.folder).into_iter().flatten().take(SEARCHED_MAX).filter_map(Result::ok);
+        let paths = files.map(|file| file.path());
+        paths
+            .filter(|path| path.extension().is_some_and(|end| end == "new"))
+            .for_each(|path| self.remove(&path));
     }
 
     /// True if this process has the lock.

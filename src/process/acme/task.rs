@@ -65,7 +65,7 @@ struct Entry {
 }
 
 /// The lock while this process has it; dropped, it is released, and no challenge is answered.
-struct HeldLock<'a> {
+struct OwnLock<'a> {
     storage: &'a Storage,
     challenges: &'a AcmeChallenges,
     content: Mutex<OrderLock>,
@@ -91,6 +91,8 @@ impl StorageTask {
                 self.ask_windows().await;
             }
             let is_locked = self.look_at_lock().await;
+            // An order may take minutes.
+            self.report();
             let now = unix_seconds();
             if let Some(due) = self.entries.iter().position(|entry| entry.due_at(now) <= now)
                 && !is_locked
@@ -185,7 +187,7 @@ impl StorageTask {
         let held = match taken.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(false) => return,
             Err(reason) => return self.fail(index, format!("its folder {reason}"), None).await,
-            Ok(true) => HeldLock { storage: &storage, challenges: &challenges, content: Mutex::new(lock) },
+            Ok(true) => OwnLock { storage: &storage, challenges: &challenges, content: Mutex::new(lock) },
         };
         // Two gateways may have replaced a stale lock at once.
         if had_stale {
@@ -219,7 +221,7 @@ impl StorageTask {
         }
     }
 
-    async fn attempt(&self, index: usize, held: &HeldLock<'_>) -> Result<String, String> {
+    async fn attempt(&self, index: usize, held: &OwnLock<'_>) -> Result<String, String> {
         let entry = &self.entries[index];
         let count_failed = || {
             self.challenges.failed.fetch_add(1, Relaxed);
@@ -352,7 +354,7 @@ impl Entry {
     }
 }
 
-impl HeldLock<'_> {
+impl OwnLock<'_> {
     async fn is_held(&self) -> bool {
         let storage = self.storage.clone();
         spawn_blocking(move || storage.has_lock()).await.unwrap_or(false)
@@ -391,7 +393,7 @@ impl HeldLock<'_> {
     }
 }
 
-impl Drop for HeldLock<'_> {
+impl Drop for OwnLock<'_> {
     fn drop(&mut self) {
         self.challenges.set_answers(&self.storage.folder, ChallengeAnswers::default());
         self.storage.release_lock();
@@ -403,8 +405,10 @@ async fn set_answers(challenges: &AcmeChallenges, storage: &Storage, answers: Or
     let OrderAnswers { tokens, hosts } = answers;
     let make = move || {
         let config = |(host, digest): (String, Vec<u8>)| {
-            let certificate = challenge_certificate(&host, &digest).and_then(challenge_config);
-            Some((host, certificate.ok()?))
+            let made = challenge_certificate(&host, &digest).and_then(challenge_config);
+            let made =
+                made.inspect_err(|reason| tracing::warn!("no challenge of {host} is answered: {reason}"));
+            Some((host, made.ok()?))
         };
         hosts.into_iter().filter_map(config).collect::<HashMap<_, _>>()
     };

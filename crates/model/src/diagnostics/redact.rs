@@ -102,7 +102,7 @@ fn begins_field(text: &str) -> bool {
 
 /// True if a key in lower case names a secret, even a mistyped one.
 fn names_secret(word: &str) -> bool {
-    let telling = ["token", "secret", "passw"].iter().any(|part| word.contains(part));
+    let telling = ["token", "secret", "passw", "hmac"].iter().any(|part| word.contains(part));
     let near = |name| strsim::osa_distance(word, name) <= 2;
     telling || !word.is_empty() && word.len() <= 8 && (near("token") || near("secret"))
 }
