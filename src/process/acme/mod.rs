@@ -10,6 +10,8 @@ mod order;
 mod schedule;
 mod storage;
 mod task;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::rc::Rc;
