@@ -43,11 +43,12 @@ pub struct AccountBinding {
 }
 
 impl AcmeConfig {
-    /// The names of its files without their endings: the first domain, and a hash of the directory and all domains.
+    /// The names of its files without their endings: the first domain by the alphabet, and a hash of the
+    /// directory and all domains.
     pub fn file_stem(&self) -> String {
         let mut domains = self.domains.clone();
         domains.sort_unstable();
-        format!("{}-{}", self.domains[0], short_hash(&[self.directory_text(), domains.join(" ")]))
+        format!("{}-{}", domains[0], short_hash(&[self.directory_text(), domains.join(" ")]))
     }
 
     /// The file of the certificate and its key.

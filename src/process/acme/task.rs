@@ -171,7 +171,7 @@ impl StorageTask {
             self.foreign_lock = Some((bytes, Instant::now()));
         }
         let is_old = lock.expires_at != 0 && lock.expires_at + CLOCK_SKEW_S < unix_seconds();
-        !is_old && !self.foreign_lock.as_ref().is_some_and(|(_, since)| since.elapsed() > LOCK_TIME)
+        !is_old && self.foreign_lock.as_ref().is_none_or(|(_, since)| since.elapsed() <= LOCK_TIME)
     }
 
     /// Makes one order, unless another gateway does or has done.

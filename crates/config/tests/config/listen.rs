@@ -123,7 +123,10 @@ fn wrong_orders_are_refused() {
         ("{ domains: 192.0.2.1, storage: a }", "is an address"),
         ("{ domains: b\u{fc}cher.example, storage: a }", "is not a host name"),
         ("{ domains: [a.example, A.Example.], storage: a }", "`a.example` is named twice"),
-        ("{ domains: a.example, storage: a, directory: 'http://a.example/' }", "only https:// is used here"),
+        (
+            "{ domains: a.example, storage: a, directory: 'http://a.example/' }",
+            "a directory is asked over https:// alone",
+        ),
         ("{ domains: a.example, storage: a, email: ops }", "is not an e-mail address"),
         ("{ domains: a.example, storage: a, eab: { kid: x } }", "`hmac` is missing"),
         (

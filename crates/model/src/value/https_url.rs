@@ -39,7 +39,7 @@ impl fmt::Display for HttpsUrl {
 pub fn parse_https_url(text: &str) -> Parsed<HttpsUrl> {
     let wrong = |message: &str| Err(ValueError::new(codes::ADDRESS, message).with_help(FORM));
     let Some(rest) = text.strip_prefix("https://") else {
-        return wrong("only https:// is used here");
+        return wrong("keys are fetched over https:// alone");
     };
     let (server, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}#".contains(&byte);

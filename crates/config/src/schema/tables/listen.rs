@@ -140,10 +140,12 @@ fn parse_email(text: &str) -> Parsed<String> {
 }
 
 fn parse_directory(text: &str) -> Parsed<HttpsUrl> {
-    parse_https_url(text).map_err(|error| {
-        let help = "write e.g. https://acme-v02.api.letsencrypt.org/directory";
-        ValueError::new(codes::ADDRESS, error.message).with_help(help)
-    })
+    let help = "write e.g. https://acme-v02.api.letsencrypt.org/directory";
+    if !text.starts_with("https://") {
+        let error = ValueError::new(codes::ADDRESS, "a directory is asked over https:// alone");
+        return Err(error.with_help(help));
+    }
+    parse_https_url(text).map_err(|error| ValueError::new(codes::ADDRESS, error.message).with_help(help))
 }
 
 fn parse_folder(text: &str) -> Parsed<PathBuf> {
