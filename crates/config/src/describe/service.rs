@@ -31,6 +31,8 @@ fn describe_entry(listen: &ListenConfig) -> String {
             [] => version.to_owned(),
             names => format!("{version} for {}", join_names(names, NAMES_MAX)),
         });
+        let is_ordered = tls.certificates.iter().any(|certificate| certificate.acme.is_some());
+        words.extend(is_ordered.then(|| "certificates ordered by ACME".to_owned()));
         words.extend(tls.client_ca.as_ref().map(|_| "clients need a certificate".to_owned()));
     } else if listen.purpose != ListenerPurpose::Resp {
         words.push("plain HTTP".to_owned());

@@ -164,6 +164,8 @@ fn listeners_with_one_order_share_its_certificate() {
     let mut first = read(&[entry(1, "a.example"), entry(2, "a.example"), entry(3, "b.example")]);
     first.share_certificates(None);
     assert_eq!(slot(&first, 0), slot(&first, 1));
+    let described = config::describe::describe_listen(&first);
+    assert_eq!(described[2], "port 3: TLS 1.2 or newer for b.example; certificates ordered by ACME");
     assert_ne!(slot(&first, 0), slot(&first, 2));
     assert_eq!(first.acme_certificates().len(), 2);
     let mut next = read(&[entry(9, "b.example"), entry(1, "a.example"), entry(4, "c.example")]);
