@@ -141,9 +141,15 @@ fn run_verb(name: &str, line: CommandLine) -> CommandResult {
         }),
         Some(Verb::Completions { shell }) => man::run_completions(shell),
         Some(Verb::Man { dir }) => man::run_man(dir.as_deref()),
-        Some(Verb::Version) => print_result(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION"))),
+        Some(Verb::Version) => print_result(&version()),
         Some(Verb::Other(words)) => Err(usage(reject_verb(&words))),
     }
+}
+
+/// Also whether a release was built without a profile, which costs speed: `make dist PGO=no`.
+fn version() -> String {
+    let slower = if option_env!("SLUICEGATE_PGO") == Some("no") { " (built without a profile)" } else { "" };
+    format!("sluicegate {}{slower}\n", env!("CARGO_PKG_VERSION"))
 }
 
 fn reject_verb(words: &[OsString]) -> String {
