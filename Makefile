@@ -1,7 +1,7 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
 .PHONY: help run test test-clients accessibility screenshots fuzz cargo-fuzz compare-import bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-scaling bench-service bench-streams bench-peers peer-packages audit fmt tools components \
-	lint dependencies instructions gateway package test-package test-deploy promtool
+	lint dependencies instructions gateway dist check-dist check-version release-notes test-package test-reproducible test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
 
@@ -172,7 +172,7 @@ bench-streams: gateway ## measure what it costs to read the usage of streams; OP
 PROMTOOL = $(shell command -v promtool || echo $(TOOLBOX)/prometheus/usr/bin/promtool)
 
 test-deploy: TOOLS := systemd-analyze:systemd $(VENV)
-test-deploy: tools promtool ## test the alerts with promtool, and the systemd units
+test-deploy: tools promtool ## test the alerts, the systemd units, the workflows and the Helm chart (needs the network once)
 	$(PROMTOOL) check rules deploy/alerts.yml
 	$(PROMTOOL) test rules deploy/alerts_test.yml
 	tests/deploy/unit.sh
@@ -188,23 +188,46 @@ test-chart: ## render the Helm chart, validate its objects and try its reload (n
 	cargo build --locked --bin sluicegate
 	$(CHART)/bin/python -B tests/deploy/chart.py target/debug/sluicegate
 
+# What reads the workflows comes from PyPI.
+WORKFLOW_TOOLS := target/workflow-tools
+WORKFLOW_PACKAGES := zizmor==1.32.0 check-jsonschema==0.39.0
+test-deploy: test-workflows
+.PHONY: test-workflows
+test-workflows: ## read the workflows with zizmor and check-jsonschema (needs the network once)
+	@$(WORKFLOW_TOOLS)/bin/zizmor --version >/dev/null 2>&1 && [ -x $(WORKFLOW_TOOLS)/bin/check-jsonschema ] || \
+		{ python3 -m venv $(WORKFLOW_TOOLS) && $(WORKFLOW_TOOLS)/bin/pip install -q $(WORKFLOW_PACKAGES); }
+	$(WORKFLOW_TOOLS)/bin/zizmor --offline --quiet --no-progress --config .github/zizmor.yml .github
+	$(WORKFLOW_TOOLS)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+
 promtool:
 	@[ -x "$(PROMTOOL)" ] || { mkdir -p $(TOOLBOX)/prometheus && cd $(TOOLBOX)/prometheus && \
 		apt-get download -qq prometheus && dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb; }
 
-package: gateway ## build the Debian package in target/package, with its debug information beside it; needs cargo-deb
-	[ -x $(TOOLBOX)/bin/cargo-deb ] || cargo install cargo-deb --locked --root $(TOOLBOX)
-	rm -rf target/package && mkdir -p target/package/man
-	$(PLAIN)/release/sluicegate man --dir target/package/man
-	$(PLAIN)/release/sluicegate completions bash > target/package/sluicegate.bash
-	$(PLAIN)/release/sluicegate completions zsh > target/package/_sluicegate
-	$(PLAIN)/release/sluicegate completions fish > target/package/sluicegate.fish
-	objcopy --only-keep-debug $(PLAIN)/release/sluicegate target/package/sluicegate.debug
-	CARGO_TARGET_DIR=$(PLAIN) $(TOOLBOX)/bin/cargo-deb --no-build --strip --output target/package/
+# The files of a release, all of them in target/dist. PGO=no builds without a profile, PROFILE=FILE with an earlier one.
+dist: TOOLS := cc:build-essential wrk:wrk h2load:nghttp2-client redis-server:redis-server openssl:openssl \
+	valgrind:valgrind python3:python3 dpkg-deb:dpkg
+dist: tools ## build the release in target/dist: tarball, .deb, .rpm, debug information, sums; 45 minutes; needs the network once
+	deploy/dist/tools.sh
+	PGO=$(PGO) PROFILE=$(PROFILE) deploy/dist/dist.sh
+
+check-dist: TOOLS := readelf:binutils dpkg-deb:dpkg rpm2archive:rpm python3:python3
+check-dist: tools ## check the files of `make dist`: sums, contents, modes, crates, symbols, paths
+	deploy/dist/check.sh
 
 test-package: TOOLS := debootstrap:debootstrap curl:curl ip:iproute2 pgrep:procps
-test-package: tools package ## install, upgrade and purge the package in a chroot; needs root and the mirror of apt
-	tests/deploy/package.sh "$$(ls target/package/*.deb)"
+test-package: tools ## install, upgrade and remove each package of `make dist` in a chroot; needs root and the mirror of apt
+	tests/deploy/packages.sh
+
+test-reproducible: TOOLS := cc:build-essential python3:python3 dpkg-deb:dpkg
+test-reproducible: tools ## pack a small build in two folders and compare the bytes; half an hour
+	deploy/dist/tools.sh
+	tests/deploy/reproducible.sh
+
+check-version: ## end unless the tag agrees with Cargo.toml, Cargo.lock and CHANGELOG.md; make check-version TAG=v1.2.3
+	deploy/dist/check_version.sh $(TAG)
+
+release-notes: ## print the section of the changelog for the version of Cargo.toml
+	@deploy/dist/notes.sh
 
 # The book has the folders of the repository, because the pages link to examples and to each other by them.
 MDBOOK := 0.5.4
