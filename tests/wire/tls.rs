@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::version::{TLS12, TLS13};
 
-use crate::support::tls::{is_resumed, shake_hands, shown};
+use crate::support::tls::{AnyCertificate, is_resumed, shake_hands, shown};
 use crate::support::*;
 
 const DEMO: &str = "locations: [{ path: /, upstream: demo }]\n";
@@ -213,45 +213,6 @@ fn many_clients_at_once() {
         assert!(output_text.contains("2000 succeeded, 0 failed"), "{output_text}");
     }
     gateway.wait_log(4000);
-}
-
-/// Accepts any certificate.
-#[derive(Debug)]
-struct AnyCertificate;
-
-impl rustls::client::danger::ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &rustls::pki_types::CertificateDer<'_>,
-        _: &[rustls::pki_types::CertificateDer<'_>],
-        _: &rustls::pki_types::ServerName<'_>,
-        _: &[u8],
-        _: rustls::pki_types::UnixTime,
-    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        Ok(rustls::client::danger::ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &rustls::pki_types::CertificateDer<'_>,
-        _: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &rustls::pki_types::CertificateDer<'_>,
-        _: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        vec![rustls::SignatureScheme::ECDSA_NISTP256_SHA256]
-    }
 }
 
 /// A fully qualified name ends with a dot: rustls omits it, other clients send it.

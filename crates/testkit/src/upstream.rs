@@ -44,7 +44,8 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    fn wait(&self) {
+    /// Waits until it is open, at most [`PATIENCE`].
+    pub fn wait(&self) {
         let open = self.0.0.lock().unwrap();
         drop(self.0.1.wait_timeout_while(open, PATIENCE, |open| !*open));
     }
