@@ -1,0 +1,9 @@
+//! Certificates by ACME: the program against pebble, the certificate authority for tests.
+
+#![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
+
+use sluicegate_testkit as support;
+
+mod directory;
+mod names;
+mod pebble;
