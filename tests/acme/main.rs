@@ -7,3 +7,7 @@ use sluicegate_testkit as support;
 mod directory;
 mod names;
 mod pebble;
+mod site;
+
+mod fields;
+mod first_start;
