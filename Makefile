@@ -11,7 +11,7 @@ TEST_TOOLS := cc:build-essential nginx:nginx caddy:caddy wrk:wrk valgrind:valgri
 	/usr/lib/python3/dist-packages/grpc/__init__.py:python3-grpcio \
 	/usr/lib/python3/dist-packages/redis/__init__.py:python3-redis redis-cli:redis-tools \
 	/usr/lib/python3/dist-packages/jwt/__init__.py:python3-jwt \
-	/usr/lib/python3/dist-packages/jose/__init__.py:python3-jose
+	/usr/lib/python3/dist-packages/jose/__init__.py:python3-jose pebble:pebble
 # The rival of `make bench-redis` alone.
 LUA_TOOLS := /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua \
 	/usr/share/lua/5.1/nginx/redis.lua:lua-nginx-redis
@@ -52,7 +52,7 @@ run: ## build the program and serve gateway.yaml on port 8080; about 4 minutes t
 
 # Test programs that watch the clock run one after the other; those that compute have the time that is left.
 PROGRAMS := $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs crates/*/tests/*/main.rs)))
-TIMED := boundaries callers corpus edge nginx_side_by_side pacing page reload service shared store streams wire
+TIMED := acme boundaries callers corpus edge nginx_side_by_side pacing page reload service shared store streams wire
 COMPUTING := $(filter-out $(TIMED),$(sort $(PROGRAMS)))
 # No example in a doc comment is a test.
 test: tools components ## install what the tests need, then run every check and every test; about 15 minutes the first time

@@ -9,5 +9,7 @@ mod names;
 mod pebble;
 mod site;
 
+mod challenges;
+mod failures;
 mod fields;
 mod first_start;
