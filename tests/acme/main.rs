@@ -10,6 +10,9 @@ mod pebble;
 mod site;
 
 mod challenges;
+mod crashes;
+mod directories;
 mod failures;
 mod fields;
 mod first_start;
+mod storage;
