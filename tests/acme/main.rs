@@ -15,4 +15,6 @@ mod directories;
 mod failures;
 mod fields;
 mod first_start;
+mod renewal;
+mod several;
 mod storage;
