@@ -3,8 +3,10 @@
 mod charge;
 mod service;
 
+use std::sync::Arc;
 use std::thread;
 
+use crate::support::tls::{AnyCertificate, shake_hands};
 use crate::support::volley::count;
 use crate::support::*;
 
@@ -25,6 +27,8 @@ pub fn moved(text: &str) -> String {
     // No issuer answers there.
     let text = text.replace("https://id.example.com", "https://127.0.0.1:9");
     let text = text.replace("https://partner.example.net", "https://127.0.0.1:9");
+    // No authority answers there.
+    let text = text.replace("https://acme-v02.api.letsencrypt.org", "https://127.0.0.1:9");
     // The network of Traefik's containers is that of the tests.
     let text = text.replace("172.16.0.0/12", "127.0.0.1");
     let addresses = ["\":8443\"", "\":8080\"", "127.0.0.1:9902", "0.0.0.0:9902", "127.0.0.1:6380"];
@@ -346,6 +350,29 @@ fn job_queue() {
     // The unchanged file, without any server.
     let alone = example("job_queue", "");
     alone.get("/").expect(502);
+}
+
+/// Without a directory the site is served all the same, under a self-signed certificate.
+#[test]
+fn acme() {
+    let gateway = example("acme", "");
+    let [plain, secure] = gateway.addrs()[..] else { panic!("two listeners: {:?}", gateway.addrs()) };
+    let config =
+        rustls::ClientConfig::builder_with_provider(Authority::new().client(None).crypto_provider().clone())
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyCertificate))
+            .with_no_client_auth();
+    let config = Arc::new(config);
+    let visit = || {
+        let stream = shake_hands(secure, &config, "example.com").expect("a handshake");
+        Client::over_tls(stream).ask(&get("/").host("example.com")).status
+    };
+    assert_eq!(visit(), 200);
+    let redirect = Client::connect(plain).ask(&get("/a").host("example.com")).expect(308);
+    assert_eq!(redirect.header("location").as_deref(), Some("https://example.com/a"));
+    assert!((0..60).filter(|_| visit() == 429).count() > 0);
 }
 
 #[test]
