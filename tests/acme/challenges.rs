@@ -118,6 +118,7 @@ fn http_01_is_answered_before_everything_else() {
             ask_at(site.plain, &strange);
         }
         let counted = gateway.metric("sluicegate_requests_total", &[]);
+        assert_eq!(counted, 3.0, "{name}");
         let logged = gateway.wait_log(3).len();
         for _ in 0..3 {
             let answer = ask_at(site.plain, &path(&token)).expect(200);

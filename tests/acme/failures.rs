@@ -64,8 +64,19 @@ fn an_absurd_retry_after_is_bounded() {
     assert!((45..=32 * 86_400).contains(&next), "the next order in {next} s");
 }
 
-/// Authorisations and orders that take their time are polled, not given up.
+/// Side by side, because each waits for an order or two.
 #[test]
+fn orders_outlast_what_goes_wrong() {
+    let cases: [fn(); 4] = [
+        validation_may_take_its_time,
+        a_slow_directory_is_waited_for,
+        an_unknown_account_is_made_anew,
+        a_revoked_account_is_made_anew_once,
+    ];
+    at_once(cases, |case| case());
+}
+
+/// Authorisations and orders that take their time are polled, not given up.
 fn validation_may_take_its_time() {
     let site = Site::shared();
     site.directory.script(|asked| match asked.step {
@@ -84,7 +95,6 @@ fn validation_may_take_its_time() {
 }
 
 /// The one request that a step of the directory answers late or loses is made again or told; the program goes on.
-#[test]
 fn a_slow_directory_is_waited_for() {
     let site = Site::shared();
     site.directory.script(|asked| match asked.step {
@@ -97,7 +107,6 @@ fn a_slow_directory_is_waited_for() {
 }
 
 /// An account that the directory does not know is made anew, with the same certificate served meanwhile.
-#[test]
 fn an_unknown_account_is_made_anew() {
     let site = Site::new();
     let gateway = site.start("a.test");
@@ -111,7 +120,6 @@ fn an_unknown_account_is_made_anew() {
 }
 
 /// A revoked account is made anew once: if the next one is refused, too, the order fails.
-#[test]
 fn a_revoked_account_is_made_anew_once() {
     at_once([false, true], |lasting| {
         let site = Site::shared();
