@@ -14,6 +14,7 @@ use sd_notify::NotifyState;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
+use super::acme::AcmeTasks;
 use super::fleet_reader::FleetReader;
 use super::gateway_tasks::GatewayTasks;
 use super::hot_upgrade::old_process::{self, PendingChild};
@@ -186,8 +187,10 @@ impl ControlThread {
         // From here on no request is judged by our counters.
         self.workers.send_to_all(|| WorkerCommand::StopJudging).await;
         // Two processes must not write the snapshot at once, nor order certificates.
-        self.with_tasks(GatewayTasks::release_snapshot);
-        self.with_tasks(GatewayTasks::release_orders);
+        self.with_tasks(|tasks| {
+            tasks.release_snapshot();
+            tasks.acme = AcmeTasks::default();
+        });
         let gateway = self.current.load_full();
         let handover = spawn_blocking(move || {
             let state = old_process::write_state(&gateway, history);

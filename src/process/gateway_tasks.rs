@@ -126,11 +126,6 @@ impl GatewayTasks {
         }
     }
 
-    /// Stops the orders of certificates, which another process makes from now on.
-    pub(super) fn release_orders(&mut self) {
-        self.acme = AcmeTasks::default();
-    }
-
     /// Orders the certificates of `gateway` from now on.
     pub(super) fn resume_orders(&mut self, gateway: &Gateway) {
         self.acme = std::mem::take(&mut self.acme).continue_for(gateway);

@@ -1,19 +1,49 @@
-//! Opens the connections of this process's own requests, to collectors of spans and to issuers of tokens.
+//! Sends this process's own requests, to collectors of spans, issuers of tokens and directories of certificates.
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use http::HeaderValue;
-use http_body_util::Full;
+use http::header::{HOST, USER_AGENT};
+use http::{HeaderValue, Request, Response};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use rustls::RootCertStore;
 use tokio::net::TcpStream;
 
 use sluicegate_http::upstream::{ServerSocket, ServerTls};
+use sluicegate_model::{HttpsUrl, UpstreamProtocol, UpstreamTlsConfig};
 
 /// The value of `User-Agent`.
 pub(super) const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("sluicegate/", env!("CARGO_PKG_VERSION")));
+
+/// The most bytes of a response.
+const DOCUMENT_MAX: usize = 1 << 20;
+
+/// Sends a request to `url` over HTTPS, and reads the whole response; redirects are not followed.
+///
+/// # Errors
+/// A phrase that follows the URL.
+pub(super) async fn exchange(
+    url: &HttpsUrl,
+    roots: Arc<RootCertStore>,
+    mut request: Request<Full<Bytes>>,
+) -> Result<Response<Bytes>, String> {
+    *request.uri_mut() = url.target.parse().map_err(|_| "names no usable URL")?;
+    let host = HeaderValue::from_str(&url.authority).map_err(|_| "names no usable host")?;
+    request.headers_mut().insert(HOST, host);
+    request.headers_mut().insert(USER_AGENT, AGENT);
+    let tls = UpstreamTlsConfig { roots: Some(roots), server_name: None, identity: None, files: Vec::new() };
+    let tls = ServerTls::new(&url.host, &tls, UpstreamProtocol::Http1);
+    let mut sender = open_connection(&url.host, url.port, Some(&tls)).await?;
+    let broke = |error: hyper::Error| format!("broke the connection: {error}");
+    let (head, body) = sender.send_request(request).await.map_err(broke)?.into_parts();
+    let read = Limited::new(body, DOCUMENT_MAX).collect().await;
+    let body = read.map_err(|error| format!("cannot be read: {error}, at most 1 MiB"))?.to_bytes();
+    Ok(Response::from_parts(head, body))
+}
 
 /// Opens a connection of HTTP/1, which ends with its sender.
 ///

@@ -5,23 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CACHE_CONTROL, HOST, USER_AGENT};
+use http::header::{ACCEPT, CACHE_CONTROL};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use serde::Deserialize;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::http_client::{AGENT, open_connection};
+use super::http_client::exchange;
 use sluicegate_http::request::source::{FetchedKeys, KeySet};
-use sluicegate_http::upstream::ServerTls;
 use sluicegate_model::value::https_url::parse_https_url;
-use sluicegate_model::{HttpsUrl, KeyFetchConfig, UpstreamProtocol, UpstreamTlsConfig};
+use sluicegate_model::{HttpsUrl, KeyFetchConfig};
 use sluicegate_proxy::gateway::Gateway;
 
 /// The time of one fetch, with the discovery document.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
-const DOCUMENT_MAX: usize = 1 << 20;
 const LIFETIME_MIN: Duration = Duration::from_secs(60);
 /// An hour before a set ends to serve, so that one failure does no harm.
 const LIFETIME_MAX: Duration = Duration::from_secs(23 * 3600);
@@ -90,19 +88,10 @@ async fn discover_url(config: &KeyFetchConfig) -> Result<HttpsUrl, String> {
 
 /// The body of a response with 200, and the time for which it may be kept.
 async fn get_document(url: &HttpsUrl, config: &KeyFetchConfig) -> Result<(Bytes, Duration), String> {
-    let roots = Some(config.roots.clone());
-    let tls = UpstreamTlsConfig { roots, server_name: None, identity: None, files: Vec::new() };
-    let tls = ServerTls::new(&url.host, &tls, UpstreamProtocol::Http1);
     let fault = |reason: String| format!("{url} {reason}");
-    let mut sender = open_connection(&url.host, url.port, Some(&tls)).await.map_err(fault)?;
-    let request = Request::get(&url.target)
-        .header(HOST, &url.authority)
-        .header(USER_AGENT, AGENT)
-        .header(ACCEPT, HeaderValue::from_static("application/json"))
-        .body(Full::default())
-        .map_err(|error| fault(error.to_string()))?;
-    let broke = |error: hyper::Error| fault(format!("broke the connection: {error}"));
-    let (head, body) = sender.send_request(request).await.map_err(broke)?.into_parts();
+    let mut request = Request::new(Full::default());
+    request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+    let (head, text) = exchange(url, config.roots.clone(), request).await.map_err(fault)?.into_parts();
     match head.status {
         StatusCode::OK => {}
         status if status.is_redirection() => {
@@ -110,8 +99,6 @@ async fn get_document(url: &HttpsUrl, config: &KeyFetchConfig) -> Result<(Bytes,
         }
         status => return Err(fault(format!("answers {}", status.as_u16()))),
     }
-    let read = Limited::new(body, DOCUMENT_MAX).collect().await;
-    let text = read.map_err(|error| fault(format!("cannot be read: {error}, at most 1 MiB")))?.to_bytes();
     if text.trim_ascii_start().starts_with(b"<") {
         return Err(fault("answers HTML, not JSON".to_owned()));
     }

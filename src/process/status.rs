@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use super::acme::describe_troubles;
 use super::control_thread::ControlThread;
 use super::gateway_tasks::{GatewayTasks, key_files};
 use super::reload_history::PROBLEMS_MAX;
@@ -30,6 +29,10 @@ impl ControlThread {
         let tasks = self.tasks.borrow();
         let snapshot = tasks.as_ref().and_then(GatewayTasks::snapshot_status);
         let acme = tasks.as_ref().map(|tasks| tasks.acme.statuses()).unwrap_or_default();
+        let ordered = acme
+            .iter()
+            .filter_map(|one| Some(FileTrouble { file: one.file.clone(), trouble: one.trouble()? }));
+        let ordered: Vec<_> = ordered.collect();
         let active = gateway.active_bans(now);
         let limits = look.limits.iter().map(|found| StatusLimit {
             limit: gateway.limits[found.limit.0].name.to_string(),
@@ -59,10 +62,7 @@ impl ControlThread {
             shared_limits: conflicting_limits(&gateway),
             redis,
             issuers: gateway.key_sets().map(|set| describe_issuer(set)).collect(),
-            files: file_troubles(&gateway.config.account)
-                .into_iter()
-                .chain(describe_troubles(&acme))
-                .collect(),
+            files: file_troubles(&gateway.config.account).into_iter().chain(ordered).collect(),
             snapshot: snapshot
                 .map(|(path, error)| SnapshotStatus { file: path.display().to_string(), error }),
             last_reload: self.history.last_attempt().map(|last| last.shown),

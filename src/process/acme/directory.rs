@@ -7,25 +7,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HOST, RETRY_AFTER, USER_AGENT};
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
-use http_body_util::{BodyExt, Full, Limited};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, Method, Request, Response};
+use http_body_util::{BodyExt, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use parking_lot::Mutex;
 use rustls::RootCertStore;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::process::http_client::{AGENT, open_connection};
+use crate::process::http_client::exchange;
 use sluicegate_base::time_text::parse_rfc3339;
 use sluicegate_base::wall_clock::unix_ns;
-use sluicegate_http::upstream::ServerTls;
 use sluicegate_model::value::https_url::parse_https_url;
-use sluicegate_model::{UpstreamProtocol, UpstreamTlsConfig};
 
 /// The time of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-const DOCUMENT_MAX: usize = 1 << 20;
+/// The bounds of waits between polls that a directory may ask for.
+const POLL_MIN: Duration = Duration::from_secs(1);
+const POLL_MAX: Duration = Duration::from_secs(30);
 /// The longest wait that a directory may ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 86_400);
 
@@ -33,14 +33,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 86_400);
 #[derive(Clone)]
 pub(super) struct DirectoryClient {
     roots: Arc<RootCertStore>,
-    requested: Arc<Mutex<RequestedWait>>,
-}
-
-/// The wait that the last answer asked for, and whether that was an error.
-#[derive(Clone, Copy, Default)]
-struct RequestedWait {
-    wait: Option<Duration>,
-    is_error: bool,
+    requested: Arc<Mutex<Option<Duration>>>,
 }
 
 /// A window for the renewal of a certificate, in seconds since 1970.
@@ -76,13 +69,7 @@ impl DirectoryClient {
 
     /// The wait that the last answer asked for.
     pub(super) fn retry_after(&self) -> Option<Duration> {
-        self.requested.lock().wait
-    }
-
-    /// The same, if the last answer was an error.
-    pub(super) fn retry_after_error(&self) -> Option<Duration> {
-        let asked = *self.requested.lock();
-        asked.wait.filter(|_| asked.is_error)
+        *self.requested.lock()
     }
 
     /// The window in which the authority wants the certificate of this identity to be renewed (RFC 9773); `None` = the
@@ -106,39 +93,27 @@ impl DirectoryClient {
     }
 
     async fn get_json<T: for<'de> Deserialize<'de>>(&self, url: &str) -> Result<T, String> {
-        let request =
-            Request::get(url).body(Full::default()).map_err(|_| "names no usable URL".to_owned())?;
-        let response = self.clone().send(request).await?;
+        let response = self.send(url, Request::new(Full::default())).await?;
         if !response.status().is_success() {
             return Err(format!("answers {}", response.status().as_u16()));
         }
         serde_json::from_slice(response.body()).map_err(|_| "answers with no usable JSON".to_owned())
     }
 
-    async fn send(self, mut request: Request<Full<Bytes>>) -> Result<Response<Bytes>, String> {
-        *self.requested.lock() = RequestedWait::default();
-        let url = parse_https_url(&request.uri().to_string()).map_err(|_| "names no usable https:// URL")?;
-        *request.uri_mut() = url.target.parse().map_err(|_| "names no usable URL".to_owned())?;
-        let headers = request.headers_mut();
-        headers.insert(USER_AGENT, AGENT);
-        headers.insert(HOST, HeaderValue::from_str(&url.authority).map_err(|_| "names no usable host")?);
-        let exchange = async {
-            let roots = Some(self.roots.clone());
-            let tls = UpstreamTlsConfig { roots, server_name: None, identity: None, files: Vec::new() };
-            let tls = ServerTls::new(&url.host, &tls, UpstreamProtocol::Http1);
-            let mut sender = open_connection(&url.host, url.port, Some(&tls)).await?;
-            let broke = |error: hyper::Error| format!("broke the connection: {error}");
-            let (head, body) = sender.send_request(request).await.map_err(broke)?.into_parts();
-            let read = Limited::new(body, DOCUMENT_MAX).collect().await;
-            let body = read.map_err(|error| format!("cannot be read: {error}"))?.to_bytes();
-            Ok(Response::from_parts(head, body))
-        };
+    async fn send(&self, url: &str, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, String> {
+        *self.requested.lock() = None;
+        let url = parse_https_url(url).map_err(|_| "names no usable https:// URL")?;
+        let exchange = exchange(&url, self.roots.clone(), request);
         let late = |_elapsed| Err(format!("did not answer within {} s", REQUEST_TIMEOUT.as_secs()));
         let mut response = timeout(REQUEST_TIMEOUT, exchange).await.unwrap_or_else(late)?;
         let wait = read_retry_after(response.headers());
-        *self.requested.lock() = RequestedWait { wait, is_error: !response.status().is_success() };
-        // The library adds it to the time of day without a bound.
+        *self.requested.lock() = wait;
+        // The library adds it to the time of day without a bound, and waits as long between its polls.
         response.headers_mut().remove(RETRY_AFTER);
+        if let Some(wait) = wait {
+            let pause = wait.clamp(POLL_MIN, POLL_MAX).as_secs();
+            response.headers_mut().insert(RETRY_AFTER, pause.into());
+        }
         Ok(response)
     }
 }
@@ -152,9 +127,9 @@ impl HttpClient for DirectoryClient {
         Box::pin(async move {
             let (head, body) = request.into_parts();
             let Ok(body) = body.collect().await;
-            let is_directory = head.method == Method::GET;
+            let (url, is_directory) = (head.uri.to_string(), head.method == Method::GET);
             let request = Request::from_parts(head, Full::new(body.to_bytes()));
-            let response = client.send(request).await.map_err(|reason| Error::Other(reason.into()))?;
+            let response = client.send(&url, request).await.map_err(|reason| Error::Other(reason.into()))?;
             // The library takes this URL to be one.
             let is_usable = |found: DirectoryDocument| parse_https_url(&found.new_nonce).is_ok();
             if is_directory && !serde_json::from_slice(response.body()).is_ok_and(is_usable) {
@@ -180,6 +155,8 @@ fn read_retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     #[test]

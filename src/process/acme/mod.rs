@@ -1,11 +1,12 @@
 //! Certificates that the gateway orders: one task for each folder of them, on the control thread.
 //!
-//! [`task`] looks at the folder once a second and makes the orders that are due, under a lock that gateways share;
+//! [`task`] looks at the folder once a second and makes the orders that are due, under a [`lock`] that gateways share;
 //! [`schedule`] says when. [`order`] asks the [`directory`], [`keys`] makes and tests keys and certificates, and
 //! [`storage`] keeps everything in files.
 
 mod directory;
 mod keys;
+mod lock;
 mod order;
 mod schedule;
 mod storage;
@@ -14,12 +15,13 @@ mod task;
 mod tests;
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
-use crate::operate::admin::status::{AcmeStatus, FileTrouble};
+use crate::operate::admin::status::AcmeStatus;
 use sluicegate_base::wall_clock::unix_ns;
 use sluicegate_http::net::acme_challenges::ChallengeAnswers;
 use sluicegate_model::{AcmeConfig, Config};
@@ -32,9 +34,9 @@ use task::StorageTask;
 pub(super) struct AcmeTasks(Vec<AcmeTask>);
 
 struct AcmeTask {
-    /// The certificates of one folder.
-    certificates: Vec<Arc<AcmeConfig>>,
-    has_plain: bool,
+    folder: PathBuf,
+    /// The settings of its orders.
+    digest: (bool, Vec<u64>),
     reports: Rc<RefCell<Vec<AcmeStatus>>>,
     /// Owns the task.
     _task: JoinSet<()>,
@@ -53,23 +55,19 @@ impl AcmeTasks {
                 None => folders.push(vec![acme.clone()]),
             }
         }
-        let digests = |all: &[Arc<AcmeConfig>]| all.iter().map(|one| one.digest()).collect::<Vec<_>>();
         let task = |certificates: Vec<Arc<AcmeConfig>>| {
-            let is_same = |known: &AcmeTask| {
-                known.has_plain == has_plain && digests(&known.certificates) == digests(&certificates)
-            };
-            if let Some(index) = before.iter().position(is_same) {
+            let digest = (has_plain, certificates.iter().map(|one| one.digest()).collect());
+            if let Some(index) = before.iter().position(|known| known.digest == digest) {
                 return before.swap_remove(index);
             }
-            let reports = Rc::new(RefCell::new(Vec::new()));
-            let (mut running, challenges) = (JoinSet::new(), challenges.clone());
-            let task = StorageTask::new(&certificates, has_plain, challenges, reports.clone());
+            let (reports, mut running) = (Rc::default(), JoinSet::new());
+            let task = StorageTask::new(&certificates, has_plain, challenges.clone(), Rc::clone(&reports));
             running.spawn_local(task.run());
-            AcmeTask { certificates, has_plain, reports, _task: running }
+            AcmeTask { folder: certificates[0].storage.clone(), digest, reports, _task: running }
         };
         let tasks = AcmeTasks(folders.into_iter().map(task).collect());
         for ended in &before {
-            challenges.set_answers(&ended.certificates[0].storage, ChallengeAnswers::default());
+            challenges.set_answers(&ended.folder, ChallengeAnswers::default());
         }
         tasks
     }
@@ -78,15 +76,6 @@ impl AcmeTasks {
     pub(super) fn statuses(&self) -> Vec<AcmeStatus> {
         self.0.iter().flat_map(|task| task.reports.borrow().clone()).collect()
     }
-}
-
-/// What is wrong with ordered certificates, for the list of files.
-pub(super) fn describe_troubles(statuses: &[AcmeStatus]) -> Vec<FileTrouble> {
-    let trouble = |status: &AcmeStatus| {
-        let trouble = status.trouble()?;
-        Some(FileTrouble { file: status.file.clone(), trouble })
-    };
-    statuses.iter().filter_map(trouble).collect()
 }
 
 /// Gives each certificate that is ordered a first content: from its folder, else one that is signed here. Blocks on the
@@ -98,17 +87,14 @@ pub(super) fn fill_certificates(config: &Config) {
         }
         let (storage, now) = (Storage::new(acme.storage.clone()), unix_ns() / 1_000_000_000);
         let stored = storage.read_certificate(acme, now).or_else(|| storage.find_certificate(acme, now));
-        let key = match stored {
-            Some(stored) => Ok(stored.key),
-            None => {
-                let domain = &acme.domains[0];
-                tracing::warn!("there is no certificate for {domain} yet; clients get a self-signed one");
-                keys::self_signed(&acme.domains)
-            }
-        };
+        let domain = &acme.domains[0];
+        let key = stored.map(|stored| Ok(stored.key)).unwrap_or_else(|| {
+            tracing::warn!("there is no certificate for {domain} yet; clients get a self-signed one");
+            keys::self_signed(&acme.domains)
+        });
         match key {
             Ok(key) => acme.current.store(Some(Arc::new(key))),
-            Err(error) => tracing::error!(%error, "no certificate for {} can be made", acme.domains[0]),
+            Err(error) => tracing::error!(%error, "no certificate for {domain} can be made"),
         }
     }
 }

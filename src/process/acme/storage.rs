@@ -1,16 +1,18 @@
 //! The folder of accounts, certificates, waits and the lock of orders. Files are replaced as a whole, so that a process
-//! that ends at any moment leaves the old or the new one. All functions block on the disk.
+//! that ends at any moment leaves the old or the new one. All functions but the
+//! `async` ones block on the disk.
 
-use std::collections::HashMap;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
 
 use super::keys::{UsableCertificate, test_certificate};
+use super::lock::OrderLock;
 use sluicegate_base::file::read_capped;
 use sluicegate_base::value_hash::random_secret;
 use sluicegate_model::AcmeConfig;
@@ -18,18 +20,6 @@ use sluicegate_model::AcmeConfig;
 const FILE_MAX: u64 = 1 << 20;
 /// The most files of a folder that are searched for a certificate.
 const SEARCHED_MAX: usize = 1_000;
-
-/// The lock of a folder: the gateway that makes an order, until when it says so, and its answers to challenges.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct OrderLock {
-    pub owner: String,
-    /// In seconds since 1970.
-    pub expires_at: u64,
-    /// Key authorizations by their tokens.
-    pub tokens: HashMap<String, String>,
-    /// Digests for tls-alpn-01 by host names.
-    pub hosts: HashMap<String, Vec<u8>>,
-}
 
 /// A folder, as one process uses it.
 #[derive(Debug, Clone)]
@@ -54,11 +44,23 @@ impl Storage {
         read_capped(path, FILE_MAX).ok()
     }
 
+    /// Runs what blocks on the disk, beside the thread that asks for it.
+    ///
+    /// # Errors
+    /// Those of `work`, or that it panicked.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Storage) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let storage = self.clone();
+        spawn_blocking(move || work(&storage)).await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
     /// # Errors
     /// A phrase that follows the name of the folder.
-    pub(super) fn write_json(&self, path: &Path, content: &impl Serialize) -> Result<(), String> {
+    pub(super) async fn write_json(&self, path: PathBuf, content: &impl Serialize) -> Result<(), String> {
         let text = serde_json::to_vec(content).map_err(|error| error.to_string())?;
-        self.write(path, &text)
+        self.run(move |storage| storage.write(&path, &text)).await
     }
 
     /// Replaces the file, which its owner alone may read.
@@ -67,27 +69,21 @@ impl Storage {
     /// A phrase that follows the name of the folder.
     pub(super) fn write(&self, path: &Path, content: &[u8]) -> Result<(), String> {
         let beside = path.with_extension(format!("{}.new", self.owner));
-        let written = self.make_folder().and_then(|()| {
-            // One that a killed process left.
-            let _ = fs::remove_file(&beside);
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-            file.write_all(content)?;
-            file.sync_all()?;
-            fs::rename(&beside, path)
-        });
+        // One that a killed process left.
+        remove(&beside);
+        let written = self.create(&beside, content).and_then(|()| fs::rename(&beside, path));
         written.map_err(|error| {
-            let _ = fs::remove_file(&beside);
+            remove(&beside);
             format!("cannot be written: {error}")
         })
     }
 
-    pub(super) fn remove(&self, path: &Path) {
-        // It may be absent.
-        let _ = fs::remove_file(path);
-    }
-
-    fn make_folder(&self) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)
+    /// Makes a file that is not there, and the folder.
+    fn create(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(content)?;
+        file.sync_all()
     }
 
     /// The file with the wait of a certificate.
@@ -100,21 +96,25 @@ impl Storage {
         let path = acme.certificate_path();
         let pem = self.read(&path)?;
         close_to_others(&path);
-        let found = test_certificate(&pem, now);
-        let found =
-            found.inspect_err(|reason| tracing::debug!("the file {} {reason}", path.display())).ok()?;
+        let broken = |reason: &&str| tracing::debug!("the file {} {reason}", path.display());
+        let found = test_certificate(&pem, now).inspect_err(broken).ok()?;
         acme.domains.iter().all(|domain| found.names.contains(domain)).then_some(found)
     }
 
     /// The certificate in the folder that names most of the domains, and of several the one that ends last.
     pub(super) fn find_certificate(&self, acme: &AcmeConfig, now: u64) -> Option<UsableCertificate> {
-        let files = fs::read_dir(&self.folder).ok()?.take(SEARCHED_MAX).filter_map(Result::ok);
-        let paths =
-            files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|end| end == "pem"));
-        let usable = paths.filter_map(|path| test_certificate(&self.read(&path)?, now).ok());
+        let files = self.files_ending("pem");
+        let usable = files.filter_map(|path| test_certificate(&self.read(&path)?, now).ok());
         let named =
             |one: &UsableCertificate| acme.domains.iter().filter(|name| one.names.contains(name)).count();
         usable.filter(|one| named(one) > 0).max_by_key(|one| (named(one), one.life.1))
+    }
+
+    /// The files of the folder with this ending, as many as are searched.
+    fn files_ending(&self, ending: &str) -> impl Iterator<Item = PathBuf> {
+        let files = fs::read_dir(&self.folder).into_iter().flatten().take(SEARCHED_MAX);
+        let paths = files.filter_map(|file| Some(file.ok()?.path()));
+        paths.filter(move |path| path.extension().is_some_and(|end| end == ending))
     }
 
     // === The lock ===
@@ -129,34 +129,21 @@ impl Storage {
     /// A phrase that follows the name of the folder.
     pub(super) fn take_lock(&self, lock: &OrderLock, stale: Option<&[u8]>) -> Result<bool, String> {
         let path = self.lock_path();
+        let text = serde_json::to_vec(lock).map_err(|error| error.to_string())?;
         if stale.is_some() {
             if self.read(&path).as_deref() != stale {
                 return Ok(false);
             }
-            self.write_json(&path, lock)?;
-            self.remove_unfinished();
+            self.write(&path, &text)?;
+            // A process that ended while it wrote left them; only the owner of the lock writes.
+            self.files_ending("new").for_each(|path| remove(&path));
             return Ok(true);
         }
-        let text = serde_json::to_vec(lock).map_err(|error| error.to_string())?;
-        let made = self.make_folder().and_then(|()| {
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-            file.write_all(&text)
-        });
-        match made {
+        match self.create(&path, &text) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(format!("cannot be written: {error}")),
         }
-    }
-
-    /// Removes what a process left that ended while it wrote; only the owner of the lock writes.
-    fn remove_unfinished(&self) {
-        let files =
-            fs::read_dir(&self.folder).into_iter().flatten().take(SEARCHED_MAX).filter_map(Result::ok);
-        let paths = files.map(|file| file.path());
-        paths
-            .filter(|path| path.extension().is_some_and(|end| end == "new"))
-            .for_each(|path| self.remove(&path));
     }
 
     /// True if this process has the lock.
@@ -166,18 +153,21 @@ impl Storage {
 
     pub(super) fn release_lock(&self) {
         if self.has_lock() {
-            self.remove(&self.lock_path());
+            remove(&self.lock_path());
         }
     }
+}
+
+/// Removes a file, which may be absent.
+pub(super) fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
 }
 
 /// Takes from others the right to read a key.
 fn close_to_others(path: &Path) {
     let is_open = fs::metadata(path).is_ok_and(|data| data.permissions().mode() & 0o077 != 0);
     if is_open && fs::set_permissions(path, Permissions::from_mode(0o600)).is_ok() {
-        tracing::warn!(
-            "the file {} with a private key was open to other users, and is not any more",
-            path.display()
-        );
+        let path = path.display();
+        tracing::warn!("the file {path} with a private key was open to other users, and is not any more");
     }
 }

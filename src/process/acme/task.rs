@@ -1,7 +1,6 @@
 //! The task of one folder: it takes over what other gateways store there, and makes the orders that are due.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,29 +8,23 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bytes::Bytes;
-use tokio::sync::Mutex;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::directory::{DirectoryClient, RenewalWindow};
-use super::keys::{challenge_certificate, test_certificate};
-use super::order::{Attempt, OrderAnswers};
+use super::keys::{UsableCertificate, test_certificate};
+use super::lock::{LOCK_TIME, OrderLock, OwnLock, set_answers};
+use super::order::Attempt;
 use super::schedule::{OrderWait, renewal_at};
-use super::storage::{OrderLock, Storage};
+use super::storage::{Storage, remove};
 use crate::operate::admin::status::AcmeStatus;
 use sluicegate_base::certificate::identity;
 use sluicegate_base::wall_clock::unix_ns;
 use sluicegate_http::net::acme_challenges::{AcmeChallenges, ChallengeAnswers};
-use sluicegate_http::net::tls::challenge_config;
 use sluicegate_model::AcmeConfig;
 
 /// The interval of looks at the lock, and at the certificates in rounds of it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const ROUNDS_OF_CERTIFICATES: u64 = 10;
-/// The time of a lock that its owner does not renew.
-const LOCK_TIME: Duration = Duration::from_secs(30);
-const LOCK_RENEWAL: Duration = Duration::from_secs(10);
 /// The clocks of gateways may differ by so much.
 const CLOCK_SKEW_S: u64 = 60;
 /// The time of one attempt with all its orders.
@@ -60,15 +53,8 @@ struct Entry {
     life: Option<(u64, u64)>,
     wait: OrderWait,
     window: Option<RenewalWindow>,
-    window_asked_at: Option<Instant>,
-    window_kept: Duration,
-}
-
-/// The lock while this process has it; dropped, it is released, and no challenge is answered.
-struct OwnLock<'a> {
-    storage: &'a Storage,
-    challenges: &'a AcmeChallenges,
-    content: Mutex<OrderLock>,
+    /// The moment of the next question for it.
+    ask_window_at: Instant,
 }
 
 impl StorageTask {
@@ -107,24 +93,16 @@ impl StorageTask {
     /// Takes over certificates and waits that are stored.
     pub(super) async fn look_at_files(&mut self) {
         for entry in &mut self.entries {
-            let (storage, acme, now) = (self.storage.clone(), entry.acme.clone(), unix_seconds());
-            let read = move || {
+            let (acme, now) = (entry.acme.clone(), unix_seconds());
+            let read = move |storage: &Storage| {
                 let wait: Option<OrderWait> = storage.read_json(&storage.wait_path(&acme));
-                (storage.read_certificate(&acme, now), wait)
+                Ok((storage.read_certificate(&acme, now), wait))
             };
-            let Ok((stored, wait)) = spawn_blocking(read).await else { continue };
-            if let Some(stored) = stored.filter(|stored| entry.life.is_none_or(|life| life.1 < stored.life.1))
+            let Ok((stored, wait)) = self.storage.run(read).await else { continue };
+            if let Some(stored) = stored
+                && entry.life.is_none_or(|life| life.1 < stored.life.1)
             {
-                let before = entry.acme.current.load_full();
-                if before.is_none_or(|before| before.cert != stored.key.cert) {
-                    tracing::info!(
-                        "the certificate in {} is in use",
-                        entry.acme.certificate_path().display()
-                    );
-                    entry.acme.current.store(Some(Arc::new(stored.key)));
-                }
-                (entry.life, entry.window, entry.window_asked_at) = (Some(stored.life), None, None);
-                entry.wait = OrderWait::default();
+                entry.adopt(stored);
             }
             // A folder that cannot be read keeps the wait that is known.
             if let Some(wait) = wait.filter(|wait| wait.failed_at >= entry.wait.failed_at) {
@@ -136,15 +114,14 @@ impl StorageTask {
     /// Asks the authorities for their windows.
     async fn ask_windows(&mut self) {
         for entry in &mut self.entries {
-            let is_fresh = |at: Instant| at.elapsed() < entry.window_kept;
-            if entry.life.is_none() || entry.window_asked_at.is_some_and(is_fresh) {
+            if entry.life.is_none() || Instant::now() < entry.ask_window_at {
                 continue;
             }
-            entry.window_asked_at = Some(Instant::now());
+            entry.ask_window_at = Instant::now() + WINDOW_DEFAULT;
             let Some(name) = entry.identity() else { continue };
             let found = entry.client.fetch_window(&entry.acme.directory_text(), &name).await;
             let asked = entry.client.retry_after().unwrap_or(WINDOW_DEFAULT);
-            entry.window_kept = asked.clamp(WINDOW_MIN, WINDOW_MAX);
+            entry.ask_window_at = Instant::now() + asked.clamp(WINDOW_MIN, WINDOW_MAX);
             match found {
                 Ok(window) => entry.window = window,
                 Err(reason) => tracing::debug!("no window of renewal: the directory {reason}"),
@@ -154,8 +131,8 @@ impl StorageTask {
 
     /// True while another gateway has the lock; its answers to challenges are given here as well.
     pub(super) async fn look_at_lock(&mut self) -> bool {
-        let (storage, path) = (self.storage.clone(), self.storage.lock_path());
-        let Some(bytes) = spawn_blocking(move || storage.read(&path)).await.ok().flatten() else {
+        let read = |storage: &Storage| Ok(storage.read(&storage.lock_path()));
+        let Some(bytes) = self.storage.run(read).await.ok().flatten() else {
             if self.foreign_lock.take().is_some() {
                 self.challenges.set_answers(&self.storage.folder, ChallengeAnswers::default());
                 // The other gateway has made its order, or has failed.
@@ -164,10 +141,8 @@ impl StorageTask {
             return false;
         };
         let lock: OrderLock = serde_json::from_slice(&bytes).unwrap_or_default();
-        let is_new = self.foreign_lock.as_ref().is_none_or(|(known, _)| *known != bytes);
-        if is_new {
-            let answers = OrderAnswers { tokens: lock.tokens, hosts: lock.hosts };
-            set_answers(&self.challenges, &self.storage, answers).await;
+        if self.foreign_lock.as_ref().is_none_or(|(known, _)| *known != bytes) {
+            set_answers(&self.challenges, &self.storage, lock.answers).await;
             self.foreign_lock = Some((bytes, Instant::now()));
         }
         let is_old = lock.expires_at != 0 && lock.expires_at + CLOCK_SKEW_S < unix_seconds();
@@ -177,67 +152,50 @@ impl StorageTask {
     /// Makes one order, unless another gateway does or has done.
     async fn order(&mut self, index: usize) {
         let stale = self.foreign_lock.take().map(|(bytes, _)| bytes);
-        let content = OrderLock { owner: self.storage.owner.clone(), ..OrderLock::default() };
-        let lock = OrderLock { expires_at: lock_end(), ..content };
-        let (storage, taken) = (self.storage.clone(), lock.clone());
-        let had_stale = stale.is_some();
-        let taken = spawn_blocking(move || storage.take_lock(&taken, stale.as_deref())).await;
-        let storage = self.storage.clone();
-        let challenges = self.challenges.clone();
-        let held = match taken.unwrap_or_else(|error| Err(error.to_string())) {
-            Ok(false) => return,
-            Err(reason) => return self.fail(index, format!("its folder {reason}"), None).await,
-            Ok(true) => OwnLock { storage: &storage, challenges: &challenges, content: Mutex::new(lock) },
+        let lock = match OwnLock::take(&self.storage, &self.challenges, stale).await {
+            Ok(Some(lock)) => lock,
+            Ok(None) => return,
+            Err(reason) => {
+                // That the wait cannot be stored either is nothing new.
+                let _ = self.count_failure(index, format!("its folder {reason}"), None).await;
+                return self.entries[index].warn();
+            }
         };
-        // Two gateways may have replaced a stale lock at once.
-        if had_stale {
-            sleep(LOOK_INTERVAL).await;
-        }
         self.look_at_files().await;
-        if !held.is_held().await || self.entries[index].due_at(unix_seconds()) > unix_seconds() {
+        let Entry { wait: OrderWait { failures, .. }, .. } = self.entries[index];
+        if self.entries[index].due_at(unix_seconds()) > unix_seconds() {
             return;
         }
         // Counted before, so that a process that is killed meanwhile waits as well.
-        if !self.fail_first(index).await {
-            return;
+        let reason = "the process ended during the order".to_owned();
+        if let Err(reason) = self.count_failure(index, reason, None).await {
+            self.entries[index].wait.reason = format!("its folder {reason}");
+            return self.entries[index].warn();
         }
-        let failures = self.entries[index].wait.failures - 1;
-        let outcome = self.attempt(index, &held).await;
-        let outcome = match outcome {
-            Ok(pem) => self.accept(index, pem).await,
-            Err(reason) => Err(reason),
+        let Err(reason) = self.attempt(index, &lock).await else {
+            self.challenges.issued.fetch_add(1, Relaxed);
+            return;
         };
+        self.challenges.failed.fetch_add(1, Relaxed);
         let entry = &mut self.entries[index];
-        match outcome {
-            Ok(()) => {
-                self.challenges.issued.fetch_add(1, Relaxed);
-            }
-            Err(reason) => {
-                self.challenges.failed.fetch_add(1, Relaxed);
-                let asked = entry.client.retry_after_error();
-                entry.wait.failures = failures;
-                self.fail(index, reason, asked).await;
-            }
+        entry.wait.failures = failures;
+        let asked = entry.client.retry_after();
+        let stored = self.count_failure(index, reason, asked).await;
+        self.entries[index].warn();
+        if let Err(reason) = stored {
+            tracing::warn!("{} {reason}", self.storage.folder.display());
         }
     }
 
-    async fn attempt(&self, index: usize, held: &OwnLock<'_>) -> Result<String, String> {
-        let entry = &self.entries[index];
-        let count_failed = || {
-            self.challenges.failed.fetch_add(1, Relaxed);
+    async fn attempt(&mut self, index: usize, lock: &OwnLock) -> Result<(), String> {
+        let Entry { acme, client, .. } = &self.entries[index];
+        let attempt = Attempt { acme, client, lock, has_plain: self.has_plain };
+        let obtained = tokio::select! {
+            obtained = timeout(ATTEMPT_MAX, attempt.obtain()) => obtained,
+            reason = lock.keep() => return Err(reason),
         };
-        let attempt = Attempt {
-            acme: &entry.acme,
-            client: &entry.client,
-            storage: &self.storage,
-            has_plain: self.has_plain,
-            count_failed: &count_failed,
-        };
-        let obtained = timeout(ATTEMPT_MAX, attempt.obtain(|answers| held.publish(answers)));
-        tokio::select! {
-            obtained = obtained => obtained.unwrap_or_else(|_| Err("the order took too long".to_owned())),
-            reason = held.keep() => Err(reason),
-        }
+        let pem = obtained.unwrap_or_else(|_| Err("the order took too long".to_owned()))?;
+        self.accept(index, pem).await
     }
 
     /// Tests and stores a new certificate, and puts it in use.
@@ -248,55 +206,31 @@ impl StorageTask {
         if let Some(missing) = entry.acme.domains.iter().find(|domain| !issued.names.contains(domain)) {
             return Err(fault(&format!("does not name {missing}")));
         }
-        let (storage, acme) = (self.storage.clone(), entry.acme.clone());
-        let write = move || {
+        let acme = entry.acme.clone();
+        let write = move |storage: &Storage| {
             storage.write(&acme.certificate_path(), pem.as_bytes())?;
-            storage.remove(&storage.wait_path(&acme));
+            remove(&storage.wait_path(&acme));
             Ok(())
         };
-        let written: Result<(), String> =
-            spawn_blocking(write).await.unwrap_or_else(|error| Err(error.to_string()));
         // It is valid, wherever it is stored.
-        entry.acme.current.store(Some(Arc::new(issued.key)));
-        (entry.life, entry.window, entry.window_asked_at) = (Some(issued.life), None, None);
-        entry.wait = OrderWait::default();
-        tracing::info!("there is a new certificate for {}", entry.acme.domains.join(", "));
-        if let Err(reason) = written {
-            tracing::warn!(
-                "{} {reason}; the new certificate is lost at the end",
-                self.storage.folder.display()
-            );
+        if let Err(reason) = self.storage.run(write).await {
+            let folder = self.storage.folder.display();
+            tracing::warn!("{folder} {reason}; the new certificate is lost at the end");
         }
+        entry.adopt(issued);
         Ok(())
     }
 
-    /// Stores that an order is made; false if that is not possible.
-    async fn fail_first(&mut self, index: usize) -> bool {
-        let reason = "the process ended during the order".to_owned();
-        self.entries[index].wait = self.entries[index].wait.after_failure(unix_seconds(), reason, None);
-        match self.store_wait(index).await {
-            Ok(()) => true,
-            Err(reason) => {
-                self.entries[index].wait.reason = format!("its folder {reason}");
-                self.entries[index].warn();
-                false
-            }
-        }
-    }
-
-    async fn fail(&mut self, index: usize, reason: String, asked: Option<Duration>) {
-        self.entries[index].wait = self.entries[index].wait.after_failure(unix_seconds(), reason, asked);
-        self.entries[index].warn();
-        if let Err(reason) = self.store_wait(index).await {
-            tracing::warn!("{} {reason}", self.storage.folder.display());
-        }
-    }
-
-    async fn store_wait(&self, index: usize) -> Result<(), String> {
-        let Entry { acme, wait, .. } = &self.entries[index];
-        let (storage, path, wait) = (self.storage.clone(), self.storage.wait_path(acme), wait.clone());
-        let written = spawn_blocking(move || storage.write_json(&path, &wait)).await;
-        written.unwrap_or_else(|error| Err(error.to_string()))
+    /// Counts one more failure of an entry, also in its file.
+    async fn count_failure(
+        &mut self,
+        index: usize,
+        reason: String,
+        asked: Option<Duration>,
+    ) -> Result<(), String> {
+        let Entry { acme, wait, .. } = &mut self.entries[index];
+        *wait = wait.after_failure(unix_seconds(), reason, asked);
+        self.storage.write_json(self.storage.wait_path(acme), &*wait).await
     }
 
     /// Seconds until the next order of an entry.
@@ -324,8 +258,19 @@ impl StorageTask {
 impl Entry {
     fn new(acme: Arc<AcmeConfig>) -> Entry {
         let client = DirectoryClient::new(acme.roots.clone());
-        let (wait, window_kept) = (OrderWait::default(), WINDOW_DEFAULT);
-        Entry { acme, client, life: None, wait, window: None, window_asked_at: None, window_kept }
+        let (wait, ask_window_at) = (OrderWait::default(), Instant::now());
+        Entry { acme, client, life: None, wait, window: None, ask_window_at }
+    }
+
+    /// Puts a certificate in use.
+    fn adopt(&mut self, found: UsableCertificate) {
+        let before = self.acme.current.load_full();
+        if before.is_none_or(|before| before.cert != found.key.cert) {
+            tracing::info!("the certificate in {} is in use", self.acme.certificate_path().display());
+            self.acme.current.store(Some(Arc::new(found.key)));
+        }
+        (self.life, self.window, self.ask_window_at) = (Some(found.life), None, Instant::now());
+        self.wait = OrderWait::default();
     }
 
     /// The moment of the next order.
@@ -352,73 +297,6 @@ impl Entry {
         let next = humantime::format_duration(Duration::from_secs(*wait_s));
         tracing::warn!("no certificate for {domains} was issued: {reason}; the next order is in {next}");
     }
-}
-
-impl OwnLock<'_> {
-    async fn is_held(&self) -> bool {
-        let storage = self.storage.clone();
-        spawn_blocking(move || storage.has_lock()).await.unwrap_or(false)
-    }
-
-    /// Makes the answers known to this gateway and to those that share the folder.
-    async fn publish(&self, answers: OrderAnswers) -> Result<(), String> {
-        {
-            let mut content = self.content.lock().await;
-            (content.tokens, content.hosts) = (answers.tokens.clone(), answers.hosts.clone());
-            self.write(&content).await?;
-        }
-        set_answers(self.challenges, self.storage, answers).await;
-        Ok(())
-    }
-
-    /// Renews the lock until another gateway has it, or it cannot be renewed; returns the reason.
-    async fn keep(&self) -> String {
-        loop {
-            sleep(LOCK_RENEWAL).await;
-            if !self.is_held().await {
-                return "another gateway has taken the lock of the folder, or it is lost".to_owned();
-            }
-            let mut content = self.content.lock().await;
-            content.expires_at = lock_end();
-            if let Err(reason) = self.write(&content).await {
-                return format!("its folder {reason}");
-            }
-        }
-    }
-
-    async fn write(&self, content: &OrderLock) -> Result<(), String> {
-        let (storage, path, content) = (self.storage.clone(), self.storage.lock_path(), content.clone());
-        let written = spawn_blocking(move || storage.write_json(&path, &content)).await;
-        written.unwrap_or_else(|error| Err(error.to_string()))
-    }
-}
-
-impl Drop for OwnLock<'_> {
-    fn drop(&mut self) {
-        self.challenges.set_answers(&self.storage.folder, ChallengeAnswers::default());
-        self.storage.release_lock();
-    }
-}
-
-/// Gives the answers on this gateway.
-async fn set_answers(challenges: &AcmeChallenges, storage: &Storage, answers: OrderAnswers) {
-    let OrderAnswers { tokens, hosts } = answers;
-    let make = move || {
-        let config = |(host, digest): (String, Vec<u8>)| {
-            let made = challenge_certificate(&host, &digest).and_then(challenge_config);
-            let made =
-                made.inspect_err(|reason| tracing::warn!("no challenge of {host} is answered: {reason}"));
-            Some((host, made.ok()?))
-        };
-        hosts.into_iter().filter_map(config).collect::<HashMap<_, _>>()
-    };
-    let hosts = spawn_blocking(make).await.unwrap_or_default();
-    let tokens = tokens.into_iter().map(|(token, answer)| (token, Bytes::from(answer))).collect();
-    challenges.set_answers(&storage.folder, ChallengeAnswers { tokens, hosts });
-}
-
-fn lock_end() -> u64 {
-    unix_seconds() + LOCK_TIME.as_secs()
 }
 
 fn unix_seconds() -> u64 {

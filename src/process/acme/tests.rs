@@ -8,8 +8,9 @@ use std::time::Duration;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
 use super::keys::{challenge_certificate, request_certificate, self_signed, test_certificate};
+use super::lock::{OrderAnswers, OrderLock};
 use super::schedule::OrderWait;
-use super::storage::{OrderLock, Storage};
+use super::storage::Storage;
 use super::task::StorageTask;
 use super::*;
 use sluicegate_http::net::acme_challenges::AcmeChallenges;
@@ -152,7 +153,8 @@ async fn the_challenges_of_another_gateway_are_answered_while_its_lock_lives() {
     let folder = Folder::new("foreign");
     let (other, acme) = (Storage::new(folder.0.clone()), config(&folder.0, &["a.example"]));
     let tokens = [("abc".to_owned(), "abc.print".to_owned())].into();
-    let mut lock = OrderLock { owner: other.owner.clone(), tokens, ..OrderLock::default() };
+    let answers = OrderAnswers { tokens, ..OrderAnswers::default() };
+    let mut lock = OrderLock { owner: other.owner.clone(), answers, expires_at: 0 };
     assert_eq!(other.take_lock(&lock, None), Ok(true));
     let (mut task, challenges, _) = task(&acme);
     assert!(task.look_at_lock().await);
@@ -161,7 +163,7 @@ async fn the_challenges_of_another_gateway_are_answered_while_its_lock_lives() {
     assert!(task.look_at_lock().await);
     // It is renewed.
     lock.expires_at = unix_ns() / 1_000_000_000 + 30;
-    other.write_json(&other.lock_path(), &lock).unwrap();
+    other.write_json(other.lock_path(), &lock).await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(task.look_at_lock().await);
     tokio::time::sleep(Duration::from_secs(31)).await;

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -20,7 +19,7 @@ const TOKEN_PATH: &str = "/.well-known/acme-challenge/";
 #[derive(Clone, Default)]
 pub struct ChallengeAnswers {
     /// Key authorizations by their tokens.
-    pub tokens: HashMap<String, Bytes>,
+    pub tokens: HashMap<String, String>,
     /// Settings of TLS that present the certificate of a challenge, by host names in lower case.
     pub hosts: HashMap<String, Arc<ServerConfig>>,
 }
@@ -58,7 +57,7 @@ impl AcmeChallenges {
     #[cold]
     pub fn find_token(&self, path: &str) -> Option<Bytes> {
         let token = path.strip_prefix(TOKEN_PATH)?;
-        self.answers.load().values().find_map(|answers| answers.tokens.get(token).cloned())
+        self.answers.load().values().find_map(|answers| Some(answers.tokens.get(token)?.clone().into()))
     }
 
     /// The settings for a handshake that asks for nothing but a challenge; `None` = it is a usual one, or no open order
@@ -80,7 +79,7 @@ mod tests {
     #[test]
     fn only_tokens_of_open_orders_are_answered() {
         let challenges = AcmeChallenges::default();
-        let tokens = HashMap::from([("abc".to_owned(), Bytes::from_static(b"abc.print"))]);
+        let tokens = HashMap::from([("abc".to_owned(), "abc.print".to_owned())]);
         assert!(!challenges.is_open());
         challenges.set_answers(Path::new("/a"), ChallengeAnswers { tokens, hosts: HashMap::new() });
         assert!(challenges.is_open());
