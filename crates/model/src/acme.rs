@@ -43,17 +43,13 @@ pub struct AccountBinding {
 }
 
 impl AcmeConfig {
-    /// The names of its files without their endings: the first domain by the alphabet, and a hash of the
-    /// directory and all domains.
-    pub fn file_stem(&self) -> String {
+    /// The file of the certificate and its key, named by the first domain of the alphabet, and a hash of the directory
+    /// and all domains.
+    pub fn certificate_path(&self) -> PathBuf {
         let mut domains = self.domains.clone();
         domains.sort_unstable();
-        format!("{}-{}", domains[0], short_hash(&[self.directory_text(), domains.join(" ")]))
-    }
-
-    /// The file of the certificate and its key.
-    pub fn certificate_path(&self) -> PathBuf {
-        self.storage.join(self.file_stem() + ".pem")
+        let hash = short_hash(&[self.directory_text(), domains.join(" ")]);
+        self.storage.join(format!("{}-{hash}.pem", domains[0]))
     }
 
     /// The file of the account, which entries with the same directory and e-mail share.
@@ -84,6 +80,5 @@ impl AcmeConfig {
 
 /// The first digits of a SHA-256, which tell files apart.
 fn short_hash(parts: &[String]) -> String {
-    let digest: [u8; 8] = sha256(parts.join("\n").as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:016x}", u64::from_be_bytes(sha256(parts.join("\n").as_bytes())))
 }

@@ -154,15 +154,20 @@ impl Eq for ListenTlsConfig {}
 impl Config {
     /// The listeners of forwarded requests, then those of the rate-limit service.
     pub fn all_listeners(&self) -> Vec<ListenConfig> {
+        self.listeners().cloned().collect()
+    }
+
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = &ListenConfig> {
         let service = self.service.iter().flat_map(|service| service.listen.iter().chain(&service.resp));
-        self.listen.iter().chain(service).cloned().collect()
+        self.listen.iter().chain(service)
     }
 
     /// The certificates that are ordered, each once, with the listener that has it first.
     pub fn acme_certificates(&self) -> Vec<(String, &Arc<AcmeConfig>)> {
         let mut found: Vec<(String, &Arc<AcmeConfig>)> = Vec::new();
-        for (listen, tls) in self.tls_listeners() {
-            for acme in tls.certificates.iter().filter_map(|certificate| certificate.acme.as_ref()) {
+        for listen in self.listeners() {
+            let certificates = listen.tls.iter().flat_map(|tls| &tls.certificates);
+            for acme in certificates.filter_map(|certificate| certificate.acme.as_ref()) {
                 if !found.iter().any(|(_, known)| known.is_same_certificate(acme)) {
                     found.push((listen.address.to_string(), acme));
                 }
@@ -193,10 +198,5 @@ impl Config {
                 certificate.key = acme.current.clone();
             }
         }
-    }
-
-    fn tls_listeners(&self) -> impl Iterator<Item = (&ListenConfig, &Arc<ListenTlsConfig>)> {
-        let service = self.service.iter().flat_map(|service| service.listen.iter().chain(&service.resp));
-        self.listen.iter().chain(service).filter_map(|listen| Some((listen, listen.tls.as_ref()?)))
     }
 }

@@ -62,9 +62,8 @@ pub struct RedisTlsFiles {
 impl Config {
     /// The files of certificates, each with its listener or upstream, and once for each use.
     pub fn certificate_files(&self) -> Vec<(String, &CertificateFile)> {
-        let service = self.service.iter().flat_map(|service| service.listen.iter().chain(&service.resp));
-        let listeners = self.listen.iter().chain(service);
-        let shown = listeners.filter_map(|one| Some((one.address.to_string(), &one.tls.as_ref()?.files)));
+        let shown =
+            self.listeners().filter_map(|one| Some((one.address.to_string(), &one.tls.as_ref()?.files)));
         let upstreams = self.upstreams.iter();
         let asked = upstreams.filter_map(|one| Some((one.name.clone(), &one.tls.as_ref()?.files)));
         let all = shown.chain(asked);

@@ -4,14 +4,12 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::tls_files::{collect_authorities, load_certificates, load_file};
+use super::tls_files::UpstreamTlsReader;
 use crate::schema::field::ParseScalar;
 use crate::schema::tables::listen::{acme, eab, tls};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use rustix::fs::{Access, access};
-use rustls::RootCertStore;
-use sluicegate_base::system_roots::load_system_roots;
 use sluicegate_model::{AccountBinding, AcmeConfig, codes};
 
 /// The most names of one certificate, as of the large authorities.
@@ -24,7 +22,7 @@ pub(crate) fn read_acme<'a>(entry: &FieldReader<'a>, folder: &Path) -> Option<(A
         let domains = read_domains(fields);
         let email = fields.read(&acme::EMAIL);
         let directory = fields.read_valid(&acme::DIRECTORY);
-        let roots = read_roots(fields, folder);
+        let roots = UpstreamTlsReader::new(folder.to_path_buf()).read_roots(fields, &acme::CA);
         let storage = fields.read_required(&acme::STORAGE).map(|storage| folder.join(storage));
         warn_of_storage(fields, storage.as_deref());
         let eab = fields.read_section_or_none(&acme::EAB, |fields| {
@@ -35,7 +33,7 @@ pub(crate) fn read_acme<'a>(entry: &FieldReader<'a>, folder: &Path) -> Option<(A
             domains: domains?,
             email,
             directory: directory?,
-            roots: roots?,
+            roots: roots?.0,
             storage: storage?,
             eab: eab.flatten(),
             current: Arc::default(),
@@ -65,36 +63,12 @@ fn read_domains(fields: &FieldReader<'_>) -> Option<Vec<String>> {
     (!domains.is_empty()).then_some(domains)
 }
 
-/// The authorities of the directory.
-fn read_roots(fields: &FieldReader<'_>, folder: &Path) -> Option<Arc<RootCertStore>> {
-    let load = |path: &Path| collect_authorities(load_certificates(path)?);
-    if let Some(value) = fields.find(&acme::CA).filter(|value| !value.is_word("system")) {
-        return value.parse_with(|text| match acme::CA.value.parse_text(text)? {
-            Some(name) => load_file(folder, &name, load),
-            None => Ok(Arc::new(load_system_roots())),
-        });
-    }
-    let roots = load_system_roots();
-    if roots.is_empty() {
-        let help = "install the package ca-certificates, or write ca: FILE";
-        fields.whole.refuse_name(
-            codes::TLS,
-            "this system trusts no authority, so no directory can be asked",
-            help,
-        );
-    }
-    Some(Arc::new(roots))
-}
-
 fn warn_of_storage(fields: &FieldReader<'_>, storage: Option<&Path>) {
     if let (Some(value), Some(reason)) = (fields.find(&acme::STORAGE), storage.and_then(unwritable_reason)) {
         let help =
             "name a folder that the user of the gateway may write, or make it: nothing is ordered without it";
-        value.warn(
-            codes::UNWRITABLE,
-            format!("`{}` cannot be written: {reason}", value.written_text()),
-            help,
-        );
+        let message = format!("`{}` cannot be written: {reason}", value.written_text());
+        value.warn(codes::UNWRITABLE, message, help);
     }
 }
 

@@ -231,7 +231,7 @@ impl UpstreamTlsReader {
         let roots = self.system_store.get_or_init(|| Arc::new(load_system_roots()));
         if roots.is_empty() {
             let message = "this system trusts no authority, so no https:// server can be verified";
-            let help = "install the package ca-certificates, or write tls: { ca: FILE }";
+            let help = "install the package ca-certificates, or name a file of authorities in `ca`";
             user.refuse_name(codes::TLS, message, help);
             return None;
         }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::schema::field::{OneOrMore, Shape, section};
 use crate::schema::kinds::{FILE, NestedOrNone, OrWord, SWITCH, Scalar, Special, Text, Words, text};
 use sluicegate_model::value::https_url::parse_https_url;
-use sluicegate_model::value::names::parse_host_name;
+use sluicegate_model::value::names::{parse_file_name, parse_host_name};
 use sluicegate_model::{HttpsUrl, Parsed, ProxyProtocolMode, Secret, TlsVersion, ValueError, codes};
 
 use super::limits::parse_name;
@@ -66,7 +66,7 @@ section! {
     CA: OrWord<Text<PathBuf>> = OrWord("system", FILE), "ca", "system", "ca.pem";
     /// A folder for the account, the certificates and the waits, which is made if it is absent. Gateways that share it
     /// make one order.
-    STORAGE: Text<PathBuf> = Text::new("the path of a folder", parse_folder),
+    STORAGE: Text<PathBuf> = Text::new("the path of a folder", parse_file_name),
         "storage", required, "/var/lib/sluicegate/acme";
     /// An account at the authority that a new account is bound to.
     EAB: NestedOrNone = NestedOrNone(&eab::SECTION), "eab", "none", "{ kid: k1, hmac: \"${EAB_HMAC}\" }";
@@ -146,14 +146,6 @@ fn parse_directory(text: &str) -> Parsed<HttpsUrl> {
         return Err(error.with_help(help));
     }
     parse_https_url(text).map_err(|error| ValueError::new(codes::ADDRESS, error.message).with_help(help))
-}
-
-fn parse_folder(text: &str) -> Parsed<PathBuf> {
-    match text {
-        "" => Err(ValueError::new(codes::PATH, "the path of the folder is empty")),
-        text if text.contains('\0') => Err(ValueError::new(codes::PATH, "the path has a NUL")),
-        text => Ok(PathBuf::from(text)),
-    }
 }
 
 fn parse_kid(text: &str) -> Parsed<String> {
