@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use parking_lot::Mutex;
 use rustls::RootCertStore;
-use serde::Deserialize;
+use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::process::http_client::exchange;
@@ -43,25 +43,6 @@ pub(super) struct RenewalWindow {
     pub end: u64,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct DirectoryDocument {
-    new_nonce: String,
-    renewal_info: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RenewalDocument {
-    suggested_window: SuggestedWindow,
-}
-
-#[derive(Deserialize)]
-struct SuggestedWindow {
-    start: String,
-    end: String,
-}
-
 impl DirectoryClient {
     pub(super) fn new(roots: Arc<RootCertStore>) -> DirectoryClient {
         DirectoryClient { roots, requested: Arc::default() }
@@ -82,17 +63,15 @@ impl DirectoryClient {
         directory: &str,
         identity: &str,
     ) -> Result<Option<RenewalWindow>, String> {
-        let found: DirectoryDocument = self.get_json(directory).await?;
-        let Some(url) = found.renewal_info else { return Ok(None) };
-        let found: RenewalDocument =
-            self.get_json(&format!("{}/{identity}", url.trim_end_matches('/'))).await?;
-        let seconds = |text: &str| Some(parse_rfc3339(text.as_bytes())?.0 / 1_000_000_000);
-        let window = &found.suggested_window;
-        let (start, end) = (seconds(&window.start), seconds(&window.end));
-        Ok(start.zip(end).map(|(start, end)| RenewalWindow { start, end }))
+        let found = self.get_json(directory).await?;
+        let Some(url) = found["renewalInfo"].as_str() else { return Ok(None) };
+        let found = self.get_json(&format!("{}/{identity}", url.trim_end_matches('/'))).await?;
+        let window = &found["suggestedWindow"];
+        let seconds = |end: &str| Some(parse_rfc3339(window[end].as_str()?.as_bytes())?.0 / 1_000_000_000);
+        Ok(seconds("start").zip(seconds("end")).map(|(start, end)| RenewalWindow { start, end }))
     }
 
-    async fn get_json<T: for<'de> Deserialize<'de>>(&self, url: &str) -> Result<T, String> {
+    async fn get_json(&self, url: &str) -> Result<Value, String> {
         let response = self.send(url, Request::new(Full::default())).await?;
         if !response.status().is_success() {
             return Err(format!("answers {}", response.status().as_u16()));
@@ -131,7 +110,8 @@ impl HttpClient for DirectoryClient {
             let request = Request::from_parts(head, Full::new(body.to_bytes()));
             let response = client.send(&url, request).await.map_err(|reason| Error::Other(reason.into()))?;
             // The library takes this URL to be one.
-            let is_usable = |found: DirectoryDocument| parse_https_url(&found.new_nonce).is_ok();
+            let is_usable =
+                |found: Value| found["newNonce"].as_str().is_some_and(|url| parse_https_url(url).is_ok());
             if is_directory && !serde_json::from_slice(response.body()).is_ok_and(is_usable) {
                 return Err(Error::Other("answers with no usable directory".into()));
             }

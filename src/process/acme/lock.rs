@@ -1,16 +1,14 @@
 //! The lock of a folder, with the answers to challenges of the order that its owner makes.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::keys::challenge_certificate;
-use super::storage::Storage;
+use super::storage::{OrderAnswers, OrderLock, Storage};
 use sluicegate_base::wall_clock::unix_ns;
 use sluicegate_http::net::acme_challenges::{AcmeChallenges, ChallengeAnswers};
 use sluicegate_http::net::tls::challenge_config;
@@ -20,25 +18,6 @@ pub(super) const LOCK_TIME: Duration = Duration::from_secs(30);
 const LOCK_RENEWAL: Duration = Duration::from_secs(10);
 /// Two gateways that replace a stale lock at once see after this time who has it.
 const STALE_WAIT: Duration = Duration::from_secs(1);
-
-/// The content of the lock: the gateway that makes an order, until when it says so, and its answers.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct OrderLock {
-    pub owner: String,
-    /// In seconds since 1970.
-    pub expires_at: u64,
-    #[serde(flatten)]
-    pub answers: OrderAnswers,
-}
-
-/// The answers to the challenges of an order.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct OrderAnswers {
-    /// Key authorizations by their tokens.
-    pub tokens: HashMap<String, String>,
-    /// Digests for tls-alpn-01 by host names.
-    pub hosts: HashMap<String, Vec<u8>>,
-}
 
 /// The lock while this process has it; dropped, it is released, and no challenge is answered.
 pub(super) struct OwnLock {

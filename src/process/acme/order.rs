@@ -13,7 +13,8 @@ use tokio::time::sleep;
 
 use super::directory::DirectoryClient;
 use super::keys::request_certificate;
-use super::lock::{OrderAnswers, OwnLock};
+use super::lock::OwnLock;
+use super::storage::OrderAnswers;
 use sluicegate_model::AcmeConfig;
 
 /// Time for gateways that share the folder to read the answers to challenges.

@@ -51,17 +51,17 @@ pub(super) fn renewal_at(certificate: &[u8], (begin, end): (u64, u64), window: O
     let digest: [u8; 4] = sha256(certificate);
     let share = f64::from(u32::from_be_bytes(digest)) / f64::from(u32::MAX);
     let life = end.saturating_sub(begin);
-    if let Some(RenewalWindow { start, end: last }) = window.filter(|window| is_usable(*window, begin, end)) {
+    // A window ends after it starts, and overlaps the life of the certificate.
+    if let Some(RenewalWindow { start, end: last }) = window
+        && start < last
+        && begin < last
+        && start < end
+    {
         let chosen = start + ((last.min(end) - start) as f64 * share) as u64;
         return chosen.max(begin + AGE_MIN_S.min(life / 10));
     }
     let third = life as f64 / 3.0;
     end.saturating_sub((third * (0.95 + share / 10.0)) as u64)
-}
-
-/// A window ends after it starts, and overlaps the life of the certificate.
-fn is_usable(RenewalWindow { start, end: last }: RenewalWindow, begin: u64, end: u64) -> bool {
-    start < last && begin < last && start < end
 }
 
 #[cfg(test)]

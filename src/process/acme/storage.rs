@@ -2,17 +2,17 @@
 //! that ends at any moment leaves the old or the new one. All functions but the
 //! `async` ones block on the disk.
 
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
 use super::keys::{UsableCertificate, test_certificate};
-use super::lock::OrderLock;
 use sluicegate_base::file::read_capped;
 use sluicegate_base::value_hash::random_secret;
 use sluicegate_model::AcmeConfig;
@@ -20,6 +20,25 @@ use sluicegate_model::AcmeConfig;
 const FILE_MAX: u64 = 1 << 20;
 /// The most files of a folder that are searched for a certificate.
 const SEARCHED_MAX: usize = 1_000;
+
+/// The content of the lock: the gateway that makes an order, until when it says so, and its answers.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct OrderLock {
+    pub owner: String,
+    /// In seconds since 1970.
+    pub expires_at: u64,
+    #[serde(flatten)]
+    pub answers: OrderAnswers,
+}
+
+/// The answers to the challenges of an order.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct OrderAnswers {
+    /// Key authorizations by their tokens.
+    pub tokens: HashMap<String, String>,
+    /// Digests for tls-alpn-01 by host names.
+    pub hosts: HashMap<String, Vec<u8>>,
+}
 
 /// A folder, as one process uses it.
 #[derive(Debug, Clone)]
@@ -31,8 +50,7 @@ pub(super) struct Storage {
 
 impl Storage {
     pub(super) fn new(folder: PathBuf) -> Storage {
-        let owner = random_secret().iter().map(|byte| format!("{byte:02x}")).collect();
-        Storage { folder, owner }
+        Storage { folder, owner: format!("{:032x}", u128::from_be_bytes(random_secret())) }
     }
 
     /// The content of a JSON file; `None` if it is absent or broken.
@@ -88,7 +106,7 @@ impl Storage {
 
     /// The file with the wait of a certificate.
     pub(super) fn wait_path(&self, acme: &AcmeConfig) -> PathBuf {
-        self.folder.join(acme.file_stem() + ".wait.json")
+        acme.certificate_path().with_extension("wait.json")
     }
 
     /// The certificate that was issued for this very entry, with its file.

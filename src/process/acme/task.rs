@@ -12,10 +12,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::directory::{DirectoryClient, RenewalWindow};
 use super::keys::{UsableCertificate, test_certificate};
-use super::lock::{LOCK_TIME, OrderLock, OwnLock, set_answers};
+use super::lock::{LOCK_TIME, OwnLock, set_answers};
 use super::order::Attempt;
 use super::schedule::{OrderWait, renewal_at};
-use super::storage::{Storage, remove};
+use super::storage::{OrderLock, Storage, remove};
 use crate::operate::admin::status::AcmeStatus;
 use sluicegate_base::certificate::identity;
 use sluicegate_base::wall_clock::unix_ns;
@@ -145,7 +145,7 @@ impl StorageTask {
             set_answers(&self.challenges, &self.storage, lock.answers).await;
             self.foreign_lock = Some((bytes, Instant::now()));
         }
-        let is_old = lock.expires_at != 0 && lock.expires_at + CLOCK_SKEW_S < unix_seconds();
+        let is_old = lock.expires_at != 0 && lock.expires_at.saturating_add(CLOCK_SKEW_S) < unix_seconds();
         !is_old && self.foreign_lock.as_ref().is_none_or(|(_, since)| since.elapsed() <= LOCK_TIME)
     }
 
@@ -157,7 +157,8 @@ impl StorageTask {
             Ok(None) => return,
             Err(reason) => {
                 // That the wait cannot be stored either is nothing new.
-                let _ = self.count_failure(index, format!("its folder {reason}"), None).await;
+                let reason = format!("its folder {} {reason}", self.storage.folder.display());
+                let _ = self.count_failure(index, reason, None).await;
                 return self.entries[index].warn();
             }
         };
@@ -169,7 +170,8 @@ impl StorageTask {
         // Counted before, so that a process that is killed meanwhile waits as well.
         let reason = "the process ended during the order".to_owned();
         if let Err(reason) = self.count_failure(index, reason, None).await {
-            self.entries[index].wait.reason = format!("its folder {reason}");
+            let folder = self.storage.folder.display();
+            self.entries[index].wait.reason = format!("its folder {folder} {reason}");
             return self.entries[index].warn();
         }
         let Err(reason) = self.attempt(index, &lock).await else {

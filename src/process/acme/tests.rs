@@ -8,9 +8,8 @@ use std::time::Duration;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
 use super::keys::{challenge_certificate, request_certificate, self_signed, test_certificate};
-use super::lock::{OrderAnswers, OrderLock};
 use super::schedule::OrderWait;
-use super::storage::Storage;
+use super::storage::{OrderAnswers, OrderLock, Storage};
 use super::task::StorageTask;
 use super::*;
 use sluicegate_http::net::acme_challenges::AcmeChallenges;
