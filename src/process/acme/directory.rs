@@ -27,7 +27,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_MIN: Duration = Duration::from_secs(1);
 const POLL_MAX: Duration = Duration::from_secs(30);
 /// The longest wait that a directory may ask for.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 86_400);
+pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 86_400);
 
 /// A client of one directory.
 #[derive(Clone)]

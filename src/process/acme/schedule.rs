@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::directory::RenewalWindow;
+use super::directory::{RETRY_AFTER_MAX, RenewalWindow};
 use sluicegate_base::value_hash::sha256;
 
 const WAIT_MIN_S: u64 = 60;
@@ -40,7 +40,8 @@ impl OrderWait {
     pub(super) fn ends_at(&self, now: u64) -> u64 {
         match self.failed_at > now.saturating_add(CLOCK_ERROR_MAX_S) {
             true => now,
-            false => self.failed_at.saturating_add(self.wait_s),
+            // A damaged file delays no order for ever.
+            false => self.failed_at.saturating_add(self.wait_s.min(RETRY_AFTER_MAX.as_secs())),
         }
     }
 }
@@ -90,6 +91,8 @@ mod tests {
         let wait = OrderWait::default().after_failure(10_000, String::new(), None);
         assert_eq!(wait.ends_at(9_990), 10_060);
         assert_eq!(wait.ends_at(6_000), 6_000);
+        let damaged = OrderWait { wait_s: u64::MAX, ..wait };
+        assert_eq!(damaged.ends_at(10_000), 10_000 + RETRY_AFTER_MAX.as_secs());
     }
 
     #[test]
