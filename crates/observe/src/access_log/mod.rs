@@ -104,7 +104,7 @@ impl AccessLog {
             writer: None,
             output: config.output.clone(),
             form: choose_form(config, io::stdout().is_terminal()),
-            hasher: build_hasher(config),
+            hasher: build_hasher(before, config),
             is_hasher_random: config.hash_secret.is_none(),
             sample: config.sample,
             dropped: before.map(|before| before.dropped.clone()).unwrap_or_default(),
@@ -224,12 +224,17 @@ fn append_to(path: &Path) -> io::Result<File> {
     file.map_err(|error| io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display())))
 }
 
-/// The hasher with the secret of the configuration; without one, a random one until [`AccessLog::with_shared_secret`].
-fn build_hasher(config: &model::AccessLogConfig) -> Option<ValueHasher> {
-    let secret = config.hash_secret.as_ref();
-    config
-        .hash_keys
-        .then(|| secret.map_or_else(ValueHasher::random, |secret| ValueHasher::from_secret(&secret.0)))
+/// Builds the hasher with the secret of the configuration; without one, it is the hasher of the log `before` or a
+/// random one, until [`AccessLog::with_shared_secret`].
+fn build_hasher(before: Option<&AccessLog>, config: &model::AccessLogConfig) -> Option<ValueHasher> {
+    if !config.hash_keys {
+        return None;
+    }
+    if let Some(secret) = &config.hash_secret {
+        return Some(ValueHasher::from_secret(&secret.0));
+    }
+    let known = before.filter(|before| before.is_hasher_random).and_then(|before| before.hasher.clone());
+    Some(known.unwrap_or_else(ValueHasher::random))
 }
 
 // === impl LineWriter ===
