@@ -95,6 +95,11 @@ impl StrikeOutbox {
         lifts.iter().take(CLIENTS_PER_CALL).map(report).collect()
     }
 
+    /// True while the store does not know that the client's ban was lifted here.
+    pub(super) fn is_lifting(&self, client: &SharedKey) -> bool {
+        self.lifts.lock().contains_key(client)
+    }
+
     pub(super) fn finish_lifts(&self, sent: &[StrikeReport]) {
         let mut lifts = self.lifts.lock();
         for report in sent {

@@ -199,6 +199,10 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
             self.bans.lift_ban(&local_key(id), now);
             return;
         }
+        // The answer is older than the end of the ban here.
+        if self.outbox.is_lifting(&SharedKey(id.to_le_bytes())) {
+            return;
+        }
         if self.record_ban(id, ban, now) == InstallOutcome::New {
             self.metrics.count_shared_ban_event(BanEvent::Learned);
         }

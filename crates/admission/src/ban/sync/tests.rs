@@ -172,6 +172,26 @@ async fn a_ban_that_starts_is_installed_once_and_counted_once() {
     assert_eq!((left_s(&bans, 1), bans.active_count(Now::read_clock())), (None, 0));
 }
 
+/// A call may be under way while an operator lifts the ban.
+#[tokio::test(start_paused = true)]
+async fn a_ban_that_is_lifted_here_is_not_learned_again() {
+    let (bans, calls) = (bans(), RefCell::new(0));
+    let client = SharedKey(1_u128.to_le_bytes());
+    run(&bans, &metrics(), 0.35, |packed| {
+        *calls.borrow_mut() += 1;
+        match *calls.borrow() {
+            1 => {
+                assert!(bans.share_lift(client, Now(Now::read_clock().0 + 300_000_000_000)));
+                Ok(answer(7, false, &[], &[(1, BAN), (2, BAN)]))
+            }
+            _ => Ok(nothing(packed)),
+        }
+    })
+    .await;
+    assert!(*calls.borrow() > 1, "the store was told");
+    assert_eq!((left_s(&bans, 1), left_s(&bans, 2)), (None, Some(299)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn more_is_asked_for_at_once() {
     let (bans, page) = (bans(), RefCell::new(0));
