@@ -274,13 +274,16 @@ pub fn orders(gateway: &Gateway) -> [f64; 2] {
     [good, metric(&[]) - good]
 }
 
-/// Waits until `/status` says why an order failed.
+/// True while `/status` says why an order failed.
+#[track_caller]
+pub fn has_failed(gateway: &Gateway) -> bool {
+    status(gateway)["acme"].as_array().is_some_and(|all| all.iter().any(|one| one["error"].is_string()))
+}
+
+/// Waits until an order has failed.
 #[track_caller]
 pub fn wait_failed(gateway: &Gateway) {
-    let has_failed = |one: &Value| one["error"].is_string();
-    patiently(ORDER, "a failed order", || {
-        status(gateway)["acme"].as_array().is_some_and(|all| all.iter().any(has_failed))
-    });
+    patiently(ORDER, "a failed order", || has_failed(gateway));
 }
 
 /// The seconds until the next order of the first certificate, as `/status` has them.
