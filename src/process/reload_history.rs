@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::operate::admin::status::LastReload;
 use sluicegate_base::clock::Now;
-use sluicegate_base::wall_clock::unix_ns;
+use sluicegate_base::wall_clock::unix_seconds;
 use sluicegate_model::Problem;
 use sluicegate_observe::metrics::{Metrics, values};
 use sluicegate_proxy::gateway::Gateway;
@@ -112,8 +112,4 @@ impl ReloadHistory {
     pub(super) fn uptime_seconds(&self) -> u64 {
         Now::read_clock().ns_since(self.started) / SECOND_NS
     }
-}
-
-fn unix_seconds() -> u64 {
-    unix_ns() / SECOND_NS
 }

@@ -12,7 +12,7 @@ use crate::operate::admin::status::{
 use crate::operate::traffic::read_sizes;
 use sluicegate_base::certificate::earliest_end;
 use sluicegate_base::clock::Now;
-use sluicegate_base::wall_clock::unix_ns;
+use sluicegate_base::wall_clock::unix_seconds;
 use sluicegate_http::request::source::{KeySet, KeySetStatus};
 use sluicegate_model::{AccountConfig, CertificateFile, Config};
 use sluicegate_proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
@@ -110,7 +110,7 @@ fn file_troubles(account: &AccountConfig) -> Vec<FileTrouble> {
 
 /// The earliest end comes first.
 fn describe_certificates(config: &Config) -> Vec<CertificateStatus> {
-    let now = unix_ns() / 1_000_000_000;
+    let now = unix_seconds();
     let describe = |(name, CertificateFile { usage, path, expires_at }): (String, CertificateFile)| {
         let file = path.display().to_string();
         let (days_left, expired) = (expires_at.saturating_sub(now) / 86_400, expires_at < now);

@@ -133,6 +133,11 @@ pub fn simulate_from(unix_ns: u64) {
     clock::set_unix_time(Now::read_clock(), unix_ns);
 }
 
+/// Whole seconds since 1970, as of [`unix_ns`].
+pub fn unix_seconds() -> u64 {
+    unix_ns() / 1_000_000_000
+}
+
 /// Nanoseconds since 1970, read from the system unless the time of day is simulated.
 pub fn unix_ns() -> u64 {
     if IS_SIMULATED.load(Relaxed) {

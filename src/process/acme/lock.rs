@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::keys::challenge_certificate;
 use super::storage::{OrderAnswers, OrderLock, Storage};
-use sluicegate_base::wall_clock::unix_ns;
+use sluicegate_base::wall_clock::unix_seconds;
 use sluicegate_http::net::acme_challenges::{AcmeChallenges, ChallengeAnswers};
 use sluicegate_http::net::tls::challenge_config;
 
@@ -107,5 +107,5 @@ pub(super) async fn set_answers(challenges: &AcmeChallenges, storage: &Storage, 
 }
 
 fn lock_end() -> u64 {
-    unix_ns() / 1_000_000_000 + LOCK_TIME.as_secs()
+    unix_seconds() + LOCK_TIME.as_secs()
 }

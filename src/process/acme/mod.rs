@@ -22,7 +22,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 use crate::operate::admin::status::AcmeStatus;
-use sluicegate_base::wall_clock::unix_ns;
+use sluicegate_base::wall_clock::unix_seconds;
 use sluicegate_http::net::acme_challenges::ChallengeAnswers;
 use sluicegate_model::{AcmeConfig, Config};
 use sluicegate_proxy::gateway::Gateway;
@@ -85,7 +85,7 @@ pub(super) fn fill_certificates(config: &Config) {
         if acme.current.load().is_some() {
             continue;
         }
-        let (storage, now) = (Storage::new(acme.storage.clone()), unix_ns() / 1_000_000_000);
+        let (storage, now) = (Storage::new(acme.storage.clone()), unix_seconds());
         let stored = storage.read_certificate(acme, now).or_else(|| storage.find_certificate(acme, now));
         let domain = &acme.domains[0];
         let key = stored.map(|stored| Ok(stored.key)).unwrap_or_else(|| {

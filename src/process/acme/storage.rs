@@ -1,6 +1,5 @@
 //! The folder of accounts, certificates, waits and the lock of orders. Files are replaced as a whole, so that a process
-//! that ends at any moment leaves the old or the new one. All functions but the
-//! `async` ones block on the disk.
+//! that ends at any moment leaves the old or the new one. All functions but the `async` ones block on the disk.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};

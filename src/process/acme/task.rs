@@ -18,7 +18,7 @@ use super::schedule::{OrderWait, renewal_at};
 use super::storage::{OrderLock, Storage, remove};
 use crate::operate::admin::status::AcmeStatus;
 use sluicegate_base::certificate::identity;
-use sluicegate_base::wall_clock::unix_ns;
+use sluicegate_base::wall_clock::unix_seconds;
 use sluicegate_http::net::acme_challenges::{AcmeChallenges, ChallengeAnswers};
 use sluicegate_model::AcmeConfig;
 
@@ -299,8 +299,4 @@ impl Entry {
         let next = humantime::format_duration(Duration::from_secs(*wait_s));
         tracing::warn!("no certificate for {domains} was issued: {reason}; the next order is in {next}");
     }
-}
-
-fn unix_seconds() -> u64 {
-    unix_ns() / 1_000_000_000
 }

@@ -90,8 +90,8 @@ section! {
     /// Writes accounts and keys as 64-bit hashes instead of their text.
     hash_keys: Scalar<bool> = SWITCH, "true", "false";
     /// The secret that hashes of accounts and keys are made with. Gateways with the same secret make the same hashes,
-    /// also after a restart. With `auto`, gateways that share a Redis keep one there; any other process makes its own
-    /// at its start.
+    /// also after a restart. With `auto`, gateways that share a Redis keep one there; any other process has its own,
+    /// which `state.snapshot` keeps over restarts.
     hash_secret: OrWord<Text<Secret>> = OrWord("auto", Text::new("a text that is not empty", parse_hash_secret)),
         "auto", "\"${LOG_HASH_SECRET}\"";
 }
