@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -12,6 +12,7 @@ use super::operator_args::{KeyArgs, OperatorVerb};
 use super::remote::find_admin;
 use super::{CommandResult, print_result, usage};
 use sluicegate_admission::ban_target::BanTarget;
+use sluicegate_base::escape::RESERVED;
 use sluicegate_model::AdminConfig;
 
 pub(super) fn run_operator_verb(file: &Path, verb: &OperatorVerb) -> CommandResult {
@@ -102,8 +103,7 @@ fn key_path(args: &KeyArgs) -> String {
 
 /// A name as one segment of a path. A key that is percent-encoded already is encoded once more.
 pub(super) fn encode_segment(name: &str) -> String {
-    const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-    utf8_percent_encode(name, ENCODED).to_string()
+    utf8_percent_encode(name, RESERVED).to_string()
 }
 
 fn render_answer(verb: &OperatorVerb, answer: &str) -> String {

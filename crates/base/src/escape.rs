@@ -3,6 +3,9 @@
 
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode, percent_encode_byte};
 
+/// All but the unreserved characters of a URL (RFC 3986).
+pub const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// Bytes that a JSON string may hold unescaped and that no terminal interprets.
 const fn is_plain(byte: u8) -> bool {
     byte >= 0x20 && byte < 0x7f && byte != b'"' && byte != b'\\'
@@ -79,8 +82,15 @@ pub fn escape_header_controls(out: &mut Vec<u8>, text: &[u8]) {
 
 /// Appends `text` as a component of a URL (RFC 3986): everything but unreserved characters is percent-encoded.
 pub fn escape_url_component(out: &mut Vec<u8>, text: &[u8]) {
-    const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-    percent_encode(text, ESCAPED).for_each(|piece| out.extend_from_slice(piece.as_bytes()));
+    percent_encode(text, RESERVED).for_each(|piece| out.extend_from_slice(piece.as_bytes()));
+}
+
+/// True if each `%` of `text` begins an escape with two digits.
+pub fn has_whole_escapes(text: &str) -> bool {
+    text.split('%').skip(1).all(|behind| {
+        let digits = behind.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    })
 }
 
 /// Appends `text` as the content of a structured field's string, which holds ASCII only: the rest is

@@ -3,6 +3,7 @@
 use percent_encoding::percent_decode_str;
 
 use super::endpoint::{Endpoint, Parameter, ParameterKind};
+use sluicegate_base::escape;
 
 /// The endpoint that a path belongs to.
 pub(super) enum EndpointRoute {
@@ -113,11 +114,7 @@ fn check_value(parameter: &Parameter, value: &str) -> Result<(), String> {
 
 /// Percent-decodes; `None` when the result is not UTF-8, or an escape is malformed.
 fn percent_decode(text: &str) -> Option<String> {
-    let two_digits = |behind: &str| {
-        let digits = behind.as_bytes().get(..2);
-        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-    };
-    if !text.split('%').skip(1).all(two_digits) {
+    if !escape::has_whole_escapes(text) {
         return None;
     }
     Some(percent_decode_str(text).decode_utf8().ok()?.into_owned())

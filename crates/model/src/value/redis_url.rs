@@ -12,6 +12,7 @@ use crate::diagnostics::codes;
 use crate::diagnostics::problem::ValueError;
 use crate::tls::RedisTlsFiles;
 use crate::{DEFAULT_PREFIX, RedisConfig, RedisServers};
+use sluicegate_base::escape;
 
 /// The parts of one URL.
 struct UrlParts<'a> {
@@ -168,11 +169,7 @@ fn decode_credential(text: &str) -> Parsed<Option<Secret>> {
     if text.is_empty() {
         return Ok(None);
     }
-    let two_digits = |behind: &str| {
-        let digits = behind.as_bytes().get(..2);
-        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-    };
-    if !text.split('%').skip(1).all(two_digits) {
+    if !escape::has_whole_escapes(text) {
         return Err(url_error("a `%` in the user or password does not begin an escape").with_help(ESCAPES));
     }
     let text = percent_decode_str(text).decode_utf8();

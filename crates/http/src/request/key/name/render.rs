@@ -3,23 +3,16 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use percent_encoding::{AsciiSet, percent_encode};
 
 use super::{CUT, KeyName, KeyNaming, MISSING, NamePart};
 use crate::request::key::KeySpec;
+use sluicegate_base::escape::RESERVED;
 use sluicegate_model::{KeyPart, LocationId};
 
 /// The percent-encoded characters of values: with them a name is one line of ASCII that neither an URL nor a page nor a
 /// shell reads in another way.
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~')
-    .remove(b'/')
-    .remove(b':')
-    .remove(b'@')
-    .remove(b'+');
+const ENCODED: &AsciiSet = &RESERVED.remove(b'/').remove(b':').remove(b'@').remove(b'+');
 
 impl KeyNaming<'_> {
     /// The name of a key of `spec`.

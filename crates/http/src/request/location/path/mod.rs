@@ -5,7 +5,9 @@
 
 use std::borrow::Cow;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use percent_encoding::{AsciiSet, percent_encode};
+
+use sluicegate_base::escape::RESERVED;
 
 /// The reason why a path cannot be served; each is a 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,12 +130,8 @@ fn close_segment(path: &mut Vec<u8>, start: usize) -> Result<usize, PathError> {
 }
 
 /// The bytes of a path that a request target must escape.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+const ESCAPED: &AsciiSet = &RESERVED
     .remove(b'/')
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~')
     .remove(b':')
     .remove(b'@')
     .remove(b'!')
