@@ -118,22 +118,7 @@ fn read_config(path: &Path) -> Result<LoadedConfig, ProblemReport> {
 
 /// Checks `text`; problems show `file_name`, and the paths of `${file:PATH}` are relative to its folder.
 pub fn parse(text: &str, file_name: &str) -> Result<LoadedConfig, ProblemReport> {
-    parse_with_environment(text, file_name, &process_environment(file_name))
-}
-
-fn process_environment(file_name: &str) -> Environment<'static> {
-    Environment {
-        variable: &|name| std::env::var(name).ok(),
-        variable_names: std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect(),
-        folder: Path::new(file_name).parent().map(Path::to_path_buf).unwrap_or_default(),
-    }
-}
-
-fn parse_with_environment(
-    text: &str,
-    file_name: &str,
-    environment: &Environment<'_>,
-) -> Result<LoadedConfig, ProblemReport> {
+    let environment = process_environment(file_name);
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let report = |mut problems: Vec<Problem>| {
         let lines = redact::redact_lines(text);
@@ -151,12 +136,20 @@ fn parse_with_environment(
     let mut root = tree::parse_document(text)
         .map_err(|(position, error)| report(vec![error.at_position(position, "")]))?;
     let sink = ProblemSink::default();
-    substitution::substitute_all(&mut root, environment, &sink);
+    substitution::substitute_all(&mut root, &environment, &sink);
     let config = sections::read_sections(&root, &environment.folder, &sink);
     let (problems, warnings) = sink.into_sorted();
     match config {
         Some(config) if problems.is_empty() => Ok(LoadedConfig { config, warnings, files: Vec::new() }),
         _ => Err(report(problems)),
+    }
+}
+
+fn process_environment(file_name: &str) -> Environment<'static> {
+    Environment {
+        variable: &|name| std::env::var(name).ok(),
+        variable_names: std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect(),
+        folder: Path::new(file_name).parent().map(Path::to_path_buf).unwrap_or_default(),
     }
 }
 

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use super::LintContext;
 use super::locations::selects_listener;
-use sluicegate_model::{
-    ActionConfig, LocationConfig, PathRule, Scheme, TemplateConfig, TemplatePiece, TemplateVar, codes,
-};
+use sluicegate_model::{ActionConfig, LocationConfig, PathRule, Scheme, TemplatePiece, TemplateVar, codes};
 
 pub(super) fn lint_redirects(file: &LintContext<'_>) {
+    use TemplatePiece::{Text, Var};
+    use TemplateVar::{Host, Path, RequestUri, Uri};
     let locations = &file.config.locations;
     let schemes: SchemesOfPaths<'_> = locations
         .iter()
@@ -17,22 +17,28 @@ pub(super) fn lint_redirects(file: &LintContext<'_>) {
     for (index, location) in locations.iter().enumerate() {
         let ActionConfig::Redirect { to, .. } = &location.action else { continue };
         let first = to.0.first();
-        if matches!(
-            first,
-            Some(TemplatePiece::Var(TemplateVar::RequestUri | TemplateVar::Path | TemplateVar::Uri))
-        ) {
+        if matches!(first, Some(Var(RequestUri | Path | Uri))) {
             let message = "this redirect leads to the path of the request on the same host";
             let help = "write the host before it, e.g. https://www.example.com${request_uri}";
             file.location_value(index, &["redirect", "to"]).warn(codes::MISREAD, message, help);
         }
-        if !matches!(first, Some(TemplatePiece::Text(text)) if text.starts_with("https://")) {
+        if !matches!(first, Some(Text(text)) if text.starts_with("https://")) {
             continue;
         }
         match location.scheme {
-            None if loops_over_https(file, location, to, &schemes) => {
-                let message = "this location redirects to itself over https";
-                let help = "write scheme: http, so that it takes only requests without TLS";
-                file.location_value(index, &["redirect", "to"]).warn(codes::MISREAD, message, help);
+            None => {
+                let keeps_url = matches!(&to.0[..],
+                    [Text(scheme), Var(Host), Var(RequestUri | Path | Uri)] if scheme == "https://");
+                let mut listeners = file.config.listen.iter();
+                let serves_tls = listeners
+                    .any(|listen| listen.scheme() == Scheme::Https && selects_listener(location, listen));
+                // Another location for https comes before one for any scheme.
+                let is_first = !schemes.contains(&(location.written_path.as_str(), Scheme::Https));
+                if keeps_url && serves_tls && is_first {
+                    let message = "this location redirects to itself over https";
+                    let help = "write scheme: http, so that it takes only requests without TLS";
+                    file.location_value(index, &["redirect", "to"]).warn(codes::MISREAD, message, help);
+                }
             }
             Some(Scheme::Http) => warn_of_plain_locations(file, location, &schemes),
             _ => {}
@@ -42,24 +48,6 @@ pub(super) fn lint_redirects(file: &LintContext<'_>) {
 
 /// The paths as written of the locations with a scheme.
 type SchemesOfPaths<'a> = HashSet<(&'a str, Scheme)>;
-
-/// True if a request over TLS is redirected to its own URL.
-fn loops_over_https(
-    file: &LintContext<'_>,
-    location: &LocationConfig,
-    to: &TemplateConfig,
-    schemes: &SchemesOfPaths<'_>,
-) -> bool {
-    use TemplatePiece::{Text, Var};
-    let keeps_url = matches!(&to.0[..],
-        [Text(scheme), Var(TemplateVar::Host), Var(TemplateVar::RequestUri | TemplateVar::Path | TemplateVar::Uri)]
-            if scheme == "https://");
-    let mut listeners = file.config.listen.iter();
-    let serves_tls =
-        listeners.any(|listen| listen.scheme() == Scheme::Https && selects_listener(location, listen));
-    // Another location for https comes before one for any scheme.
-    keeps_url && serves_tls && !schemes.contains(&(location.written_path.as_str(), Scheme::Https))
-}
 
 /// Locations below `redirect`, which sends every request without TLS to https.
 fn warn_of_plain_locations(file: &LintContext<'_>, redirect: &LocationConfig, schemes: &SchemesOfPaths<'_>) {

@@ -153,12 +153,7 @@ fn parse_list(bytes: &[u8], list: &str) -> Result<Vec<IpNet>, Vec<ValueError>> {
     if wrong.is_empty() { Ok(networks) } else { Err(wrong) }
 }
 
-/// The section at the top of the file.
-pub(crate) fn read_access(root: &FieldReader<'_>, sets: &IpSetReader<'_>) -> Arc<AccessConfig> {
-    read_access_over(root.find(&root_fields::ACCESS).as_ref(), sets, &Arc::default())
-}
-
-/// The section of a location; fields that it does not have stay as in `access`.
+/// A section of access lists; fields that it does not have stay as in `access`.
 pub(crate) fn read_access_over(
     value: Option<&FieldValue<'_>>,
     sets: &IpSetReader<'_>,

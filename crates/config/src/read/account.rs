@@ -50,7 +50,7 @@ where
     S: ParseScalar<Parsed = Option<ValueSource>>,
 {
     let source = fields.read(field)?;
-    fields.find(field)?.mention_source(&source);
+    fields.find(field)?.mention(Mention::Source(source.clone()));
     Some(source)
 }
 

@@ -51,7 +51,7 @@ fn read_header_text(value: &FieldValue<'_>) -> Option<HeaderText> {
     if !has_variables {
         return value.parse_with(names::parse_header_value).map(HeaderText::Fixed);
     }
-    let template = read_template_of(value, |var| VARIABLES.contains(&var.as_str()), false)?;
+    let template = read_template(value, |var| VARIABLES.contains(&var.as_str()), false)?;
     let fixed_error = template.0.iter().find_map(|piece| match piece {
         TemplatePiece::Text(text) => names::parse_header_value(text).err(),
         TemplatePiece::Var(_) | TemplatePiece::KeyColumn(_) | TemplatePiece::JsonValue(_) => None,
@@ -63,18 +63,13 @@ fn read_header_text(value: &FieldValue<'_>) -> Option<HeaderText> {
     Some(HeaderText::Template(template))
 }
 
-/// A scalar with template variables.
-pub(crate) fn read_template(value: &FieldValue<'_>) -> Option<TemplateConfig> {
-    read_template_of(value, |_| true, false)
-}
-
 /// The template of a body, which may contain values of the request's body.
 pub(crate) fn read_body_template(value: &FieldValue<'_>) -> Option<TemplateConfig> {
-    read_template_of(value, |_| true, true)
+    read_template(value, |_| true, true)
 }
 
 /// A scalar with those template variables that `is_allowed` accepts, and if it `is_body` with values of the body.
-fn read_template_of(
+pub(crate) fn read_template(
     value: &FieldValue<'_>,
     is_allowed: impl Fn(TemplateVar) -> bool,
     is_body: bool,

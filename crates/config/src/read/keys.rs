@@ -9,7 +9,7 @@ use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
 use sluicegate_model::value::words::parse_word;
-use sluicegate_model::{KeyPart, MissingKey, Parsed, ValueError, codes};
+use sluicegate_model::{KeyPart, Mention, MissingKey, Parsed, ValueError, codes};
 
 /// The parts of a key, or those of its default.
 pub(crate) fn read_key(fields: &FieldReader<'_>, field: &Field<OneOrMore<Text<KeyPart>>>) -> Vec<KeyPart> {
@@ -35,7 +35,7 @@ pub(crate) fn read_key_parts(value: &FieldValue<'_>, kind: &Text<KeyPart>, name:
             ));
         }
         if let KeyPart::Source(source) = &part {
-            item.mention_source(source);
+            item.mention(Mention::Source(source.clone()));
         }
         parts.push(part);
     }

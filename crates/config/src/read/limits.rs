@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::access::IpSetReader;
 use super::algorithm::{self, NumberReader};
 use super::rates::RateForm;
-use super::state::StateReader;
+use super::state::{StateReader, check_shared_limit};
 use super::upstreams::UpstreamReader;
 use super::{charge, keys, reject, tiers, views};
 use crate::schema::field::Field;
@@ -50,14 +50,13 @@ impl<'a> LimitReader<'a> {
         state: &'a StateReader,
         upstreams: &'a UpstreamReader<'a>,
     ) -> LimitReader<'a> {
-        let (list, defined, used) = (Vec::new(), Vec::new(), HashSet::new());
         let mut limits = LimitReader {
-            list,
+            list: Vec::new(),
             shadows: Vec::new(),
             by_name: BTreeMap::new(),
             inline_names: HashSet::new(),
-            defined,
-            used,
+            defined: Vec::new(),
+            used: HashSet::new(),
             sets,
             state,
             upstreams,
@@ -119,7 +118,7 @@ impl<'a> LimitReader<'a> {
             return Some(id);
         }
         if let Some(numbers) = views::read_view_numbers(&fields, config) {
-            self.state.check_shared_limit(&config.with_numbers_alone(&numbers), item, None);
+            check_shared_limit(&config.with_numbers_alone(&numbers), item, None);
             let added = views::add_view(item, &mut self.list[id.0], numbers);
             chain.views.extend(added.map(|view| (id, view)));
         }
@@ -143,7 +142,7 @@ impl<'a> LimitReader<'a> {
         let algorithm = algorithm::read_short_rate(value).unwrap_or(PLACEHOLDER);
         let config = self.read_common(name, &value.absent_section(&limit::SECTION));
         let config = LimitConfig { algorithm, ..config };
-        self.state.check_shared_limit(&config, value, None);
+        check_shared_limit(&config, value, None);
         config
     }
 
@@ -187,10 +186,10 @@ impl<'a> LimitReader<'a> {
         let enforce = tiers::read_enforce(fields, &config.key);
         let config = LimitConfig { algorithm, tiers, warm_up, charge, enforce, ..config };
         let warm_up = fields.find(&limit::WARM_UP);
-        self.state.check_shared_limit(&config, &fields.whole, warm_up.as_ref());
+        check_shared_limit(&config, &fields.whole, warm_up.as_ref());
         if let (Some(numbers), Some(value)) = (shadow, fields.find(&limit::SHADOW)) {
             let id = LimitId(self.list.len());
-            self.state.check_shared_limit(&config.to_shadow(id, numbers.clone()), &value, warm_up.as_ref());
+            check_shared_limit(&config.to_shadow(id, numbers.clone()), &value, warm_up.as_ref());
             self.shadows.push((id, numbers));
         }
         config

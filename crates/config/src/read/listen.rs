@@ -97,36 +97,26 @@ fn read_entry<'a>(
         let help = "remove it, or listen on unix:/PATH";
         value.refuse_name(codes::ADDRESS, message, help);
     }
-    if let (Some(wanted), Some(value)) = (proxy_protocol, proxy) {
-        check_proxies(wanted, &address, server, &value);
+    let is_local = matches!(address, ListenAddress::Unix(_) | ListenAddress::Systemd(_));
+    if !is_local
+        && server.trusted_proxies.is_empty()
+        && let (Some(wanted), Some(value)) = (proxy_protocol, proxy)
+    {
+        // Only `trusted_proxies` and peers on a unix socket may send a PROXY header.
+        let help = "name the proxy that sends the header in server.trusted_proxies, e.g. [10.0.0.0/8]";
+        match wanted {
+            ProxyProtocolMode::Required => {
+                let message = "no proxy may send a PROXY header, so every connection would be closed";
+                value.refuse(codes::UNDEFINED, message, help);
+            }
+            ProxyProtocolMode::Optional => {
+                let message = "a PROXY header is read from trusted proxies only, and there are none";
+                value.warn(codes::NO_EFFECT, message, help);
+            }
+        }
     }
     let purpose = ListenerPurpose::Requests;
     Some((ListenConfig { address, tls, http2, proxy_protocol, mode, name, purpose }, written))
-}
-
-/// Only `trusted_proxies` and peers on a unix socket may send a PROXY header.
-fn check_proxies(
-    wanted: ProxyProtocolMode,
-    address: &ListenAddress,
-    server: &ServerConfig,
-    value: &FieldValue<'_>,
-) {
-    if !server.trusted_proxies.is_empty()
-        || matches!(address, ListenAddress::Unix(_) | ListenAddress::Systemd(_))
-    {
-        return;
-    }
-    let help = "name the proxy that sends the header in server.trusted_proxies, e.g. [10.0.0.0/8]";
-    match wanted {
-        ProxyProtocolMode::Required => {
-            let message = "no proxy may send a PROXY header, so every connection would be closed";
-            value.refuse(codes::UNDEFINED, message, help);
-        }
-        ProxyProtocolMode::Optional => {
-            let message = "a PROXY header is read from trusted proxies only, and there are none";
-            value.warn(codes::NO_EFFECT, message, help);
-        }
-    }
 }
 
 /// `8080`, `:8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/x.sock`, `systemd:web`.

@@ -38,19 +38,18 @@ pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<L
         value.report_empty("write tls: { cert: chain.pem, key: key.pem }, or none");
         return None;
     }
-    let digest = RefCell::new(DefaultHasher::new());
+    let reader = CertificateReader { folder, digest: RefCell::default(), files: RefCell::default() };
     let mut certificates: Vec<ListenCertificate> = Vec::new();
     let mut first: Option<(CertificateTerms, Option<Arc<RootCertStore>>)> = None;
-    let files = RefCell::new(Vec::new());
     for item in &items {
         let form = "a mapping such as { cert: chain.pem, key: key.pem }";
         let Some(fields) = item.open_map(&tls::SECTION, form) else { continue };
         let (certificate, terms, roots) = fields.read_all(|fields| {
             let certificate = match fields.find(&tls::ACME).filter(|acme| !acme.is_word("none")) {
-                Some(_) => read_order(fields, folder, &digest),
-                None => read_certificate(fields, folder, &digest, &files),
+                Some(_) => reader.read_order(fields),
+                None => reader.read_certificate(fields),
             };
-            let (terms, roots) = read_terms(fields, folder, &digest, &files);
+            let (terms, roots) = reader.read_terms(fields);
             (certificate, terms, roots)
         });
         match &first {
@@ -70,102 +69,98 @@ pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<L
         }
     }
     let ((_, min_version), client_ca) = first?;
-    min_version.hash(&mut *digest.borrow_mut());
-    let digest = digest.into_inner().finish();
+    min_version.hash(&mut *reader.digest.borrow_mut());
+    let digest = reader.digest.into_inner().finish();
     (certificates.len() == items.len()).then_some(ListenTlsConfig {
         certificates,
         client_ca,
         min_version,
-        files: files.into_inner(),
+        files: reader.files.into_inner(),
         digest,
     })
 }
 
-fn read_terms(
-    fields: &FieldReader<'_>,
-    folder: &Path,
-    digest: &RefCell<DefaultHasher>,
-    files: &RefCell<Vec<CertificateFile>>,
-) -> (CertificateTerms, Option<Arc<RootCertStore>>) {
-    let load = |path: &Path| {
-        let certificates = load_certificates(path)?;
-        certificates.hash(&mut *digest.borrow_mut());
-        let file = certificate_file("client_ca", path.to_owned(), &certificates);
-        files.borrow_mut().extend(file);
-        collect_authorities(certificates)
-    };
-    let found = fields.read_with(&tls::CLIENT_CA, |name| {
-        name.map(|name| Ok((folder.join(&name), load_file(folder, &name, load)?))).transpose()
-    });
-    let (client_ca, roots) = found.flatten().unzip();
-    ((client_ca, fields.read(&tls::MIN_VERSION)), roots)
+/// Reads the certificates of one listener.
+struct CertificateReader<'f> {
+    folder: &'f Path,
+    /// Of all that was read.
+    digest: RefCell<DefaultHasher>,
+    files: RefCell<Vec<CertificateFile>>,
 }
 
-/// The certificate that an entry orders, and the value that names it.
-fn read_order<'a>(
-    fields: &FieldReader<'a>,
-    folder: &Path,
-    digest: &RefCell<DefaultHasher>,
-) -> Option<(ListenCertificate, FieldValue<'a>)> {
-    for written in [fields.find(&tls::CERT), fields.find(&tls::KEY)].into_iter().flatten() {
-        let help = "remove one of the two, or write an entry of tls for each certificate";
-        written.refuse_name(codes::TLS, "the certificate is ordered by `acme`, so it is in no file", help);
+impl CertificateReader<'_> {
+    fn read_terms(&self, fields: &FieldReader<'_>) -> (CertificateTerms, Option<Arc<RootCertStore>>) {
+        let load = |path: &Path| {
+            let certificates = load_certificates(path)?;
+            certificates.hash(&mut *self.digest.borrow_mut());
+            let file = certificate_file("client_ca", path.to_owned(), &certificates);
+            self.files.borrow_mut().extend(file);
+            collect_authorities(certificates)
+        };
+        let found = fields.read_with(&tls::CLIENT_CA, |name| {
+            name.map(|name| Ok((self.folder.join(&name), load_file(self.folder, &name, load)?))).transpose()
+        });
+        let (client_ca, roots) = found.flatten().unzip();
+        ((client_ca, fields.read(&tls::MIN_VERSION)), roots)
     }
-    let (acme, value) = read_acme(fields, folder)?;
-    acme.digest().hash(&mut *digest.borrow_mut());
-    let (names, key) = (acme.domains.clone(), acme.current.clone());
-    Some((ListenCertificate { key, names, acme: Some(Arc::new(acme)) }, value))
-}
 
-/// The certificate of one entry, and the value that names its file.
-fn read_certificate<'a>(
-    fields: &FieldReader<'a>,
-    folder: &Path,
-    digest: &RefCell<DefaultHasher>,
-    files: &RefCell<Vec<CertificateFile>>,
-) -> Option<(ListenCertificate, FieldValue<'a>)> {
-    let (cert, key) = (fields.find_required(&tls::CERT), fields.find_required(&tls::KEY));
-    let (cert, key) = (cert?, key?);
-    let chain = fields.read_with(&tls::CERT, |name| {
-        let name = name.unwrap_or_default();
-        let chain = load_file(folder, &name, load_certificates)?;
-        let file = certificate_file("listener", folder.join(&name), &chain);
-        files.borrow_mut().extend(file);
-        check_chain(&name, &chain).map(|()| chain)
-    });
-    let signing = fields.read_with(&tls::KEY, |name| {
-        let name = name.unwrap_or_default();
-        let secret = load_file(folder, &name, load_private_key)?;
-        secret.secret_der().hash(&mut *digest.borrow_mut());
-        any_supported_type(&secret).map_err(|_| {
-            let message =
-                format!("the file `{}` holds a key of a kind that is not supported", name.display());
-            ValueError::new(codes::TLS, message).with_help("make one of ECDSA (P-256, P-384), RSA or Ed25519")
-        })
-    });
-    let (chain, signing) = (chain?, signing?);
-    chain.hash(&mut *digest.borrow_mut());
-    let names = host_names(&chain[0]);
-    warn_of_dates(&chain[0], &cert);
-    let certified = CertifiedKey::new(chain, signing);
-    if let Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) =
-        certified.keys_match()
-    {
-        let message = format!("the key in `{}` is not the one of the certificate", key.written_text());
-        let help = format!("the certificate is the first in `{}`", cert.written_text());
-        key.refuse(codes::TLS, message, help);
-        return None;
+    /// The certificate that an entry orders, and the value that names it.
+    fn read_order<'a>(&self, fields: &FieldReader<'a>) -> Option<(ListenCertificate, FieldValue<'a>)> {
+        for written in [fields.find(&tls::CERT), fields.find(&tls::KEY)].into_iter().flatten() {
+            let message = "the certificate is ordered by `acme`, so it is in no file";
+            let help = "remove one of the two, or write an entry of tls for each certificate";
+            written.refuse_name(codes::TLS, message, help);
+        }
+        let (acme, value) = read_acme(fields, self.folder)?;
+        acme.digest().hash(&mut *self.digest.borrow_mut());
+        let (names, key) = (acme.domains.clone(), acme.current.clone());
+        Some((ListenCertificate { key, names, acme: Some(Arc::new(acme)) }, value))
     }
-    let key = Arc::new(ArcSwapOption::from_pointee(certified));
-    Some((ListenCertificate { key, names, acme: None }, cert))
+
+    /// The certificate of one entry, and the value that names its file.
+    fn read_certificate<'a>(&self, fields: &FieldReader<'a>) -> Option<(ListenCertificate, FieldValue<'a>)> {
+        let (cert, key) = (fields.find_required(&tls::CERT), fields.find_required(&tls::KEY));
+        let (cert, key) = (cert?, key?);
+        let chain = fields.read_with(&tls::CERT, |name| {
+            let name = name.unwrap_or_default();
+            let chain = load_file(self.folder, &name, load_certificates)?;
+            let file = certificate_file("listener", self.folder.join(&name), &chain);
+            self.files.borrow_mut().extend(file);
+            check_chain(&name, &chain).map(|()| chain)
+        });
+        let signing = fields.read_with(&tls::KEY, |name| {
+            let name = name.unwrap_or_default();
+            let secret = load_file(self.folder, &name, load_private_key)?;
+            secret.secret_der().hash(&mut *self.digest.borrow_mut());
+            any_supported_type(&secret).map_err(|_| {
+                let message =
+                    format!("the file `{}` holds a key of a kind that is not supported", name.display());
+                ValueError::new(codes::TLS, message)
+                    .with_help("make one of ECDSA (P-256, P-384), RSA or Ed25519")
+            })
+        });
+        let (chain, signing) = (chain?, signing?);
+        chain.hash(&mut *self.digest.borrow_mut());
+        let names = host_names(&chain[0]);
+        warn_of_dates(&chain[0], &cert);
+        let certified = CertifiedKey::new(chain, signing);
+        if let Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) =
+            certified.keys_match()
+        {
+            let message = format!("the key in `{}` is not the one of the certificate", key.written_text());
+            let help = format!("the certificate is the first in `{}`", cert.written_text());
+            key.refuse(codes::TLS, message, help);
+            return None;
+        }
+        let key = Arc::new(ArcSwapOption::from_pointee(certified));
+        Some((ListenCertificate { key, names, acme: None }, cert))
+    }
 }
 
 fn check_chain(name: &Path, chain: &[CertificateDer<'_>]) -> Parsed<()> {
-    for certificate in chain {
-        if EndEntityCert::try_from(certificate).is_err() {
-            let message = format!("the file `{}` holds a certificate that cannot be read", name.display());
-            return Err(ValueError::new(codes::TLS, message));
-        }
+    if chain.iter().any(|certificate| EndEntityCert::try_from(certificate).is_err()) {
+        let message = format!("the file `{}` holds a certificate that cannot be read", name.display());
+        return Err(ValueError::new(codes::TLS, message));
     }
     Ok(())
 }

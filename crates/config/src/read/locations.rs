@@ -97,7 +97,19 @@ fn read_location(
     let action = read_action(fields, upstreams);
     let owner = match &given_name {
         Some(name) => name.clone(),
-        None => owner_name(&written_path, &hosts, &methods, scheme, &listeners),
+        None => {
+            // Locations of the same path differ by these; the marks keep them from being read as hosts.
+            let listeners =
+                if listeners.is_empty() { String::new() } else { format!("@{}", listeners.join(",")) };
+            let scheme = scheme.map_or_else(String::new, |scheme| format!("{}:", scheme.as_str()));
+            let hosts: Vec<String> = hosts.iter().map(spell_host).collect();
+            let methods: Vec<&str> = methods.iter().map(Method::as_str).collect();
+            [listeners, scheme, hosts.join(","), methods.join(","), written_path.clone()]
+                .into_iter()
+                .filter(|part| !part.is_empty())
+                .collect::<Vec<_>>()
+                .join(" ")
+        }
     };
     let chain = fields.find(&location::LIMITS);
     let chain = chain.map(|value| limits.read_chain(&value, &owner)).unwrap_or_default();
@@ -143,26 +155,6 @@ fn read_body_peek(fields: &FieldReader<'_>, body_memory: u64) -> Option<u64> {
         value.refuse(codes::SIZE, message, help);
     }
     peek
-}
-
-/// The first part of the name of an inline limit of a location without a name. Scheme, listeners, hosts and methods
-/// distinguish locations of the same path; the marks keep them from being read as hosts.
-fn owner_name(
-    path: &str,
-    hosts: &[HostRule],
-    methods: &[Method],
-    scheme: Option<Scheme>,
-    listeners: &[String],
-) -> String {
-    let listeners = if listeners.is_empty() { String::new() } else { format!("@{}", listeners.join(",")) };
-    let scheme = scheme.map_or_else(String::new, |scheme| format!("{}:", scheme.as_str()));
-    let hosts: Vec<String> = hosts.iter().map(spell_host).collect();
-    let methods: Vec<&str> = methods.iter().map(Method::as_str).collect();
-    [listeners, scheme, hosts.join(","), methods.join(","), path.to_owned()]
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ")
 }
 
 fn parse_path_rule(text: &str, patterns: &PathPatterns) -> Parsed<PathRule> {
@@ -219,7 +211,7 @@ fn read_redirect(value: &FieldValue<'_>) -> Option<ActionConfig> {
         .open_map(&redirect::SECTION, "a mapping such as { to: \"https://example.com/\" }")?
         .read_all(|fields| (fields.find_required(&redirect::TO), fields.read(&redirect::STATUS)));
     let to = to?;
-    let template = headers::read_template(&to)?;
+    let template = headers::read_template(&to, |_| true, false)?;
     let unsendable = template
         .0
         .iter()

@@ -1,6 +1,7 @@
 //! Reads the whole file: its sections, in the order that their references need, and `server`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::access::{self, IpSetReader};
 use super::limits::LimitReader;
@@ -34,7 +35,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     }
     let root = whole.open_section(&root::SECTION);
     let sets = IpSetReader::read_sets(&root, folder);
-    let access = access::read_access(&root, &sets);
+    let access = access::read_access_over(root.find(&root::ACCESS).as_ref(), &sets, &Arc::default());
     let upstreams = UpstreamReader::read_upstreams(&root, folder);
     let state = state::read_state(&root, folder);
     let mut limits = LimitReader::read_limits(&root, &sets, &state, &upstreams);

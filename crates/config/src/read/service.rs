@@ -38,10 +38,17 @@ pub(crate) fn read_service(
             let Some(value) = value.filter(|value| !is_absent(value)) else { continue };
             value.check_filled("write an address, e.g. 127.0.0.1:9902, or none");
             for item in value.one_or_more() {
-                let Some((listener, named)) = read_service_listener(&item, &own, listen, server, folder)
-                else {
-                    continue;
+                let is_named = |listener: &ListenConfig| {
+                    listener.name.is_some() && listener.name.as_deref() == item.as_text()
                 };
+                let read = match listen.iter().position(is_named) {
+                    Some(position) => Some((listen.remove(position), item.clone())),
+                    None => {
+                        let known: Vec<ListenConfig> = listen.iter().chain(&own).cloned().collect();
+                        read_listener(&item, &known, server, folder)
+                    }
+                };
+                let Some((listener, named)) = read else { continue };
                 if !has_token && is_open(&listener.address) {
                     report_open(&named);
                 }
@@ -56,23 +63,6 @@ pub(crate) fn read_service(
         let (listen, resp) = own.into_iter().partition(|one| one.purpose == ListenerPurpose::Calls);
         ServiceConfig { listen, resp, tokens, domains }
     })
-}
-
-/// One listener of the service, and the value of its address or name.
-fn read_service_listener<'a>(
-    item: &FieldValue<'a>,
-    own: &[ListenConfig],
-    listen: &mut Vec<ListenConfig>,
-    server: &ServerConfig,
-    folder: &Path,
-) -> Option<(ListenConfig, FieldValue<'a>)> {
-    let is_named =
-        |listener: &ListenConfig| listener.name.is_some() && listener.name.as_deref() == item.as_text();
-    if let Some(position) = listen.iter().position(is_named) {
-        return Some((listen.remove(position), item.clone()));
-    }
-    let known: Vec<ListenConfig> = listen.iter().chain(own).cloned().collect();
-    read_listener(item, &known, server, folder)
 }
 
 /// Redis clients speak no HTTP.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::algorithm::{self, NumberReader, units_per_second};
 use super::rates::RateForm;
+use super::state::check_shared_limit;
 use crate::schema::tables::limits::{limit, tier_numbers};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
@@ -12,7 +13,7 @@ use crate::yaml::tree::{self, NodeContent};
 use sluicegate_model::value::names;
 use sluicegate_model::{
     Algorithm, Cost, EnforcedShare, KeyPart, LimitConfig, Mention, Position, Problem, ProblemSink, Rate,
-    ValueError, WindowAlign, check_redis_range, codes,
+    ValueError, WindowAlign, codes,
 };
 
 /// Each tier has its own counters, and every request searches this list.
@@ -140,7 +141,7 @@ pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<P
     let read = read_tier_numbers(own_numbers, &grant, true);
     if let Some(numbers) = &read {
         algorithm::read_warm_up(&fields, std::iter::once(numbers));
-        check_shared(limit, numbers, &sink);
+        check_shared_limit(&limit.with_numbers_alone(numbers), &grant, None);
     }
     let mut problems = sink.into_sorted().0;
     problems.extend(own_sink.into_sorted().0.into_iter().filter(|problem| problem.field == "warm_up"));
@@ -149,18 +150,6 @@ pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<P
         problem.field = field;
     }
     read.filter(|_| problems.is_empty()).ok_or(problems)
-}
-
-fn check_shared(limit: &LimitConfig, numbers: &Algorithm, sink: &ProblemSink) {
-    if limit.shared.is_none() {
-        return;
-    }
-    let alone = limit.with_numbers_alone(numbers);
-    if let Err(reason) = check_redis_range(&alone) {
-        let (message, help) = reason.split_once(": ").unwrap_or((&reason, "write smaller numbers"));
-        let error = ValueError::new(codes::SHARED, message).with_help(help);
-        sink.add_problem(Position::START, PATH, error);
-    }
 }
 
 /// The numbers of a limit as the file could have them, one field a line.

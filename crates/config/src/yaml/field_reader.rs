@@ -40,7 +40,7 @@ impl FieldSource for FieldReader<'_> {
 impl<'a> FieldValue<'a> {
     /// The fields of a mapping that is a `section`. Any other shape but null is reported, and has no fields.
     pub fn open_section(&self, section: &'static Section) -> FieldReader<'a> {
-        FieldReader::new(self.entries(), section, self.clone())
+        FieldReader { entries: self.entries(), ..self.absent_section(section) }
     }
 
     /// [`FieldValue::open_section`] for a value that must be a mapping; `form` is e.g. "a mapping such as { a: 1 }".
@@ -54,19 +54,11 @@ impl<'a> FieldValue<'a> {
 
     /// The fields of a `section` that is not written here: each has its default.
     pub fn absent_section(&self, section: &'static Section) -> FieldReader<'a> {
-        FieldReader::new(Vec::new(), section, self.clone())
+        FieldReader { entries: Vec::new(), section, whole: self.clone(), missing: RefCell::default() }
     }
 }
 
 impl<'a> FieldReader<'a> {
-    fn new(
-        entries: Vec<(&'a MapKey, FieldValue<'a>)>,
-        section: &'static Section,
-        whole: FieldValue<'a>,
-    ) -> FieldReader<'a> {
-        FieldReader { entries, section, whole, missing: RefCell::default() }
-    }
-
     /// The value of `field`, if it is written.
     pub fn find<S>(&self, field: &Field<S>) -> Option<FieldValue<'a>> {
         self.find_by_name(field.name)
@@ -202,7 +194,8 @@ impl<'a> FieldReader<'a> {
         let rest: Vec<(&MapKey, FieldValue<'_>)> = rest.cloned().collect();
         entries.extend(rest);
         entries.iter_mut().for_each(|(_, value)| value.sink = sink);
-        FieldReader::new(entries, self.section, FieldValue { sink, ..self.whole.clone() })
+        let whole = FieldValue { sink, ..self.whole.clone() };
+        FieldReader { entries, ..whole.absent_section(self.section) }
     }
 
     /// True if an unknown field seems to be meant as `name`, which is missing. The error about that field is then
@@ -261,8 +254,7 @@ impl<'a> FieldReader<'a> {
         node: &'u Node,
         unknown: &'u [(&'u MapKey, &'u Node)],
     ) -> ForeignField<'u> {
-        let rate =
-            self.entries.iter().find(|(key, _)| key.name == "rate").and_then(|(_, value)| value.as_text());
+        let rate = self.find_by_name("rate").and_then(|value| value.as_text());
         ForeignField::new(self.section.path, key, node, rate, unknown)
     }
 

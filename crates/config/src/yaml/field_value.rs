@@ -3,7 +3,7 @@
 use super::hints::{field_name, suggest_example, suggest_form, suggest_template, suggest_value};
 use super::tree::{MapKey, Node, NodeContent, ScalarText};
 use sluicegate_model::diagnostics::redact::may_hold_secret;
-use sluicegate_model::{Mention, Parsed, Position, ProblemSink, ValueError, ValueSource, codes};
+use sluicegate_model::{Mention, Parsed, Position, ProblemSink, ValueError, codes};
 
 /// A value of the file: its node, its path, and the sink of its problems.
 #[derive(Clone)]
@@ -221,11 +221,6 @@ impl<'a> FieldValue<'a> {
     /// An item of this list.
     pub fn item(&self, index: usize, node: &'a Node) -> FieldValue<'a> {
         FieldValue { node, path: format!("{}[{index}]", self.path), named_at: node.position, sink: self.sink }
-    }
-
-    /// Records a source that was read here: a claim needs a way to verify tokens, and an API key is a secret.
-    pub fn mention_source(&self, source: &ValueSource) {
-        self.mention(Mention::Source(source.clone()));
     }
 
     /// Records what was read here, for a check once the whole file is known.

@@ -1,5 +1,6 @@
 //! Writes parts of a file anew, for the help of messages.
 
+use super::syntax_error::quote_value;
 use super::tree::{Node, NodeContent};
 use sluicegate_model::diagnostics::redact::{may_hold_secret, redact_credentials};
 
@@ -40,9 +41,5 @@ pub(crate) fn show_text(text: &str) -> String {
         && !text.ends_with([':', ' '])
         && !text.contains(['{', '}', '[', ']', ',', '"', '\'', '#'])
         && !text.contains(": ");
-    match () {
-        () if is_plain => text,
-        () if text.contains(['"', '\\']) => format!("'{}'", text.replace('\'', "''")),
-        () => format!("\"{text}\""),
-    }
+    if is_plain { text } else { quote_value(&text) }
 }

@@ -124,6 +124,14 @@ pub fn parse_unix_path(path: &str) -> Parsed<PathBuf> {
     Ok(PathBuf::from(path))
 }
 
+/// A text that is not empty.
+///
+/// # Errors
+/// The empty one, with this code and message.
+pub fn parse_filled(text: &str, code: &'static str, empty: impl Into<String>) -> Parsed<String> {
+    if text.is_empty() { Err(ValueError::new(code, empty)) } else { Ok(text.to_owned()) }
+}
+
 /// The name of a file, which is not its content.
 pub fn parse_file_name(text: &str) -> Parsed<PathBuf> {
     let wrong = |message: &str| Err(ValueError::new(codes::UNREADABLE, message));

@@ -7,8 +7,10 @@ use http::{Method, StatusCode};
 use super::access::list_networks;
 use super::charge::{charged_noun, describe_charge, format_amount};
 use super::state::describe_store;
-use super::{describe_optional_key, format_count, format_full_period, format_key, format_rate, join_parts};
-use sluicegate_model::value::scalars::split_size;
+use super::{
+    describe_optional_key, format_bytes, format_count, format_full_period, format_key, format_rate,
+    join_parts,
+};
 use sluicegate_model::{
     Algorithm, Config, Cost, Degrade, InvalidCost, LeakyBucketRate, LimitConfig, LimitId, LocationConfig,
     MissingKey, OnReject, Rate, Reserve, TokenBucketRate, ViewId, WindowAlign,
@@ -283,10 +285,8 @@ impl SentenceWriter<'_> {
 
 /// How much of the bodies of requests the limit reads.
 fn describe_body_reading(limit: &LimitConfig, location: Option<&LocationConfig>) -> Option<String> {
-    let refused = location.filter(|_| !limit.dry_run).map(|location| {
-        let (number, unit) = split_size(location.body_peek_bytes());
-        format!(", and one of more than {number} {unit} gets 413")
-    });
+    let most = location.filter(|_| !limit.dry_run).map(|location| format_bytes(location.body_peek_bytes()));
+    let refused = most.map(|most| format!(", and one of more than {most} gets 413"));
     limit.reads_body().then(|| format!("it reads request bodies{}", refused.unwrap_or_default()))
 }
 

@@ -126,7 +126,31 @@ impl StateReader {
         let endpoint = url.as_ref().and_then(read_redis_endpoint);
         let is_encrypted = endpoint.as_ref().is_some_and(|endpoint| endpoint.tls);
         let read_url = url.as_ref().filter(|_| endpoint.is_some());
-        let tls_files = read_redis_tls(fields, read_url, is_encrypted, folder);
+        let tls_files = fields.read_section(&redis::TLS, |tls| {
+            let reader = UpstreamTlsReader::new(folder.to_path_buf());
+            let own_roots = tls.find(&redis_tls::CA).filter(|ca| !ca.is_word("system"));
+            let roots = own_roots
+                .as_ref()
+                .and_then(|_| reader.read_authorities(tls, &redis_tls::CA))
+                .map(|(roots, _)| roots);
+            let identity = reader.read_identity(tls, &redis_tls::CERT, &redis_tls::KEY);
+            if let (None, Some(url), true) = (own_roots, read_url, is_encrypted)
+                && load_system_roots().is_empty()
+            {
+                let message =
+                    "this system trusts no authority, so the certificate of Redis cannot be verified";
+                let help =
+                    "install the package ca-certificates, or name a file of authorities in tls: { ca: FILE }";
+                url.refuse(codes::TLS, message, help);
+            }
+            RedisTlsFiles { roots, identity }
+        });
+        let section = fields.find(&redis::TLS).filter(|value| !value.is_null());
+        if let (Some(section), Some(_), false) = (section, read_url, is_encrypted) {
+            let message = "`tls` is for rediss:// URLs, and this Redis is reached without TLS";
+            let help = "write the URL as rediss://HOST:PORT, or remove tls";
+            section.refuse_name(codes::TLS, message, help);
+        }
         let (prefix, timeout) = (fields.read(&redis::PREFIX), fields.read(&redis::TIMEOUT));
         let nodes_at_least = fields.read(&redis::NODES_AT_LEAST);
         self.on_failure = fields.read(&redis::ON_FAILURE);
@@ -159,23 +183,6 @@ impl StateReader {
         }
     }
 
-    /// Reports settings that a shared limit cannot have; `warm_up` is the value of that field.
-    pub(crate) fn check_shared_limit(
-        &self,
-        config: &LimitConfig,
-        value: &FieldValue<'_>,
-        warm_up: Option<&FieldValue<'_>>,
-    ) {
-        if config.shared.is_none() {
-            return;
-        }
-        if let Err(reason) = check_redis_range(config) {
-            let (message, help) = reason.split_once(": ").unwrap_or((&reason, "write state: local"));
-            let place = warm_up.filter(|_| config.warm_up.is_some()).unwrap_or(value);
-            place.refuse_name(codes::SHARED, message, help);
-        }
-    }
-
     fn parse_store(&self, text: &str) -> Parsed<Option<StoreConfig>> {
         if text == "leased" {
             let error = ValueError::new(codes::UNSUPPORTED, "leased counters are not supported yet");
@@ -195,6 +202,22 @@ impl StateReader {
         config.redis =
             config.redis.filter(|_| counts_bans || limits.iter().any(|limit| limit.shared.is_some()));
         config
+    }
+}
+
+/// Reports settings that a shared limit cannot have; `warm_up` is the value of that field.
+pub(crate) fn check_shared_limit(
+    config: &LimitConfig,
+    value: &FieldValue<'_>,
+    warm_up: Option<&FieldValue<'_>>,
+) {
+    if config.shared.is_none() {
+        return;
+    }
+    if let Err(reason) = check_redis_range(config) {
+        let (message, help) = reason.split_once(": ").unwrap_or((&reason, "write state: local"));
+        let place = warm_up.filter(|_| config.warm_up.is_some()).unwrap_or(value);
+        place.refuse_name(codes::SHARED, message, help);
     }
 }
 
@@ -228,40 +251,6 @@ fn read_cluster_urls(value: &FieldValue<'_>) -> Option<RedisConfig> {
     }
     let endpoint = endpoint.filter(|_| seeds.len() == items.len())?;
     Some(RedisConfig { servers: RedisServers::Cluster(seeds), ..endpoint })
-}
-
-/// The files of `tls` in the section `fields`. `url` is the value of a URL that was read; `is_encrypted`: by TLS.
-pub(crate) fn read_redis_tls(
-    fields: &FieldReader<'_>,
-    url: Option<&FieldValue<'_>>,
-    is_encrypted: bool,
-    folder: &Path,
-) -> RedisTlsFiles {
-    let files = fields.read_section(&redis::TLS, |tls| {
-        let reader = UpstreamTlsReader::new(folder.to_path_buf());
-        let own_roots = tls.find(&redis_tls::CA).filter(|ca| !ca.is_word("system"));
-        let roots = own_roots
-            .as_ref()
-            .and_then(|_| reader.read_authorities(tls, &redis_tls::CA))
-            .map(|(roots, _)| roots);
-        let identity = reader.read_identity(tls, &redis_tls::CERT, &redis_tls::KEY);
-        if let (None, Some(url), true) = (own_roots, url, is_encrypted)
-            && load_system_roots().is_empty()
-        {
-            let message = "this system trusts no authority, so the certificate of Redis cannot be verified";
-            let help =
-                "install the package ca-certificates, or name a file of authorities in tls: { ca: FILE }";
-            url.refuse(codes::TLS, message, help);
-        }
-        RedisTlsFiles { roots, identity }
-    });
-    let section = fields.find(&redis::TLS).filter(|value| !value.is_null());
-    if let (Some(section), Some(_), false) = (section, url, is_encrypted) {
-        let message = "`tls` is for rediss:// URLs, and this Redis is reached without TLS";
-        let help = "write the URL as rediss://HOST:PORT, or remove tls";
-        section.refuse_name(codes::TLS, message, help);
-    }
-    files
 }
 
 #[cfg(test)]

@@ -158,15 +158,9 @@ fn parse_algorithm(text: &str) -> Parsed<Algorithm> {
 
 /// The secret itself never appears in a problem.
 fn parse_secret(text: &str) -> Parsed<Secret> {
-    if text.is_empty() {
-        return Err(ValueError::new(codes::TOKEN, "the secret is empty"));
-    }
-    Ok(Secret(text.to_owned()))
+    names::parse_filled(text, codes::TOKEN, "the secret is empty").map(Secret)
 }
 
 fn parse_claim(text: &str, claim: &str) -> Parsed<String> {
-    match text {
-        "" => Err(ValueError::new(codes::NAME, format!("an empty {claim} fits no token"))),
-        text => Ok(text.to_owned()),
-    }
+    names::parse_filled(text, codes::NAME, format!("an empty {claim} fits no token"))
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::schema::field::{OneOrMore, Shape, section};
 use crate::schema::kinds::{FILE, NestedOrNone, OrWord, SWITCH, Scalar, Special, Text, Words, text};
 use sluicegate_model::value::https_url::parse_https_url;
-use sluicegate_model::value::names::{parse_file_name, parse_host_name};
+use sluicegate_model::value::names::{parse_file_name, parse_filled, parse_host_name};
 use sluicegate_model::{HttpsUrl, Parsed, ProxyProtocolMode, Secret, TlsVersion, ValueError, codes};
 
 use super::limits::parse_name;
@@ -149,10 +149,7 @@ fn parse_directory(text: &str) -> Parsed<HttpsUrl> {
 }
 
 fn parse_kid(text: &str) -> Parsed<String> {
-    match text {
-        "" => Err(ValueError::new(codes::NAME, "the identifier of the key is empty")),
-        text => Ok(text.to_owned()),
-    }
+    parse_filled(text, codes::NAME, "the identifier of the key is empty")
 }
 
 /// The key itself never appears in a problem.

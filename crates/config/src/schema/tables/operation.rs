@@ -128,11 +128,8 @@ pub(super) fn parse_token(text: &str) -> Parsed<Secret> {
 
 /// The secret itself never appears in a problem.
 fn parse_hash_secret(text: &str) -> Parsed<Secret> {
-    match text {
-        "" => Err(ValueError::new(codes::MISSING, "the secret of hashes is empty")
-            .with_help("write auto, or a text")),
-        text => Ok(Secret(text.to_owned())),
-    }
+    let secret = names::parse_filled(text, codes::MISSING, "the secret of hashes is empty").map(Secret);
+    secret.map_err(|error| error.with_help("write auto, or a text"))
 }
 
 fn parse_output(text: &str) -> Parsed<AccessLogOutput> {

@@ -2,7 +2,8 @@
 
 use crate::schema::field::{Shape, section};
 use crate::schema::kinds::{OneOrMoreOrWord, OrWord, SWITCH, Scalar, Special, Text, text};
-use sluicegate_model::{Parsed, Secret, ValueError, codes};
+use sluicegate_model::value::names;
+use sluicegate_model::{Parsed, Secret, codes};
 
 use super::limits::chain;
 use super::listen::listen_shape;
@@ -57,10 +58,8 @@ fn entry_patterns() -> Shape {
 
 /// Names of rules come from other programs, so that any text is one.
 fn parse_rule_name(text: &str) -> Parsed<String> {
-    if text.is_empty() {
-        return Err(ValueError::new(codes::NAME, "the name is empty").with_help("write the name of a rule"));
-    }
-    Ok(text.to_owned())
+    let name = names::parse_filled(text, codes::NAME, "the name is empty");
+    name.map_err(|error| error.with_help("write the name of a rule"))
 }
 
 fn listen_or_none() -> Shape {

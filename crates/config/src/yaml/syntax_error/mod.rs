@@ -290,7 +290,7 @@ fn count_spaces(count: usize) -> String {
 }
 
 /// The value in quotes.
-fn quote_value(value: &str) -> String {
+pub(super) fn quote_value(value: &str) -> String {
     match value.contains(['"', '\\']) {
         true => format!("'{}'", value.replace('\'', "''")),
         false => format!("\"{value}\""),
