@@ -32,27 +32,15 @@ pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 86_400);
 /// A client of one directory.
 #[derive(Clone)]
 pub(super) struct DirectoryClient {
-    roots: Arc<RootCertStore>,
-    requested: Arc<Mutex<Option<Duration>>>,
+    pub roots: Arc<RootCertStore>,
+    /// The wait that the last answer asked for.
+    pub retry_after: Arc<Mutex<Option<Duration>>>,
 }
 
-/// A window for the renewal of a certificate, in seconds since 1970.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RenewalWindow {
-    pub start: u64,
-    pub end: u64,
-}
+/// The start and the end of a window for the renewal of a certificate, in seconds since 1970.
+pub(super) type RenewalWindow = (u64, u64);
 
 impl DirectoryClient {
-    pub(super) fn new(roots: Arc<RootCertStore>) -> DirectoryClient {
-        DirectoryClient { roots, requested: Arc::default() }
-    }
-
-    /// The wait that the last answer asked for.
-    pub(super) fn retry_after(&self) -> Option<Duration> {
-        *self.requested.lock()
-    }
-
     /// The window in which the authority wants the certificate of this identity to be renewed (RFC 9773); `None` = the
     /// directory has none.
     ///
@@ -68,7 +56,7 @@ impl DirectoryClient {
         let found = self.get_json(&format!("{}/{identity}", url.trim_end_matches('/'))).await?;
         let window = &found["suggestedWindow"];
         let seconds = |end: &str| Some(parse_rfc3339(window[end].as_str()?.as_bytes())?.0 / 1_000_000_000);
-        Ok(seconds("start").zip(seconds("end")).map(|(start, end)| RenewalWindow { start, end }))
+        Ok(seconds("start").zip(seconds("end")))
     }
 
     async fn get_json(&self, url: &str) -> Result<Value, String> {
@@ -80,13 +68,13 @@ impl DirectoryClient {
     }
 
     async fn send(&self, url: &str, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, String> {
-        *self.requested.lock() = None;
+        *self.retry_after.lock() = None;
         let url = parse_https_url(url).map_err(|_| "names no usable https:// URL")?;
         let exchange = exchange(&url, self.roots.clone(), request);
         let late = |_elapsed| Err(format!("did not answer within {} s", REQUEST_TIMEOUT.as_secs()));
         let mut response = timeout(REQUEST_TIMEOUT, exchange).await.unwrap_or_else(late)?;
         let wait = read_retry_after(response.headers());
-        *self.requested.lock() = wait;
+        *self.retry_after.lock() = wait;
         // The library adds it to the time of day without a bound, and waits as long between its polls.
         response.headers_mut().remove(RETRY_AFTER);
         if let Some(wait) = wait {

@@ -59,32 +59,24 @@ pub(super) fn test_certificate(pem: &[u8], now: u64) -> Result<UsableCertificate
     Ok(UsableCertificate { key, names, life })
 }
 
-/// A certificate for `domains` that no client trusts.
-pub(super) fn self_signed(domains: &[String]) -> Result<CertifiedKey, String> {
-    sign_here(parameters(domains).map_err(|error| error.to_string())?)
-}
-
-/// The certificate that answers a challenge for `domain` (RFC 8737, section 3).
-pub(super) fn challenge_certificate(domain: &str, digest: &[u8]) -> Result<CertifiedKey, String> {
-    if digest.len() != DIGEST_BYTES {
-        return Err("the digest is none".to_owned());
-    }
-    let mut parameters = parameters(&[domain.to_owned()]).map_err(|error| error.to_string())?;
-    parameters.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
-    sign_here(parameters)
-}
-
 fn parameters(domains: &[String]) -> Result<CertificateParams, rcgen::Error> {
     let mut parameters = CertificateParams::new(domains)?;
     parameters.distinguished_name = DistinguishedName::new();
     Ok(parameters)
 }
 
-fn sign_here(mut parameters: CertificateParams) -> Result<CertifiedKey, String> {
+/// A certificate for `domains` that no client trusts; with a `digest` it answers a challenge (RFC 8737, section 3).
+pub(super) fn sign_here(domains: &[String], digest: Option<&[u8]>) -> Result<CertifiedKey, String> {
+    if digest.is_some_and(|digest| digest.len() != DIGEST_BYTES) {
+        return Err("the digest is none".to_owned());
+    }
+    let text = |error: rcgen::Error| error.to_string();
+    let mut parameters = parameters(domains).map_err(text)?;
+    parameters.custom_extensions = digest.map(CustomExtension::new_acme_identifier).into_iter().collect();
     parameters.not_before = date_time_ymd(1970, 1, 1) + Duration::from_nanos(unix_ns());
     parameters.not_after = parameters.not_before + SELF_SIGNED_LIFE;
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|error| error.to_string())?;
-    let certificate = parameters.self_signed(&key).map_err(|error| error.to_string())?;
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(text)?;
+    let certificate = parameters.self_signed(&key).map_err(text)?;
     let secret = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
     // The library cannot read the critical extension of a challenge, so it does not compare the keys.
     let signing = any_supported_type(&secret).map_err(|error| error.to_string())?;

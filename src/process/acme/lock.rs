@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::keys::challenge_certificate;
+use super::keys::sign_here;
 use super::storage::{OrderAnswers, OrderLock, Storage};
 use sluicegate_base::wall_clock::unix_seconds;
 use sluicegate_http::net::acme_challenges::{AcmeChallenges, ChallengeAnswers};
@@ -55,7 +55,8 @@ impl OwnLock {
 
     /// Makes the answers known to this gateway and to those that share the folder.
     pub(super) async fn publish(&self, answers: OrderAnswers) -> Result<(), String> {
-        self.renew(Some(answers.clone())).await?;
+        self.content.lock().await.answers = answers.clone();
+        self.renew().await?;
         set_answers(&self.challenges, &self.storage, answers).await;
         Ok(())
     }
@@ -67,18 +68,15 @@ impl OwnLock {
             if !self.is_held().await {
                 return "another gateway has taken the lock of the folder, or it is lost".to_owned();
             }
-            if let Err(reason) = self.renew(None).await {
+            if let Err(reason) = self.renew().await {
                 return format!("its folder {reason}");
             }
         }
     }
 
-    async fn renew(&self, answers: Option<OrderAnswers>) -> Result<(), String> {
+    async fn renew(&self) -> Result<(), String> {
         let mut content = self.content.lock().await;
         content.expires_at = lock_end();
-        if let Some(answers) = answers {
-            content.answers = answers;
-        }
         self.storage.write_json(self.storage.lock_path(), &*content).await
     }
 }
@@ -95,10 +93,9 @@ pub(super) async fn set_answers(challenges: &AcmeChallenges, storage: &Storage, 
     let OrderAnswers { tokens, hosts } = answers;
     let make = move || {
         let config = |(host, digest): (String, Vec<u8>)| {
-            let made = challenge_certificate(&host, &digest).and_then(challenge_config);
+            let made = sign_here(std::slice::from_ref(&host), Some(&digest)).and_then(challenge_config);
             let refused = |reason: &String| tracing::warn!("no challenge of {host} is answered: {reason}");
-            let made = made.inspect_err(refused).ok()?;
-            Some((host, made))
+            made.inspect_err(refused).ok().map(|made| (host, made))
         };
         hosts.into_iter().filter_map(config).collect()
     };

@@ -90,7 +90,7 @@ pub(super) fn fill_certificates(config: &Config) {
         let domain = &acme.domains[0];
         let key = stored.map(|stored| Ok(stored.key)).unwrap_or_else(|| {
             tracing::warn!("there is no certificate for {domain} yet; clients get a self-signed one");
-            keys::self_signed(&acme.domains)
+            keys::sign_here(&acme.domains, None)
         });
         match key {
             Ok(key) => acme.current.store(Some(Arc::new(key))),

@@ -141,36 +141,27 @@ async fn collect_answers(
     order: &mut Order,
     kinds: &[ChallengeType],
 ) -> Result<(ChallengeType, OrderAnswers), OrderFault> {
-    for kind in kinds {
-        if let Some(answers) = collect_of_kind(order, kind).await? {
-            return Ok((kind.clone(), answers));
+    'kinds: for kind in kinds {
+        let mut answers = OrderAnswers::default();
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization?;
+            if authorization.status == AuthorizationStatus::Valid {
+                continue;
+            }
+            let name = authorization.identifier().to_string();
+            let Some(challenge) = authorization.challenge(kind.clone()) else { continue 'kinds };
+            let proof = challenge.key_authorization();
+            if *kind == ChallengeType::TlsAlpn01 {
+                answers.hosts.insert(name.to_ascii_lowercase(), proof.digest().as_ref().to_vec());
+            } else {
+                answers.tokens.insert(challenge.token.clone(), proof.as_str().to_owned());
+            }
         }
+        return Ok((kind.clone(), answers));
     }
     let labels: Vec<&str> = kinds.iter().map(label).collect();
     Err(format!("the directory does not offer {}", labels.join(" or ")).into())
-}
-
-async fn collect_of_kind(
-    order: &mut Order,
-    kind: &ChallengeType,
-) -> Result<Option<OrderAnswers>, OrderFault> {
-    let mut answers = OrderAnswers::default();
-    let mut authorizations = order.authorizations();
-    while let Some(authorization) = authorizations.next().await {
-        let mut authorization = authorization?;
-        if authorization.status == AuthorizationStatus::Valid {
-            continue;
-        }
-        let name = authorization.identifier().to_string();
-        let Some(challenge) = authorization.challenge(kind.clone()) else { return Ok(None) };
-        let proof = challenge.key_authorization();
-        if *kind == ChallengeType::TlsAlpn01 {
-            answers.hosts.insert(name.to_ascii_lowercase(), proof.digest().as_ref().to_vec());
-        } else {
-            answers.tokens.insert(challenge.token.clone(), proof.as_str().to_owned());
-        }
-    }
-    Ok(Some(answers))
 }
 
 async fn ask_for_validation(order: &mut Order, kind: &ChallengeType) -> Result<(), OrderFault> {

@@ -53,7 +53,7 @@ pub(super) fn renewal_at(certificate: &[u8], (begin, end): (u64, u64), window: O
     let share = f64::from(u32::from_be_bytes(digest)) / f64::from(u32::MAX);
     let life = end.saturating_sub(begin);
     // A window ends after it starts, and overlaps the life of the certificate.
-    if let Some(RenewalWindow { start, end: last }) = window
+    if let Some((start, last)) = window
         && start < last
         && begin < last
         && start < end
@@ -113,9 +113,9 @@ mod tests {
     fn windows_of_the_authority_are_used_unless_they_are_absurd() {
         let life = (1_000_000, 2_000_000);
         let usual = renewal_at(b"x", life, None);
-        let at = |start, end| renewal_at(b"x", life, Some(RenewalWindow { start, end }));
+        let at = |start, end| renewal_at(b"x", life, Some((start, end)));
         for certificate in 0..200_u32 {
-            let window = Some(RenewalWindow { start: 1_200_000, end: 1_300_000 });
+            let window = Some((1_200_000, 1_300_000));
             let at = renewal_at(&certificate.to_be_bytes(), life, window);
             assert!((1_200_000..=1_300_000).contains(&at), "{at}");
         }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use instant_acme::CertificateIdentifier;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::directory::{DirectoryClient, RenewalWindow};
@@ -120,7 +119,7 @@ impl StorageTask {
             entry.ask_window_at = Instant::now() + WINDOW_DEFAULT;
             let Some(name) = entry.identity() else { continue };
             let found = entry.client.fetch_window(&entry.acme.directory_text(), &name).await;
-            let asked = entry.client.retry_after().unwrap_or(WINDOW_DEFAULT);
+            let asked = entry.client.retry_after.lock().unwrap_or(WINDOW_DEFAULT);
             entry.ask_window_at = Instant::now() + asked.clamp(WINDOW_MIN, WINDOW_MAX);
             match found {
                 Ok(window) => entry.window = window,
@@ -181,7 +180,7 @@ impl StorageTask {
         self.challenges.failed.fetch_add(1, Relaxed);
         let entry = &mut self.entries[index];
         entry.wait.failures = failures;
-        let asked = entry.client.retry_after();
+        let asked = *entry.client.retry_after.lock();
         let stored = self.count_failure(index, reason, asked).await;
         self.entries[index].warn();
         if let Err(reason) = stored {
@@ -259,7 +258,7 @@ impl StorageTask {
 
 impl Entry {
     fn new(acme: Arc<AcmeConfig>) -> Entry {
-        let client = DirectoryClient::new(acme.roots.clone());
+        let client = DirectoryClient { roots: acme.roots.clone(), retry_after: Arc::default() };
         let (wait, ask_window_at) = (OrderWait::default(), Instant::now());
         Entry { acme, client, life: None, wait, window: None, ask_window_at }
     }
@@ -290,7 +289,7 @@ impl Entry {
     fn identity(&self) -> Option<String> {
         let current = self.acme.current.load();
         let (authority, serial) = identity(current.as_ref()?.cert.first()?)?;
-        Some(format!("{}.{}", URL_SAFE_NO_PAD.encode(authority), URL_SAFE_NO_PAD.encode(serial)))
+        Some(CertificateIdentifier::new(authority.into(), serial.into()).to_string())
     }
 
     fn warn(&self) {

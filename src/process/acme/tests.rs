@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
-use super::keys::{challenge_certificate, request_certificate, self_signed, test_certificate};
+use super::keys::{request_certificate, sign_here, test_certificate};
 use super::schedule::OrderWait;
 use super::storage::{OrderAnswers, OrderLock, Storage};
 use super::task::StorageTask;
@@ -81,9 +81,9 @@ fn a_certificate_is_tested_before_it_is_used() {
         test_certificate(good.as_bytes(), 900_000_000).err(),
         Some("is not valid yet by the clock of this machine")
     );
-    let own = self_signed(&["a.example".to_owned()]).unwrap();
+    let own = sign_here(&["a.example".to_owned()], None).unwrap();
     assert_eq!(sluicegate_base::certificate::host_names(&own.cert[0]), ["a.example"]);
-    let challenge = challenge_certificate("a.example", &[7; 32]).unwrap();
+    let challenge = sign_here(&["a.example".to_owned()], Some(&[7; 32])).unwrap();
     // The object identifier 1.3.6.1.5.5.7.1.31, marked as critical.
     let id = [6, 8, 0x2b, 6, 1, 5, 5, 7, 1, 31, 1, 1, 0xff];
     assert!(challenge.cert[0].windows(id.len()).any(|bytes| bytes == id));
