@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use super::control_thread::{ControlCommand, ControlThread};
+use super::heavy_keys::read_refusals;
 use super::operator_changes::request_change;
 use crate::operate::admin::status::{Reloaded, Status, StatusToken};
 use crate::operate::admin::{ActionFuture, AdminError, GatewayActions};
@@ -83,7 +84,7 @@ impl GatewayActions for ControlHandle {
         let control = self.control.upgrade();
         Box::pin(async move {
             let Some(control) = control else { return Vec::new() };
-            control.recent_refusals().await
+            read_refusals(&control.workers, &control.current.load_full()).await
         })
     }
 

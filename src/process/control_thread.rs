@@ -106,13 +106,6 @@ impl ControlThread {
         }
     }
 
-    /// Stops accepting there; new connections wait in the queue.
-    fn close_admin(&self) {
-        if let Some(server) = &mut *self.admin_server.borrow_mut() {
-            server.stop_on_drop = None;
-        }
-    }
-
     /// Executes commands one after the other. Equal commands that wait together are executed once.
     pub(super) async fn run_commands(self: Rc<ControlThread>, mut commands: mpsc::Receiver<ControlCommand>) {
         while let Some(first) = commands.recv().await {
@@ -181,7 +174,10 @@ impl ControlThread {
         let successor = successor.await.map_err(panicked)??;
         let pid = successor.pid;
         tracing::info!(pid, "the new process is ready; leaving the listeners to it");
-        self.close_admin();
+        if let Some(server) = &mut *self.admin_server.borrow_mut() {
+            // New connections wait in the queue of its socket.
+            server.stop_on_drop = None;
+        }
         let history = self.traffic.history.borrow().save();
         self.workers.send_to_all(|| WorkerCommand::LeaveListeners).await;
         // From here on no request is judged by our counters.
@@ -233,8 +229,7 @@ impl ControlThread {
 
     /// Shuts the tasks down and flushes the access log.
     pub(super) async fn shut_down(&self) {
-        let tasks = self.tasks.take();
-        if let Some(tasks) = tasks {
+        if let Some(tasks) = self.tasks.take() {
             tasks.shut_down().await;
         }
         self.current.load().access_log.flush_within(LOG_FLUSH);

@@ -35,7 +35,14 @@ impl EntrySharing {
         let store = gateway.store.as_ref()?;
         let sharing = match before {
             Some(before) if Arc::ptr_eq(&before.store, store) => before,
-            before => EntrySharing::spawn(before.map(|before| before.entries.clone()), store, changed),
+            before => {
+                let entries = before.map(|before| before.entries).unwrap_or_default();
+                let told = changed.clone();
+                let sharing = share_entries(entries.clone(), store.clone(), move |_| told.notify_one());
+                let mut task = JoinSet::new();
+                task.spawn_local(sharing);
+                EntrySharing { entries, store: store.clone(), _task: task, known_resets: RefCell::default() }
+            }
         };
         for entry in gateway.operator_entries(Now::read_clock()) {
             if let Err(fault) = sharing.entries.restore(&entry.name, &entry.value, entry.until) {
@@ -45,19 +52,6 @@ impl EntrySharing {
         // The limits may be others, for which other grants hold.
         changed.notify_one();
         Some(sharing)
-    }
-
-    fn spawn(
-        entries: Option<Arc<OperatorEntries>>,
-        store: &Arc<Store>,
-        changed: &Rc<Notify>,
-    ) -> EntrySharing {
-        let entries = entries.unwrap_or_default();
-        let changed = changed.clone();
-        let sharing = share_entries(entries.clone(), store.clone(), move |_| changed.notify_one());
-        let mut task = JoinSet::new();
-        task.spawn_local(sharing);
-        EntrySharing { entries, store: store.clone(), _task: task, known_resets: RefCell::default() }
     }
 
     /// Adopts the resets and bans of all gateways, as far as they are new.

@@ -97,11 +97,7 @@ impl ControlThread {
             return;
         }
         match Gateway::build(&before.config, Some(&before)) {
-            Ok(gateway) => {
-                let gateway = Arc::new(gateway);
-                self.put_in_force(&gateway).await;
-                self.history.track_gateway(&gateway);
-            }
+            Ok(gateway) => self.put_in_force(&Arc::new(gateway)).await,
             Err(error) => tracing::warn!(%error, "hashes of accounts differ from those of other gateways"),
         }
     }

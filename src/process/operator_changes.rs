@@ -190,12 +190,12 @@ impl ControlThread {
         let gateway = Gateway::build(config, Some(before));
         let gateway = Arc::new(gateway.map_err(|error| GrantFault::Build(error.to_string()))?);
         self.put_in_force(&gateway).await;
-        self.history.track_gateway(&gateway);
         Ok(())
     }
 
     /// Makes all workers use `gateway`. Nothing can fail here.
     pub(super) async fn put_in_force(&self, gateway: &Arc<Gateway>) {
+        self.history.track_gateway(gateway);
         gateway.apply_numbers(&Now::read_clock);
         self.current.store(gateway.clone());
         self.workers.send_to_all(|| WorkerCommand::UseGateway(gateway.clone())).await;

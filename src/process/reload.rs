@@ -110,7 +110,7 @@ impl ControlThread {
         if let Some(note) = loaded.note_slow_reading(started.elapsed()) {
             tracing::info!("{note}");
         }
-        let LoadedConfig { config, warnings, .. } = loaded;
+        let LoadedConfig { mut config, warnings, .. } = loaded;
         for warning in warnings.iter().take(if log_warnings { WARNINGS_MAX } else { 0 }) {
             tracing::warn!(code = warning.code, line = warning.line, "{}", warning.message);
         }
@@ -118,7 +118,6 @@ impl ControlThread {
         if let Some(why) = before.restart_reason(&config) {
             return Err(ReloadRejection::Unsupported(why));
         }
-        let mut config = config;
         config.share_certificates(Some(&before.config));
         let filled = config.clone();
         let filling = spawn_blocking(move || acme::fill_certificates(&filled)).await;
@@ -145,7 +144,7 @@ impl ControlThread {
         }
         *self.warnings.borrow_mut() = warnings;
         *self.file_hash.borrow_mut() = fleet::hash_of_file(&self.files.borrow());
-        self.history.record_applied(&gateway, &changes);
+        self.history.record_applied(&changes);
         self.reloaded.notify_waiters();
         Ok(changes)
     }

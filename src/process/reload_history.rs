@@ -69,8 +69,7 @@ impl ReloadHistory {
     }
 
     /// Records that `gateway` is in force, and its changes against the previous one.
-    pub(super) fn record_applied(&self, gateway: &Arc<Gateway>, changes: &str) {
-        self.track_gateway(gateway);
+    pub(super) fn record_applied(&self, changes: &str) {
         self.applied.fetch_add(1, Relaxed);
         self.applied_at.store(unix_seconds(), Relaxed);
         self.record_attempt("ok", false, changes, &[]);

@@ -6,8 +6,9 @@ use super::control_thread::ControlThread;
 use super::gateway_tasks::{GatewayTasks, key_files};
 use super::reload_history::PROBLEMS_MAX;
 use crate::operate::admin::status::{
-    CertificateStatus, FileTrouble, GatewayNode, HistoryStatus, IssuerStatus, Outage, RedisServer,
-    RedisStatus, RejectionRate, SharedTrouble, SnapshotStatus, Status, StatusBans, StatusLimit, StatusToken,
+    AcmeStatus, CertificateStatus, FileTrouble, GatewayNode, HistoryStatus, IssuerStatus, Outage,
+    RedisServer, RedisStatus, RejectionRate, SharedTrouble, SnapshotStatus, Status, StatusBans, StatusLimit,
+    StatusToken,
 };
 use crate::operate::traffic::read_sizes;
 use sluicegate_base::certificate::earliest_end;
@@ -29,10 +30,6 @@ impl ControlThread {
         let tasks = self.tasks.borrow();
         let snapshot = tasks.as_ref().and_then(GatewayTasks::snapshot_status);
         let acme = tasks.as_ref().map(|tasks| tasks.acme.statuses()).unwrap_or_default();
-        let ordered = acme
-            .iter()
-            .filter_map(|one| Some(FileTrouble { file: one.file.clone(), trouble: one.trouble()? }));
-        let ordered: Vec<_> = ordered.collect();
         let active = gateway.active_bans(now);
         let limits = look.limits.iter().map(|found| StatusLimit {
             limit: gateway.limits[found.limit.0].name.to_string(),
@@ -62,7 +59,7 @@ impl ControlThread {
             shared_limits: conflicting_limits(&gateway),
             redis,
             issuers: gateway.key_sets().map(|set| describe_issuer(set)).collect(),
-            files: file_troubles(&gateway.config.account).into_iter().chain(ordered).collect(),
+            files: file_troubles(&gateway.config.account, &acme),
             snapshot: snapshot
                 .map(|(path, error)| SnapshotStatus { file: path.display().to_string(), error }),
             last_reload: self.history.last_attempt().map(|last| last.shown),
@@ -98,14 +95,15 @@ impl ControlThread {
     }
 }
 
-fn file_troubles(account: &AccountConfig) -> Vec<FileTrouble> {
+fn file_troubles(account: &AccountConfig, ordered: &[AcmeStatus]) -> Vec<FileTrouble> {
     let trouble = |path: &Path, trouble: Option<String>| {
         Some(FileTrouble { file: path.display().to_string(), trouble: trouble? })
     };
     let tiers = account.tier.file.iter().filter_map(|file| trouble(&file.path, file.trouble()));
     let tokens = key_files(account.jwt.as_ref()).filter_map(|file| trouble(&file.path, file.trouble()));
     let keys = account.keys.iter().filter_map(|keys| trouble(&keys.file.path, keys.file.trouble()));
-    tiers.chain(tokens).chain(keys).collect()
+    let ordered = ordered.iter().filter_map(|one| trouble(Path::new(&one.file), one.trouble()));
+    tiers.chain(tokens).chain(keys).chain(ordered).collect()
 }
 
 /// The earliest end comes first.

@@ -8,11 +8,12 @@ use super::control_thread::ControlThread;
 use super::workers::Workers;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::key::NamedKey;
+use sluicegate_limit::heavy_hitters::ItemCounts;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::heavy_keys::report::{
     self, HeavyBy, HeavyKey, KeyLookupError, KeyRates, RecentRefusal,
 };
-use sluicegate_proxy::gateway::heavy_keys::{CountedLimit, REFUSALS_MAX};
+use sluicegate_proxy::gateway::heavy_keys::{CountedLimit, KeyLabel, REFUSALS_MAX};
 
 /// The most keys that are listed at once.
 pub(super) const TOP_MAX: usize = 1000;
@@ -39,11 +40,6 @@ impl ControlThread {
     pub(super) async fn find_key(&self, limit: &str, text: &str) -> Result<HeavyKey, KeyLookupError> {
         read_key(&self.workers, &self.current.load_full(), limit, text).await
     }
-
-    /// The last refusals, the latest first.
-    pub(super) async fn recent_refusals(&self) -> Vec<RecentRefusal> {
-        read_refusals(&self.workers, &self.current.load_full()).await
-    }
 }
 
 async fn read_heavy_keys(
@@ -57,10 +53,7 @@ async fn read_heavy_keys(
     if !limit.is_counted() {
         return Err(KeyLookupError::NotKept);
     }
-    let wanted = limit.clone();
-    let parts =
-        workers.inspect(move |worker| worker.heavy_keys.copy_heaviest(&wanted, by, Now::read_clock())).await;
-    let heaviest = report::merge_heaviest(parts, top.min(TOP_MAX));
+    let heaviest = report::merge_heaviest(read_heaviest(workers, &limit, by).await, top.min(TOP_MAX));
     let rates = read_rates(workers, &limit, heaviest.items.iter().map(|item| item.id).collect()).await;
     Ok(report::name_keys(gateway, &limit, &heaviest, &rates))
 }
@@ -74,43 +67,38 @@ async fn read_key(
     let (limit, is_shared) = find_limit(gateway, limit)?;
     let named =
         gateway.key_naming().parse_name(&limit.name, &limit.spec, text).map_err(KeyLookupError::Name)?;
-    let parsed = match named {
-        NamedKey::Known(parsed) => parsed,
-        NamedKey::Hidden => return read_hidden_key(workers, gateway, &limit, text).await,
-    };
-    let rates = read_rates(workers, &limit, vec![parsed.counter_key(&gateway.keys).id]).await;
-    Ok(report::name_known_key(gateway, &limit, text, &parsed, is_shared, &rates))
-}
-
-/// A key with a name that shows a hash or only the beginning of a value.
-async fn read_hidden_key(
-    workers: &Workers,
-    gateway: &Gateway,
-    limit: &Arc<CountedLimit>,
-    text: &str,
-) -> Result<HeavyKey, KeyLookupError> {
+    if let NamedKey::Known(parsed) = named {
+        let rates = read_rates(workers, &limit, vec![parsed.counter_key(&gateway.keys).id]).await;
+        return Ok(report::name_known_key(gateway, &limit, text, &parsed, is_shared, &rates));
+    }
+    // The name shows a hash, or only the beginning of a value.
     if !limit.is_counted() {
         return Err(KeyLookupError::NotKept);
     }
     let mut known = Vec::new();
     for by in [HeavyBy::Asked, HeavyBy::Refused] {
-        let wanted = limit.clone();
-        known.extend(
-            workers
-                .inspect(move |worker| worker.heavy_keys.copy_heaviest(&wanted, by, Now::read_clock()))
-                .await,
-        );
+        known.extend(read_heaviest(workers, &limit, by).await);
     }
-    let mut found = report::find_hidden_key(gateway, limit, text, known).map_err(KeyLookupError::Name)?;
-    let rates = read_rates(workers, limit, found.items.iter().map(|item| item.id).collect()).await;
+    let mut found = report::find_hidden_key(gateway, &limit, text, known).map_err(KeyLookupError::Name)?;
+    let rates = read_rates(workers, &limit, found.items.iter().map(|item| item.id).collect()).await;
     found.items.truncate(1);
-    let key = report::name_keys(gateway, limit, &found, &rates).into_iter().next();
+    let key = report::name_keys(gateway, &limit, &found, &rates).into_iter().next();
     key.ok_or_else(|| KeyLookupError::Name("no such key is known now".to_owned()))
 }
 
-async fn read_refusals(workers: &Workers, gateway: &Gateway) -> Vec<RecentRefusal> {
+/// The last refusals, the latest first.
+pub(super) async fn read_refusals(workers: &Workers, gateway: &Gateway) -> Vec<RecentRefusal> {
     let parts = workers.inspect(|worker| worker.heavy_keys.copy_refusals()).await;
     report::merge_refusals(gateway, parts, REFUSALS_MAX)
+}
+
+async fn read_heaviest(
+    workers: &Workers,
+    limit: &Arc<CountedLimit>,
+    by: HeavyBy,
+) -> Vec<ItemCounts<KeyLabel>> {
+    let limit = limit.clone();
+    workers.inspect(move |worker| worker.heavy_keys.copy_heaviest(&limit, by, Now::read_clock())).await
 }
 
 async fn read_rates(workers: &Workers, limit: &Arc<CountedLimit>, ids: Vec<u128>) -> KeyRates {
