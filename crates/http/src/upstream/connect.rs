@@ -114,7 +114,16 @@ pub(super) async fn dial_server(
         let dialled = async {
             let stream = TcpStream::connect(address).await.map_err(ConnectFault::from_io)?;
             stream.set_nodelay(true).map_err(ConnectFault::from_io)?;
-            secure_stream(stream, server, protocol).await
+            let Some(tls) = &server.tls else {
+                return Ok((ServerSocket::Plain(stream), protocol == ServerProtocol::Http2));
+            };
+            let connected = tls.connect_stream(stream, protocol == ServerProtocol::Http1).await;
+            let (stream, is_http2) = connected.map_err(ConnectFault::from_io)?;
+            if protocol == ServerProtocol::Http2 && !is_http2 {
+                let error = io::Error::other("the server does not speak HTTP/2");
+                return Err(ConnectFault::with_cause(ServerFault::NoHttp2, error));
+            }
+            Ok((ServerSocket::Tls(Box::new(stream)), is_http2))
         };
         let share = end.saturating_duration_since(Instant::now()) / untried;
         match timeout(share, dialled).await {
@@ -159,21 +168,4 @@ fn is_local_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     error.raw_os_error().is_some_and(|code| ours.iter().any(|errno| errno.raw_os_error() == code))
-}
-
-async fn secure_stream(
-    stream: TcpStream,
-    server: &Server,
-    protocol: ServerProtocol,
-) -> Result<(ServerSocket, bool), ConnectFault> {
-    let Some(tls) = &server.tls else {
-        return Ok((ServerSocket::Plain(stream), protocol == ServerProtocol::Http2));
-    };
-    let (stream, is_http2) =
-        tls.connect_stream(stream, protocol == ServerProtocol::Http1).await.map_err(ConnectFault::from_io)?;
-    if protocol == ServerProtocol::Http2 && !is_http2 {
-        let error = io::Error::other("the server does not speak HTTP/2");
-        return Err(ConnectFault::with_cause(ServerFault::NoHttp2, error));
-    }
-    Ok((ServerSocket::Tls(Box::new(stream)), is_http2))
 }

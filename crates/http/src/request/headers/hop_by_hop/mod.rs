@@ -121,7 +121,11 @@ fn strip_found_fields(
 #[inline]
 pub fn strip_response(headers: &mut HeaderMap, keep_trailer: bool) -> Result<(), FramingError> {
     let (summary, length) = HeaderSummary::scan_response(headers);
-    check_response_framing(headers, summary, length)?;
+    if summary.has_any(HeaderSummary::TRANSFER_ENCODING) {
+        check_transfer_encoding(headers)?;
+    } else if summary.has_any(HeaderSummary::CONTENT_LENGTH) && !length.is_some_and(is_valid_length) {
+        return Err(FramingError::ContentLength);
+    }
     if !summary.has_any(HeaderSummary::HOP_BY_HOP) {
         return Ok(());
     }
@@ -221,19 +225,6 @@ pub fn check_request_framing(headers: &HeaderMap, version: Version) -> Result<()
         return Err(FramingError::OldVersion);
     }
     check_transfer_encoding(headers)
-}
-
-#[inline]
-fn check_response_framing(
-    headers: &HeaderMap,
-    summary: HeaderSummary,
-    length: Option<&HeaderValue>,
-) -> Result<(), FramingError> {
-    if summary.has_any(HeaderSummary::TRANSFER_ENCODING) {
-        return check_transfer_encoding(headers);
-    }
-    let is_clear = !summary.has_any(HeaderSummary::CONTENT_LENGTH) || length.is_some_and(is_valid_length);
-    if is_clear { Ok(()) } else { Err(FramingError::ContentLength) }
 }
 
 #[inline]
