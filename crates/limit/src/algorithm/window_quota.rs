@@ -98,24 +98,6 @@ impl WindowQuota {
         kept
     }
 
-    /// The record of units that a window takes, and that count as charged at `at_ns`.
-    #[inline]
-    pub(crate) fn record_charge(
-        &self,
-        charges: &mut ShardCharges,
-        units: &Units,
-        at_ns: u64,
-        overflow: bool,
-    ) -> ChargeRecord {
-        let epoch = charges.charge_epoch(self.epoch);
-        let since = ChargeMark::at_moment(at_ns);
-        let charge = ChargeRecord { since, node: NO_NODE, overflow, displaces: false, epoch };
-        if self.settle_terms.clears && !overflow {
-            charges.open_charge(&units.key, units.cost, &charge);
-        }
-        charge
-    }
-
     /// The decision on `cost` units where `used` ones count; `wait_ns`: how long until so many units fit.
     #[inline]
     pub(crate) fn decide(
@@ -187,7 +169,12 @@ impl<W: WindowParams> RateParams for W {
         let Some(at_ns) = self.take_units((entry, extra), units.cost, now, overflow) else {
             return (self.build_decision(&(entry, extra), units.cost, now), None);
         };
-        let charge = self.quota().record_charge(extra.as_mut(), units, at_ns, overflow);
+        let (quota, charges) = (self.quota(), extra.as_mut());
+        let (since, epoch) = (ChargeMark::at_moment(at_ns), charges.charge_epoch(quota.epoch));
+        let charge = ChargeRecord { since, node: NO_NODE, overflow, displaces: false, epoch };
+        if quota.settle_terms.clears && !overflow {
+            charges.open_charge(&units.key, units.cost, &charge);
+        }
         (self.build_decision(&(entry, extra), 0, now), Some(charge))
     }
 

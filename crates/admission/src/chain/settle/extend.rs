@@ -18,7 +18,7 @@ use crate::settlement::{
 };
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Limit, Units};
-use sluicegate_model::{ChargeConfig, LimitId, OnFailure, OverrunAction};
+use sluicegate_model::{LimitId, OnFailure, OverrunAction};
 use sluicegate_store::{Session, TakeOutcome, WantedUnits};
 
 /// The time after a refusal for which the store is not asked again, ns.
@@ -67,42 +67,32 @@ struct ExtendedClaims<'a> {
 impl ChainPermit {
     /// Takes the units of the response beyond the reservation, of each limit that cuts responses.
     pub fn extend_reservations(&self, extender: &Extender<'_>) -> Overrun {
-        let mut extensions = extender.reading.take_extensions();
+        let Extender { reading, bytes, now, .. } = *extender;
+        let mut extensions = reading.take_extensions();
         let mut found = Overrun::None;
         for claims in self.held.claims.chunk_by(|one, next| one.limit_index == next.limit_index) {
-            let (limit_index, store) = (claims[0].limit_index, self.held.store_holds.as_deref());
-            let limit = &self.held.limits[usize::from(limit_index)];
+            let (first, store) = (&claims[0], self.held.store_holds.as_deref());
+            let limit = &self.held.limits[usize::from(first.limit_index)];
             let charge = limit.config.charge.as_ref().filter(|charge| charge.over == OverrunAction::Cut);
             let Some(charge) = charge else { continue };
-            let extension = extensions.find_or_add(limit_index);
-            match (found, extend_limit((limit, charge), claims, extension, store, extender)) {
+            let extension = extensions.find_or_add(first.limit_index);
+            let (used, _) = compute_charge(&limit.config, charge, first.cost, reading, bytes);
+            let held = first.cost.saturating_add(extension.held);
+            let own = ExtendedClaims { limit, claims, extension, used, held, now };
+            let overrun = match (first.kind, store) {
+                (ClaimKind::Charge(_), store) => own.extend_here(store),
+                (ClaimKind::InStore(_), Some(store)) if !limit.is_dry_run(first.unenforced) => {
+                    own.extend_in_store(store, extender)
+                }
+                _ => Overrun::None,
+            };
+            match (found, overrun) {
                 (Overrun::UsedUp(_), _) | (_, Overrun::None) => {}
                 (_, overrun) => found = overrun,
             }
         }
-        extender.reading.keep_extensions(extensions);
+        reading.keep_extensions(extensions);
         found
-    }
-}
-
-fn extend_limit(
-    (limit, charge): (&Arc<Limit>, &ChargeConfig),
-    claims: &[Claim],
-    extension: &mut LimitExtension,
-    store: Option<&StoreHolds>,
-    extender: &Extender<'_>,
-) -> Overrun {
-    let Extender { reading, bytes, now, .. } = *extender;
-    let first = &claims[0];
-    let (used, _) = compute_charge(&limit.config, charge, first.cost, reading, bytes);
-    let held = first.cost.saturating_add(extension.held);
-    let own = ExtendedClaims { limit, claims, extension, used, held, now };
-    match (first.kind, store) {
-        (ClaimKind::Charge(_), store) => own.extend_here(store),
-        (ClaimKind::InStore(_), Some(store)) if !limit.is_dry_run(first.unenforced) => {
-            own.extend_in_store(store, extender)
-        }
-        _ => Overrun::None,
     }
 }
 
