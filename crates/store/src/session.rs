@@ -140,17 +140,7 @@ impl Session {
         if groups.iter().all(|group| *group == first) {
             return answers_of(self.call_items(op, first, items, late).await, items.len());
         }
-        self.ask_groups(op, items, &groups, late).await
-    }
-
-    async fn ask_groups(
-        &self,
-        op: ScriptOp,
-        items: &[CallItem<'_>],
-        groups: &[KeyGroup],
-        late: &LateReplies,
-    ) -> SmallVec<[StoreAnswer; 4]> {
-        let mut distinct: SmallVec<[KeyGroup; 4]> = groups.iter().copied().collect();
+        let mut distinct = groups.clone();
         distinct.sort_unstable();
         distinct.dedup();
         let indices_of = |group: &KeyGroup| -> Vec<usize> {

@@ -262,7 +262,7 @@ impl StoreUnits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::script::rule::test_limit;
+    use crate::tests::test_limit;
     use sluicegate_model::{Algorithm, LimitId, OnFailure, Rate, WindowAlign};
 
     fn limit() -> Arc<SharedLimit> {

@@ -11,6 +11,15 @@ use sluicegate_model::{self as model, Algorithm, LeakyBucketRate, Rate, TokenBuc
 
 const NOW: f64 = 1_700_000_000_000_000.0;
 
+/// A limit with every default.
+pub(crate) fn test_limit(name: &str, algorithm: Algorithm) -> model::LimitConfig {
+    let text = "locations: [{ path: /, limits: 1/s, respond: { status: 200 } }]";
+    // Cannot fail: the text is a valid file.
+    let mut limit = sluicegate_config::parse(text, "test").expect("a sound file").config.limits.remove(0);
+    (limit.name, limit.algorithm) = (name.into(), algorithm);
+    model::LimitConfig { key: vec![model::KeyPart::Ip], ..limit }
+}
+
 fn rate(units: u64, seconds: u64) -> Rate {
     Rate { units: NonZeroU64::new(units).unwrap(), period: Duration::from_secs(seconds) }
 }
@@ -29,7 +38,7 @@ fn rules() -> Vec<RateRule> {
         Algorithm::Concurrency { min: None, max: 4, queue: 0, max_wait: None },
     ]
     .into_iter()
-    .flat_map(|algorithm| RateRule::rules_of(&super::script::rule::test_limit("a", algorithm)))
+    .flat_map(|algorithm| RateRule::rules_of(&test_limit("a", algorithm)))
     .collect()
 }
 
@@ -171,7 +180,7 @@ fn a_rule_of_numbers_that_do_not_fit_does_no_harm() {
     let rate = Rate { units, period: Duration::from_nanos(1) };
     let one = LeakyBucketRate { rate, burst: u64::MAX, queue: u64::MAX };
     let numbers = Algorithm::LeakyBucket { rates: vec![one], max_wait: Some(Duration::MAX) };
-    let limit: model::LimitConfig = super::script::rule::test_limit("a", numbers);
+    let limit: model::LimitConfig = test_limit("a", numbers);
     assert!(model::check_redis_range(&limit).is_err());
     let rules = RateRule::rules_of(&limit);
     let items = [item(&rules[0], 0, 1)];

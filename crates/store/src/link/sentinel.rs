@@ -43,7 +43,15 @@ pub(super) async fn supervise_sentinels(store: Arc<Store>, sentinels: &[(String,
     let mut first = 0;
     let mut silent = false;
     loop {
-        let sentinel = ask_in_turn(&store.connector, &sentinels, first, name).await;
+        let mut sentinel = None;
+        for turn in 0..sentinels.len() {
+            let asked = &sentinels[(first + turn) % sentinels.len()];
+            let asking = Sentinel::connect_to(&store.connector, asked, name);
+            if let Ok(Some(found)) = timeout(ASK_TIMEOUT, asking).await {
+                sentinel = Some(found);
+                break;
+            }
+        }
         if sentinel.is_none() && !silent {
             warn!(primary = name, "no sentinel knows the primary of redis");
         }
@@ -89,23 +97,6 @@ async fn watch_primary(sentinel: Option<&Sentinel>, name: &str) {
             Err(_) => return pending().await,
         }
     }
-}
-
-async fn ask_in_turn(
-    connector: &StoreConnector,
-    sentinels: &[StoreAddress],
-    first: usize,
-    name: &str,
-) -> Option<Sentinel> {
-    for turn in 0..sentinels.len() {
-        let sentinel = &sentinels[(first + turn) % sentinels.len()];
-        if let Ok(Some(sentinel)) =
-            timeout(ASK_TIMEOUT, Sentinel::connect_to(connector, sentinel, name)).await
-        {
-            return Some(sentinel);
-        }
-    }
-    None
 }
 
 async fn ask_primary(connection: &StoreConnection, name: &str) -> RedisResult<Value> {

@@ -60,7 +60,19 @@ impl ScriptReply {
             let alone = |other: usize| items[other].limit_index == item.limit_index && rejects(other);
             let own_rejects = item.dry_run && (0..items.len()).any(alone);
             let charged = op == ScriptOp::Take && reply.admitted && !own_rejects;
-            reply.answers.push(build_answer(item, &found[index].1, &judged[index], now, charged));
+            let (_, found) = &found[index];
+            let rest = compute_remainder(item, found, now, charged);
+            let decision = Decision {
+                remaining: rest.remaining,
+                reset_ns: rest.reset_us.saturating_mul(1_000),
+                full_ns: rest.full_us.saturating_mul(1_000),
+                ..judged[index]
+            };
+            let skipped = matches!(found, FoundState::Slots(None));
+            let has_reserved = matches!(found, FoundState::Settled(found) if found.has_reserved);
+            let window_ns = rest.window_us.map(|us| us.saturating_mul(1_000));
+            let mark = if charged && !skipped { rest.mark } else { 0 };
+            reply.answers.push(RateAnswer { decision, mark, skipped, window_ns, has_reserved });
         }
         Some(reply)
     }
@@ -145,27 +157,6 @@ fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> Decision {
             Decision { retry_after_ns, ..Decision::without_numbers(LimitOutcome::Reject) }
         }
     }
-}
-
-fn build_answer(
-    item: &CallItem<'_>,
-    found: &FoundState,
-    judged: &Decision,
-    now: u64,
-    charged: bool,
-) -> RateAnswer {
-    let rest = compute_remainder(item, found, now, charged);
-    let decision = Decision {
-        remaining: rest.remaining,
-        reset_ns: rest.reset_us.saturating_mul(1_000),
-        full_ns: rest.full_us.saturating_mul(1_000),
-        ..*judged
-    };
-    let skipped = matches!(found, FoundState::Slots(None));
-    let has_reserved = matches!(found, FoundState::Settled(found) if found.has_reserved);
-    let window_ns = rest.window_us.map(|us| us.saturating_mul(1_000));
-    let mark = if charged && !skipped { rest.mark } else { 0 };
-    RateAnswer { decision, mark, skipped, window_ns, has_reserved }
 }
 
 fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged: bool) -> RateRemainder {

@@ -257,21 +257,12 @@ impl RuleShape {
     }
 }
 
-/// A limit with every default.
-#[cfg(test)]
-pub(crate) fn test_limit(name: &str, algorithm: Algorithm) -> model::LimitConfig {
-    let text = "locations: [{ path: /, limits: 1/s, respond: { status: 200 } }]";
-    // Cannot fail: the text is a valid file.
-    let mut limit = sluicegate_config::parse(text, "test").expect("a sound file").config.limits.remove(0);
-    (limit.name, limit.algorithm) = (name.into(), algorithm);
-    model::LimitConfig { key: vec![model::KeyPart::Ip], ..limit }
-}
-
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU64;
 
     use super::*;
+    use crate::tests::test_limit;
 
     fn rate(units: u64, seconds: u64) -> Rate {
         Rate { units: NonZeroU64::new(units).unwrap(), period: Duration::from_secs(seconds) }
