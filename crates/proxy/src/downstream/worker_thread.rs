@@ -174,7 +174,25 @@ impl WorkerControl {
                 self.replace_flusher();
             }
             WorkerCommand::Accept(listener, sockets, protocol) => {
-                self.start_accepting(listener, sockets, &protocol)
+                let sockets: Vec<io::Result<WorkerListener>> = match sockets {
+                    BoundSockets::Tcp(all) => all
+                        .into_iter()
+                        .map(|one| TcpListener::from_std(one).map(WorkerListener::Tcp))
+                        .collect(),
+                    BoundSockets::Unix(one, _) => vec![UnixListener::from_std(one).map(WorkerListener::Unix)],
+                };
+                for socket in sockets {
+                    match socket {
+                        Ok(socket) => {
+                            let (end_sender, end) = oneshot::channel();
+                            let (thread, limits) = (self.state.clone(), self.connection_limits.clone());
+                            let task = accept_connections(socket, protocol.clone(), thread, limits, end);
+                            let task = tokio::task::spawn_local(task);
+                            self.accept_tasks.push(AcceptTask { listener, end_sender, task });
+                        }
+                        Err(error) => tracing::error!(%error, "cannot watch a listening socket"),
+                    }
+                }
             }
             WorkerCommand::CloseListener(listener) => {
                 let tasks = self.stop_accepting(|known| known == listener, AcceptEnd::DrainQueue);
@@ -197,32 +215,6 @@ impl WorkerControl {
             }
             WorkerCommand::ResumeJudging => self.state.resume_judging(),
             WorkerCommand::Inspect(inspect) => inspect(&self.state.current_worker()),
-        }
-    }
-
-    fn start_accepting(
-        &mut self,
-        listener: u64,
-        sockets: BoundSockets,
-        protocol: &Arc<ArcSwap<ListenerProtocol>>,
-    ) {
-        let sockets: Vec<io::Result<WorkerListener>> = match sockets {
-            BoundSockets::Tcp(all) => {
-                all.into_iter().map(|one| TcpListener::from_std(one).map(WorkerListener::Tcp)).collect()
-            }
-            BoundSockets::Unix(one, _) => vec![UnixListener::from_std(one).map(WorkerListener::Unix)],
-        };
-        for socket in sockets {
-            match socket {
-                Ok(socket) => {
-                    let (end_sender, end) = oneshot::channel();
-                    let (thread, limits) = (self.state.clone(), self.connection_limits.clone());
-                    let task = accept_connections(socket, protocol.clone(), thread, limits, end);
-                    let task = tokio::task::spawn_local(task);
-                    self.accept_tasks.push(AcceptTask { listener, end_sender, task });
-                }
-                Err(error) => tracing::error!(%error, "cannot watch a listening socket"),
-            }
         }
     }
 

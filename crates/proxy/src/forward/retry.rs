@@ -143,9 +143,14 @@ impl<'a> RetryState<'a> {
         if next.is_none() && failed.was_sent {
             self.tried_servers.clear();
             self.tried_servers.push(server.position);
-            next = self
-                .other_server(upstream, balance_hash)
-                .or_else(|| self.same_server(upstream, balance_hash, server));
+            next = self.other_server(upstream, balance_hash);
+            // The server that was just tried, once more; with a queue it may have given the place to a waiter.
+            if next.is_none() && upstream.queue().is_none() {
+                next = Some(NextTry::At(TryServer { server, place: None }));
+            } else if next.is_none() {
+                self.tried_servers.clear();
+                next = self.other_server(upstream, balance_hash);
+            }
         }
         // A request with a response, which still holds its place, does not wait for another one.
         let next = next.filter(|next| failed.status.is_none() || matches!(next, NextTry::At(_)))?;
@@ -157,20 +162,6 @@ impl<'a> RetryState<'a> {
 
     fn other_server<'u>(&self, upstream: &'u Upstream, balance_hash: u64) -> Option<NextTry<'u>> {
         NextTry::choose(upstream, balance_hash, &self.tried_servers).ok()
-    }
-
-    /// The server that was just tried, once more; with a queue it may have given the place to a waiter.
-    fn same_server<'u>(
-        &mut self,
-        upstream: &'u Upstream,
-        balance_hash: u64,
-        server: &'u Arc<Server>,
-    ) -> Option<NextTry<'u>> {
-        if upstream.queue().is_none() {
-            return Some(NextTry::At(TryServer { server, place: None }));
-        }
-        self.tried_servers.clear();
-        self.other_server(upstream, balance_hash)
     }
 }
 

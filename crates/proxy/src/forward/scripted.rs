@@ -105,38 +105,26 @@ async fn take_place(
     let place = match NextTry::choose(upstream, hash, &[])? {
         NextTry::At(TryServer { server, place }) => place.or_else(|| server.begin_request()),
         NextTry::Wait => {
-            let waited = wait_for_place(&worker, upstream, inbound, state, route).await;
+            let route = &gateway.routes[route.0];
+            let outgoing = OutgoingRequest::new(gateway, route, &upstream.balance, inbound, state);
+            let exchange = Exchange {
+                worker: &worker,
+                upstream,
+                response_edits: &route.response_edits,
+                connection: Some(&state.connection),
+                watch: &state.watch,
+                outgoing: &outgoing,
+                reading: None,
+                pause_key: None,
+            };
+            let waited = Box::pin(exchange.wait_for_server(&[], None, &inbound.request)).await;
             state.judgement.wait_ns = Now::read_clock().ns_since(state.judged_at);
-            waited?
+            waited?.place
         }
     };
     state.outcome.server = place.as_ref().map(|place| place.server().index);
     state.outcome.tries = 1;
     place.ok_or(ForwardFault::Full).map(Some)
-}
-
-/// Waits for a place in the queue of the upstream.
-async fn wait_for_place(
-    worker: &Worker,
-    upstream: &Arc<Upstream>,
-    inbound: &mut InboundRequest,
-    state: &RequestState,
-    route: LocationId,
-) -> Result<ScriptedPlace, ForwardFault> {
-    let route = &worker.gateway.routes[route.0];
-    let outgoing = OutgoingRequest::new(&worker.gateway, route, &upstream.balance, inbound, state);
-    let exchange = Exchange {
-        worker,
-        upstream,
-        response_edits: &route.response_edits,
-        connection: Some(&state.connection),
-        watch: &state.watch,
-        outgoing: &outgoing,
-        reading: None,
-        pause_key: None,
-    };
-    let first = Box::pin(exchange.wait_for_server(&[], None, &inbound.request)).await;
-    first.map(|first| first.place)
 }
 
 /// Waits until the server answers, at most until the deadline of the upstream or of the location.

@@ -199,14 +199,11 @@ pub(super) fn open_access_log(
 ) -> io::Result<Arc<AccessLog>> {
     let before = previous.map(|previous| &*previous.access_log);
     let log = AccessLog::continue_from(before, &config.access_log, config.server.workers);
-    let secret = store.and_then(Store::shared_secret).unwrap_or_else(|| name_secret(keys));
+    // It tells nothing of the secret that it comes from.
+    let derived = || sha256(&[&keys.secret()[..], b"names"].concat());
+    let secret = store.and_then(Store::shared_secret).unwrap_or_else(derived);
     log.map(|log| Arc::new(log.with_shared_secret(secret)))
         .map_err(|error| io::Error::new(error.kind(), format!("cannot open the access log: {error}")))
-}
-
-/// The secret by which accounts are hashed where they are shown. It tells nothing of the one that it comes from.
-fn name_secret(keys: &KeyHasher) -> [u8; 16] {
-    sha256(&[&keys.secret()[..], b"names"].concat())
 }
 
 /// The tracing; its hashes of keys have the secret of the access log, even where that shows keys in clear.

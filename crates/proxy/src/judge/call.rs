@@ -155,23 +155,6 @@ pub fn judge_named<'r, M: JudgeMode<'r>>(
     if !mode.try_count_in_flight(gateway) {
         return Err(Fault::TooManyInFlight.into());
     }
-    identify_named(gateway, facts, stated)?;
-    head::check_operator_ban(gateway, facts)?;
-    // Bans are checked only for a client that the call names.
-    let is_known = |key: BanKey| stated.has_ip || key == BanKey::Account && facts.account().is_some();
-    if gateway.config.bans.as_ref().is_some_and(|bans| is_known(bans.key)) {
-        head::check_ban(gateway, facts, mode)?;
-    }
-    head::judge_limits(gateway, facts, mode, decisions, verdict)?;
-    Ok(())
-}
-
-/// Finds the account and the tier that the call states, or that follow from its facts.
-fn identify_named<'r>(
-    gateway: &Gateway,
-    facts: &mut RequestFacts<'r>,
-    stated: &'r StatedFacts,
-) -> Result<(), Fault> {
     head::identify_caller(gateway, facts).map_err(|_| Fault::RepeatedKey)?;
     // The application decides over callers without a key.
     facts.key_fault = None;
@@ -185,5 +168,12 @@ fn identify_named<'r>(
     if let Some(tier) = &stated.tier {
         facts.tier = Some(tier.clone());
     }
+    head::check_operator_ban(gateway, facts)?;
+    // Bans are checked only for a client that the call names.
+    let is_known = |key: BanKey| stated.has_ip || key == BanKey::Account && facts.account().is_some();
+    if gateway.config.bans.as_ref().is_some_and(|bans| is_known(bans.key)) {
+        head::check_ban(gateway, facts, mode)?;
+    }
+    head::judge_limits(gateway, facts, mode, decisions, verdict)?;
     Ok(())
 }

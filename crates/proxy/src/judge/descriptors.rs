@@ -92,13 +92,38 @@ pub(super) fn judge_descriptors<M: ChainMode>(
             findings.account = first.account.as_ref().map(|account| String::from_utf8_lossy(account).into());
             findings.tier = first.tier.clone();
         }
-        check_bans(gateway, callers, now, findings)?;
+        // Descriptors that tell nothing of a client are not checked for bans.
+        for caller in callers {
+            let (ip, account) = (caller.client.ip, caller.subject.account);
+            if let Some(left_ns) = gateway.operator_bans.ban_left_ns(ip, account, now) {
+                return Err(Rejection::Banned { by_operator: true, left_ns });
+            }
+            let Some(bans) = &gateway.bans else { continue };
+            let is_known = match gateway.config.bans.as_ref().map(|bans| bans.key) {
+                Some(BanKey::Account) => ip != UNIX_CLIENT || account.is_some(),
+                _ => ip != UNIX_CLIENT,
+            };
+            if is_known {
+                let (target, left_ns) = bans.judge(&gateway.keys, &caller.subject, now);
+                findings.strike_target = findings.strike_target.or(Some(target));
+                if let Some(left_ns) = left_ns {
+                    findings.strike_target = Some(target);
+                    return Err(Rejection::Banned { by_operator: false, left_ns });
+                }
+            }
+        }
         if !terms.chain.places.is_empty() {
             let mut demands = collect_demands(worker, terms, callers, now, M::CHARGES)?;
             if callers.len() > 1 {
                 findings.merged = merge_demands(terms.chain.chain.limits(), &mut demands);
             }
-            judge_demands(gateway, now, terms, &demands, decisions, verdict);
+            // The call that waits is small.
+            let waiting_size = || 0;
+            let waiter =
+                WaitingRequest::new(&gateway.load.waiting, &waiting_size).with_max_wait(terms.max_wait_ns);
+            let mut demands = demands.iter().copied();
+            let demand_of = |_, _: &Limit| demands.next().unwrap_or(LimitDemand::Skip);
+            terms.chain.chain.judge_into::<M>(now, waiter, true, None, demand_of, decisions, verdict);
         }
         Ok(())
     })
@@ -183,35 +208,6 @@ fn find_caller<'a>(
     Caller::stated(identity.client, now, subject)
 }
 
-/// Rejects a call about a banned client. Descriptors that tell nothing of a client are not checked.
-fn check_bans(
-    gateway: &Gateway,
-    callers: &[Caller<'_>],
-    now: Now,
-    findings: &mut CallFindings,
-) -> Result<(), Rejection> {
-    for caller in callers {
-        let (ip, account) = (caller.client.ip, caller.subject.account);
-        if let Some(left_ns) = gateway.operator_bans.ban_left_ns(ip, account, now) {
-            return Err(Rejection::Banned { by_operator: true, left_ns });
-        }
-        let Some(bans) = &gateway.bans else { continue };
-        let is_known = match gateway.config.bans.as_ref().map(|bans| bans.key) {
-            Some(BanKey::Account) => ip != UNIX_CLIENT || account.is_some(),
-            _ => ip != UNIX_CLIENT,
-        };
-        if is_known {
-            let (target, left_ns) = bans.judge(&gateway.keys, &caller.subject, now);
-            findings.strike_target = findings.strike_target.or(Some(target));
-            if let Some(left_ns) = left_ns {
-                findings.strike_target = Some(target);
-                return Err(Rejection::Banned { by_operator: false, left_ns });
-            }
-        }
-    }
-    Ok(())
-}
-
 /// The demand on each limit of the chain. `counts`: the units count among the heaviest keys of the limits.
 fn collect_demands(
     worker: &Worker,
@@ -271,20 +267,4 @@ fn add_demands(one: LimitDemand, other: LimitDemand) -> Option<LimitDemand> {
         }
         _ => None,
     }
-}
-
-fn judge_demands<M: ChainMode>(
-    gateway: &Gateway,
-    now: Now,
-    terms: &DescriptorTerms<'_>,
-    demands: &[LimitDemand],
-    decisions: &mut Decisions,
-    verdict: &mut Option<ChainVerdict<PendingStore<M>>>,
-) {
-    // The call that waits is small.
-    let waiting_size = || 0;
-    let waiter = WaitingRequest::new(&gateway.load.waiting, &waiting_size).with_max_wait(terms.max_wait_ns);
-    let mut demands = demands.iter().copied();
-    let demand_of = |_, _: &Limit| demands.next().unwrap_or(LimitDemand::Skip);
-    terms.chain.chain.judge_into::<M>(now, waiter, true, None, demand_of, decisions, verdict);
 }

@@ -3,12 +3,11 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use futures_util::future::LocalBoxFuture;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{Request, Response};
 
 use super::{AskService, AskingService, NextPhase, Received, waiting};
-use crate::gateway::auth::{AuthOutcome, ScriptedService, SharedQuestion};
+use crate::gateway::auth::{AuthOutcome, ScriptedService};
 use crate::gateway::worker::Worker;
 use crate::judge::facts::RequestHead;
 use crate::judge::pushback::{self, Waited};
@@ -67,7 +66,16 @@ impl Received {
         }
         let asking = ask(worker.clone(), route, question);
         let outcome = match key.filter(|key| worker.auth.find_asked(*key).is_none()) {
-            Some(key) => share_question(worker, route, key, asking).await,
+            Some(key) => {
+                // The equal requests that come before its answer share it.
+                let asker = worker.clone();
+                let keeping = async move {
+                    let outcome = asking.await;
+                    asker.auth.finish(route, key, &outcome);
+                    outcome
+                };
+                worker.auth.share(key, Box::pin(keeping)).await
+            }
             None => asking.await,
         };
         count_outcome(worker, outcome, AuthResult::Allowed)
@@ -116,22 +124,6 @@ impl Received {
             false => self.reject(&Fault::AuthUnavailable.into()),
         }
     }
-}
-
-/// Shares a question with the equal requests that come before its answer.
-fn share_question(
-    worker: &Rc<Worker>,
-    route: LocationId,
-    key: u128,
-    asking: LocalBoxFuture<'static, AuthOutcome>,
-) -> SharedQuestion {
-    let asker = worker.clone();
-    let keeping = async move {
-        let outcome = asking.await;
-        asker.auth.finish(route, key, &outcome);
-        outcome
-    };
-    worker.auth.share(key, Box::pin(keeping))
 }
 
 /// Counts an outcome; `admitted` is the result if it admits.

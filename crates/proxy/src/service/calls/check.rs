@@ -22,7 +22,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_http::request::client::{Client, UNIX_CLIENT};
 use sluicegate_http::request::location::{self, Arrival, LocationLookup};
 use sluicegate_limit::{Decision, Limit, LimitOutcome};
-use sluicegate_model::LocationId;
+use sluicegate_model::{LocationId, Scheme};
 use sluicegate_observe::metrics::CallResult;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -34,18 +34,6 @@ const NS_PER_MS: u64 = 1_000_000;
 pub(super) fn prepare_check(body: &[u8], state: &RequestState) -> Result<(Described, Duration), CallFault> {
     let call = CheckCall::read(body)?;
     Ok((Described::from_call(&call, &state.worker.gateway)?, call.lease_for))
-}
-
-/// Waits as far as the judged check accepts, and answers it.
-pub(super) async fn finish_check(
-    judged: NextPhase,
-    place: Option<LeasePlace>,
-    lease_for: Duration,
-) -> Response<ResponseBody> {
-    match judged.conclude_call().await {
-        Ok(admitted) => answer_admitted(admitted.into_parts().1, place, lease_for),
-        Err(rejected) => answer_refused(rejected.state, rejected.response.status()),
-    }
 }
 
 /// Judges a check, with a place for the lease that it may hold.
@@ -63,7 +51,7 @@ pub(super) fn judge_check(
     state.identity.client = Client { ip, trusted_peer: false };
     log_described(&mut state, &inbound, terms.limits.is_none());
     let named = terms.limits.as_ref().map(|_| gateway.call_route());
-    let route = named.or_else(|| find_route(gateway, &inbound, &terms.scheme));
+    let route = named.or_else(|| find_route(gateway, &inbound, terms.scheme));
     // It must not be charged as a request is that no location serves: a refused call changes nothing.
     let Some(route) = route else {
         count_call(&state, CallResult::CheckFault);
@@ -104,22 +92,19 @@ fn log_described(state: &mut RequestState, inbound: &InboundRequest, is_request:
 }
 
 /// The location that serves the described request.
-fn find_route(
-    gateway: &Gateway,
-    inbound: &InboundRequest,
-    scheme: &sluicegate_model::Scheme,
-) -> Option<LocationId> {
+fn find_route(gateway: &Gateway, inbound: &InboundRequest, scheme: Scheme) -> Option<LocationId> {
     let request = &inbound.request;
     let host = location::request_host(request.version(), request.headers(), None).ok()?;
     let path = location::normalise_path(request.uri().path()).ok()?;
-    let arrival = Arrival { method: request.method(), scheme: *scheme, listener: None };
+    let arrival = Arrival { method: request.method(), scheme, listener: None };
     match gateway.locations.find_location(&host, &path, &arrival) {
         LocationLookup::Found(route) => Some(route),
         _ => None,
     }
 }
 
-fn answer_admitted(
+/// Answers a check that is admitted.
+pub(super) fn answer_admitted(
     mut state: Box<RequestState>,
     place: Option<LeasePlace>,
     lease_for: Duration,
@@ -173,7 +158,10 @@ pub(super) fn find_rejecting(state: &RequestState) -> Option<Decision> {
 }
 
 /// `status` is the one that a request would have got in this place.
-fn answer_refused(mut state: Box<RequestState>, status: http::StatusCode) -> Response<ResponseBody> {
+pub(super) fn answer_refused(
+    mut state: Box<RequestState>,
+    status: http::StatusCode,
+) -> Response<ResponseBody> {
     limit_report::log_dry_runs(&mut state);
     let worker = state.worker.clone();
     let gateway = &worker.gateway;

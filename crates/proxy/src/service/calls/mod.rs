@@ -130,7 +130,10 @@ pub async fn answer_check(
             Ok((described, lease_for)) => {
                 drop(bytes);
                 return match check::judge_check(described, state) {
-                    Ok((judged, place)) => check::finish_check(judged, place, lease_for).await,
+                    Ok((judged, place)) => match judged.conclude_call().await {
+                        Ok(admitted) => check::answer_admitted(admitted.into_parts().1, place, lease_for),
+                        Err(rejected) => check::answer_refused(rejected.state, rejected.response.status()),
+                    },
                     Err(response) => *response,
                 };
             }
