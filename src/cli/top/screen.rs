@@ -151,7 +151,22 @@ impl TopScreen {
         if rows.is_empty() || below.is_empty() {
             return;
         }
-        let (titles, widths) = fit_columns(&rows, table, self.orders[table], area.width);
+        // The columns that fit: the first one takes the rest.
+        let (order, mut left) = (self.orders[table], area.width.saturating_sub(NAME_WIDTH_MIN));
+        let (mut titles, mut widths) = (Vec::new(), Vec::new());
+        for (column, (title, _)) in TABLES[table].iter().enumerate() {
+            let mark = if order.is_reversed { " \u{25b2}" } else { " \u{25bc}" };
+            let title = format!("{title}{}", if order.column == Some(column) { mark } else { "" });
+            let cells = rows.iter().map(|row| row.cells[column].chars().count());
+            let longest = cells.chain([title.chars().count()]).max().unwrap_or(0);
+            let needed = u16::try_from(longest).unwrap_or(u16::MAX);
+            if column > 0 {
+                let Some(rest) = left.checked_sub(needed.saturating_add(COLUMN_GAP)) else { break };
+                left = rest;
+            }
+            widths.push(if column == 0 { Constraint::Fill(1) } else { Constraint::Length(needed) });
+            titles.push(title);
+        }
         let (colors, chosen) = (self.colors, self.chosen_row(table, &rows));
         let shown = rows.iter().map(|row| {
             let is_calm = row.value["is_calm"].as_bool().unwrap_or(row.cells[1] == "0.0" || table == BANS);
@@ -192,31 +207,6 @@ fn join_fitting(texts: &[String], width: u16) -> String {
         line.push_str(text);
     }
     line
-}
-
-/// The titles and the widths of the columns that fit: the first one takes the rest.
-fn fit_columns(
-    rows: &[TopRow<'_>],
-    table: usize,
-    order: TopOrder,
-    width: u16,
-) -> (Vec<String>, Vec<Constraint>) {
-    let mut left = width.saturating_sub(NAME_WIDTH_MIN);
-    let (mut titles, mut widths) = (Vec::new(), Vec::new());
-    for (column, (title, _)) in TABLES[table].iter().enumerate() {
-        let mark = if order.is_reversed { " \u{25b2}" } else { " \u{25bc}" };
-        let title = format!("{title}{}", if order.column == Some(column) { mark } else { "" });
-        let cells = rows.iter().map(|row| row.cells[column].chars().count());
-        let longest = cells.chain([title.chars().count()]).max().unwrap_or(0);
-        let needed = u16::try_from(longest).unwrap_or(u16::MAX);
-        if column > 0 {
-            let Some(rest) = left.checked_sub(needed.saturating_add(COLUMN_GAP)) else { break };
-            left = rest;
-        }
-        widths.push(if column == 0 { Constraint::Fill(1) } else { Constraint::Length(needed) });
-        titles.push(title);
-    }
-    (titles, widths)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::JsonShape::{Nullable, Text};
 use sluicegate_base::json_shape::{JsonObject, JsonShaped, json_object, maybe};
 use sluicegate_model::{KeyPart, LimitId};
-use sluicegate_proxy::gateway::{ActiveBan, BanOrigin, EndedBans, Gateway, OperatorChange, OperatorOutcome};
+use sluicegate_proxy::gateway::{ActiveBan, BanOrigin, EndedBans, OperatorChange, OperatorOutcome};
 
 /// The shortest prefixes of networks: a shorter one is rather a slip than a client.
 const PREFIX_MIN_V4: u8 = 8;
@@ -211,17 +211,7 @@ async fn unban_client(request: AdminRequest) -> Answered {
     }
     let before: Vec<BanStatus> = bans.iter().map(|ban| BanStatus::of_ban(ban, now)).collect();
     let change = Change { target: target.to_string(), before: json!(before), after: json!([]) };
-    let left = read_left(&request, &gateway, &target, now).await;
-    Ok(Answer::json(&EndedBanList { ended: before, left }).with_change(change))
-}
-
-async fn read_left(
-    request: &AdminRequest,
-    gateway: &Gateway,
-    target: &BanTarget,
-    now: Now,
-) -> Vec<UnitsLeft> {
-    let (part, name) = match target {
+    let (part, name) = match &target {
         BanTarget::Network(network) => (KeyPart::Ip, format!("ip={}", BanTarget::Network(*network))),
         BanTarget::Account(name) => {
             (KeyPart::Account, format!("account={}", percent_encode(name.as_bytes(), NON_ALPHANUMERIC)))
@@ -234,11 +224,11 @@ async fn read_left(
         // A limit by other networks than this one has no such key.
         if let Ok(key) = request.state.actions.find_key(limit.name.clone(), name.clone()).await {
             let KeyStatus { key, remaining, reset_s, .. } =
-                KeyStatus::of_key(gateway, LimitId(index), &key, None, request.caller.sees_accounts, now);
+                KeyStatus::of_key(&gateway, LimitId(index), &key, None, request.caller.sees_accounts, now);
             left.push(UnitsLeft { limit: limit.name.clone(), key, remaining, reset_s });
         }
     }
-    left
+    Ok(Answer::json(&EndedBanList { ended: before, left }).with_change(change))
 }
 
 #[cfg(test)]

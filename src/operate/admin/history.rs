@@ -8,7 +8,6 @@ use http::StatusCode;
 use super::answer::{AdminBody, AdminError, Answer, JSON};
 use super::endpoint::{AdminRequest, AnswerForm, Answered, Endpoint, Parameter, ParameterKind, error, ok};
 use super::examples;
-use crate::operate::history::TrafficHistory;
 use sluicegate_base::json_shape::JsonShape::{Count, List, Nullable, Number, Object, Text};
 use sluicegate_base::json_shape::{JsonField, JsonObject, JsonShape, always, maybe};
 use sluicegate_observe::metrics::SeriesKind;
@@ -91,7 +90,19 @@ async fn show_history(request: AdminRequest) -> Answered {
     let (traffic, wanted) = (request.state.traffic.clone(), request.query_value("name"));
     let (of, of_minutes) = (request.query_value("of"), request.query_value("span") == "1d");
     let kinds = SeriesKind::ALL.into_iter().filter(|kind| of == KINDS[0] || of == kind.name());
-    let (end, parts) = list_parts(&traffic.history.borrow(), kinds, of_minutes, wanted);
+    let history = traffic.history.borrow();
+    let (end, end_ms) = history.end_of(of_minutes);
+    let step_ms = if of_minutes { 60_000 } else { 1_000 };
+    let mut parts: Vec<BodyPart> = vec![(format!("{{\"end_ms\":{end_ms},\"step_ms\":{step_ms}"), None)];
+    for kind in kinds {
+        parts.push((format!(",\"{}\":[", kind.name()), None));
+        let names = history.names(kind).filter(|name| wanted.is_empty() || name.as_deref() == Some(wanted));
+        let separators = std::iter::once("").chain(std::iter::repeat(","));
+        parts.extend(separators.zip(names).map(|(text, name)| (text.to_owned(), Some((kind, name)))));
+        parts.push(("]".to_owned(), None));
+    }
+    parts.push(("}\n".to_owned(), None));
+    drop(history);
     if !wanted.is_empty() && parts.iter().all(|(_, row)| row.is_none()) {
         let why = format!("nothing of the name `{}` has a history", wanted.escape_debug());
         return Err(AdminError::new(StatusCode::NOT_FOUND, &why));
@@ -104,25 +115,4 @@ async fn show_history(request: AdminRequest) -> Answered {
         Bytes::from(out)
     });
     Ok(Answer::fixed(JSON, AdminBody::Parts(Box::new(body))))
-}
-
-/// The end of the values, and the parts of the body, for all names or for the one that is `wanted`.
-fn list_parts(
-    history: &TrafficHistory,
-    kinds: impl Iterator<Item = SeriesKind>,
-    of_minutes: bool,
-    wanted: &str,
-) -> (u64, Vec<BodyPart>) {
-    let (end, end_ms) = history.end_of(of_minutes);
-    let step_ms = if of_minutes { 60_000 } else { 1_000 };
-    let mut parts = vec![(format!("{{\"end_ms\":{end_ms},\"step_ms\":{step_ms}"), None)];
-    for kind in kinds {
-        parts.push((format!(",\"{}\":[", kind.name()), None));
-        let names = history.names(kind).filter(|name| wanted.is_empty() || name.as_deref() == Some(wanted));
-        let separators = std::iter::once("").chain(std::iter::repeat(","));
-        parts.extend(separators.zip(names).map(|(text, name)| (text.to_owned(), Some((kind, name)))));
-        parts.push(("]".to_owned(), None));
-    }
-    parts.push(("}\n".to_owned(), None));
-    (end, parts)
 }

@@ -10,8 +10,7 @@ use sluicegate_http::request::client::Client;
 use sluicegate_http::request::source::{Token, TokenVerifier};
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::judge::inbound::InboundRequest;
-use sluicegate_proxy::judge::{self, BodyView, CallMode, CallTerms, RequestFacts, RequestHead};
-use sluicegate_proxy::reject::Rejection;
+use sluicegate_proxy::judge::{self, BodyView, CallMode, RequestFacts, RequestHead};
 use sluicegate_proxy::service::calls::Described;
 use sluicegate_store::Session;
 
@@ -48,12 +47,29 @@ pub(super) async fn explain_call(
     let route = Some(gateway.call_route());
     let chain = gateway.chain_for(route);
     look.add_counters(chain, &decisions);
-    let mut explanation = explain_stated(gateway, &facts, &terms, outcome.as_ref().err());
-    let not_judged = places.iter().skip(look.limits.len());
+    let named = terms.limits.iter().flatten().map(|id| gateway.limits[id.0].name.to_string());
+    let account = match (&terms.stated.account, facts.account()) {
+        (Some(stated), _) => Some(AccountExplanation {
+            name: Some(describe::escape_bytes(stated)),
+            from: "the call".to_owned(),
+            token_not_accepted: false,
+        }),
+        (None, Some(_)) => describe::explain_account(gateway, &facts),
+        (None, None) => None,
+    };
     let limits = chain.chain.limits();
-    explanation.limits_not_judged =
-        not_judged.map(|place| limits[usize::from(*place)].name.to_string()).collect();
-    explanation.limits = look.limits;
+    let not_judged = places.iter().skip(look.limits.len());
+    let rejection = outcome.as_ref().err();
+    let mut explanation = Explanation {
+        named_limits: named.collect(),
+        ban_left_ms: describe::ban_left_ms(rejection),
+        ban: describe::explain_ban(gateway, &facts, rejection),
+        account,
+        tier: facts.tier.as_ref().map(|tier| tier.as_str().to_owned()),
+        limits_not_judged: not_judged.map(|place| limits[usize::from(*place)].name.to_string()).collect(),
+        limits: look.limits,
+        ..Explanation::default()
+    };
     explanation.verdict = match outcome {
         Ok(wait) => VerdictExplanation {
             then: wait.map(|_| "admitted".to_owned()),
@@ -62,31 +78,4 @@ pub(super) async fn explain_call(
         Err(rejection) => verdict::explain_rejected(gateway, &rejection, route, false),
     };
     Ok(explanation)
-}
-
-/// Describes the facts that the call states, or that follow from them.
-fn explain_stated(
-    gateway: &Gateway,
-    facts: &RequestFacts<'_>,
-    terms: &CallTerms,
-    rejection: Option<&Rejection>,
-) -> Explanation {
-    let named = terms.limits.iter().flatten().map(|id| gateway.limits[id.0].name.to_string());
-    let account = match (&terms.stated.account, facts.account()) {
-        (Some(stated), _) => Some(AccountExplanation {
-            name: Some(describe::escape_bytes(stated)),
-            from: "the call".to_owned(),
-            token_not_accepted: false,
-        }),
-        (None, Some(_)) => describe::explain_account(gateway, facts),
-        (None, None) => None,
-    };
-    Explanation {
-        named_limits: named.collect(),
-        ban_left_ms: describe::ban_left_ms(rejection),
-        ban: describe::explain_ban(gateway, facts, rejection),
-        account,
-        tier: facts.tier.as_ref().map(|tier| tier.as_str().to_owned()),
-        ..Explanation::default()
-    }
 }

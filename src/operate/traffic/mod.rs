@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::history::TrafficHistory;
-use sample::{NamedCounts, TrafficSample};
+use sample::TrafficSample;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_model::LimitId;
 use sluicegate_observe::metrics::cells::{BucketCounts, estimate_quantile};
-use sluicegate_observe::metrics::{DecisionCounts, LocationAnswers, OWN_CAUSES, VERDICT_NAMES};
+use sluicegate_observe::metrics::{DecisionCounts, OWN_CAUSES, VERDICT_NAMES};
 use sluicegate_proxy::gateway::Gateway;
 
 /// Time between two samples.
@@ -145,6 +145,13 @@ impl TrafficSampler {
         let responses_before = recent.responses.counts_before(&seen.responses);
         let responses = seen.responses.counts.iter().enumerate();
         let responses = responses.map(|(at, counts)| spans.rates(counts, &responses_before(at)));
+        let locations_before = recent.locations.counts_before(&seen.locations);
+        let locations = seen.locations.names.iter().zip(&seen.locations.counts).enumerate();
+        let locations = locations.map(|(at, (name, counts))| LocationTraffic {
+            location: name.clone(),
+            responses: spans.rates(&counts.responses, &locations_before(at).responses),
+            own: spans.rates(&counts.own, &locations_before(at).own),
+        });
         TrafficLook {
             over_seconds: (now.ns_since(recent.at) / 1_000_000) as f64 / 1_000.0,
             limits: limits.collect(),
@@ -155,7 +162,7 @@ impl TrafficSampler {
             waits: quantiles_since(&seen.waits, &minute.waits),
             upstream_times: times.collect(),
             upstream_responses: responses.collect(),
-            locations: spans.location_rates(&seen.locations, &recent.locations),
+            locations: locations.collect(),
         }
     }
 }
@@ -182,21 +189,6 @@ impl Spans {
 
     fn rates(&self, counts: &[u64; 5], before: &[u64; 5]) -> [f64; 5] {
         std::array::from_fn(|at| rate(counts[at], before[at], self.recent))
-    }
-
-    fn location_rates(
-        &self,
-        seen: &NamedCounts<LocationAnswers>,
-        recent: &NamedCounts<LocationAnswers>,
-    ) -> Vec<LocationTraffic> {
-        let before = recent.counts_before(seen);
-        let named = seen.names.iter().zip(&seen.counts).enumerate();
-        let locations = named.map(|(at, (name, counts))| LocationTraffic {
-            location: name.clone(),
-            responses: self.rates(&counts.responses, &before(at).responses),
-            own: self.rates(&counts.own, &before(at).own),
-        });
-        locations.collect()
     }
 }
 
