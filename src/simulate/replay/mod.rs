@@ -56,6 +56,7 @@ pub fn replay_log(
     let mut before = against.map(build).transpose()?;
     let mut simulator = build(config)?;
     let (mut logged, mut change) = (LoggedComparison::default(), ConfigChange::default());
+    let is_rejected = |verdict: &ReplayedVerdict| verdict.outcome == Some(LimitOutcome::Reject);
     let mut count = 0_u64;
     while let Some(request) = stream.next_request()? {
         let verdict = simulator.judge_request(&request, request.arrival_ns);
@@ -64,7 +65,20 @@ pub fn replay_log(
         }
         if let Some(before) = &mut before {
             let old = before.judge_request(&request, request.arrival_ns);
-            note_change(&mut change, (&mut simulator, &verdict), (before, &old));
+            let (changed, by) = match (is_rejected(&old), is_rejected(&verdict)) {
+                (false, true) => {
+                    change.newly_rejected += 1;
+                    (&mut simulator, verdict.by)
+                }
+                (true, false) => {
+                    change.newly_admitted += 1;
+                    (before, old.by)
+                }
+                _ => (before, None),
+            };
+            if let Some((limit, key)) = by {
+                changed.tally.limits[limit.0].change(key, |tally| tally.changed += 1);
+            }
         }
         logged.count(request.record, &verdict, &simulator);
         observe(request.record.verdict, &verdict);
@@ -78,27 +92,4 @@ pub fn replay_log(
     }
     let change = before.as_ref().map(|before| change.conclude(&simulator, before));
     Ok(ReplayReport::new(stream, &simulator, clumped.as_ref(), logged, change))
-}
-
-/// Counts a verdict that differs between the new configuration and the old one.
-fn note_change(
-    change: &mut ConfigChange,
-    (new, verdict): (&mut Simulator, &ReplayedVerdict),
-    (old, before): (&mut Simulator, &ReplayedVerdict),
-) {
-    let is_rejected = |verdict: &ReplayedVerdict| verdict.outcome == Some(LimitOutcome::Reject);
-    let (simulator, by) = match (is_rejected(before), is_rejected(verdict)) {
-        (false, true) => {
-            change.newly_rejected += 1;
-            (new, verdict.by)
-        }
-        (true, false) => {
-            change.newly_admitted += 1;
-            (old, before.by)
-        }
-        _ => return,
-    };
-    if let Some((limit, key)) = by {
-        simulator.tally.limits[limit.0].change(key, |tally| tally.changed += 1);
-    }
 }

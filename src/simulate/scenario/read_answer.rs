@@ -10,7 +10,6 @@ use super::model::StepAnswer;
 use sluicegate_config::yaml::field_value::FieldValue;
 use sluicegate_config::yaml::tree::{Node, NodeContent};
 use sluicegate_model::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::value::names::{parse_header_name, parse_header_value, parse_status};
 
 const JSON: &str = "application/json";
@@ -41,8 +40,7 @@ pub(super) fn read_body(
 ) -> Option<String> {
     match (text, json) {
         (Some(_), Some(json)) => {
-            let error = ValueError::new(codes::NAME, "the body is given twice");
-            json.report_at_name(error.with_help("write either `body` or `json`"));
+            json.refuse_name(codes::NAME, "the body is given twice", "write either `body` or `json`");
             None
         }
         (Some(text), None) => text.parse_with(|text| Ok(text.to_owned())),
@@ -94,9 +92,8 @@ pub(super) fn read_headers(value: &FieldValue<'_>) -> Vec<(HeaderName, HeaderVal
     for (key, lines) in value.entries() {
         let name = match parse_header_name(&key.name) {
             Ok(name) if name == CONTENT_LENGTH => {
-                let error =
-                    ValueError::new(codes::PROTECTED_HEADER, "the length of a body is written by itself");
-                lines.report_at_name(error.with_help("remove it"));
+                let message = "the length of a body is written by itself";
+                lines.refuse_name(codes::PROTECTED_HEADER, message, "remove it");
                 continue;
             }
             Ok(name) => name,

@@ -70,15 +70,15 @@ fn read_range(value: &FieldValue<'_>, parse: fn(&str) -> Parsed<u64>) -> Option<
         return value.parse_with(parse).map(|exact| ExpectedRange { least: exact, most: exact });
     };
     if items.len() != 2 {
-        let error = ValueError::new(codes::SHAPE, format!("a range has two ends, not {}", items.len()));
-        value.report_at_name(error.with_help("write the least and the most, e.g. [48, 52]"));
+        let message = format!("a range has two ends, not {}", items.len());
+        value.refuse_name(codes::SHAPE, message, "write the least and the most, e.g. [48, 52]");
         return None;
     }
     let ends = value.parse_list(parse);
     let [least, most] = ends[..] else { return None };
     if least > most {
-        let error = ValueError::new(codes::NUMBER, "the range is empty: its least is above its most");
-        value.report_at_name(error.with_help("write the least first"));
+        let message = "the range is empty: its least is above its most";
+        value.refuse_name(codes::NUMBER, message, "write the least first");
         return None;
     }
     Some(ExpectedRange { least, most })

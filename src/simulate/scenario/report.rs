@@ -127,20 +127,8 @@ impl ScenarioReport {
     }
 }
 
-impl StepFailure {
-    pub(super) fn new(index: usize, step: &ScenarioStep, mismatches: Vec<Mismatch>) -> StepFailure {
-        StepFailure {
-            step: index + 1,
-            line: step.line,
-            sent: describe_step(step),
-            mismatches,
-            first_difference: None,
-        }
-    }
-}
-
 /// E.g. "60 times GET /api/ from 203.0.113.7 at 5s, every 50ms".
-fn describe_step(step: &ScenarioStep) -> String {
+pub(super) fn describe_step(step: &ScenarioStep) -> String {
     let show_network = |network: &IpNet| match network.prefix_len() == network.max_prefix_len() {
         true => network.addr().to_string(),
         false => network.to_string(),
@@ -155,29 +143,17 @@ fn describe_step(step: &ScenarioStep) -> String {
     text
 }
 
-impl DifferingRequest {
-    pub(super) fn new(
-        index: u64,
-        at: Duration,
-        from: String,
-        end: &RequestEnd,
-        gateway: &Gateway,
-        explanation: Explanation,
-    ) -> DifferingRequest {
-        let status = end.status;
-        let outcome = match end.cause {
-            None if end.wait_ns > 0 => {
-                format!("admitted after {}, {status}", show_ns(end.wait_ns))
-            }
-            None => format!("admitted, {status}"),
-            Some(cause) => {
-                let word = if end.is_degraded { "degraded" } else { "rejected" };
-                let retry = end.retry_after_ns.map(|ns| format!(", retry after {}", show_ns(ns)));
-                format!("{word} by {}, {status}{}", cause.name(gateway), retry.unwrap_or_default())
-            }
-        };
-        let at = show_duration(at);
-        DifferingRequest { number: index + 1, at, from, outcome, explanation: Box::new(explanation) }
+/// E.g. "rejected by per-ip, 429, retry after 2s".
+pub(super) fn describe_end(end: &RequestEnd, gateway: &Gateway) -> String {
+    let status = end.status;
+    match end.cause {
+        None if end.wait_ns > 0 => format!("admitted after {}, {status}", show_ns(end.wait_ns)),
+        None => format!("admitted, {status}"),
+        Some(cause) => {
+            let word = if end.is_degraded { "degraded" } else { "rejected" };
+            let retry = end.retry_after_ns.map(|ns| format!(", retry after {}", show_ns(ns)));
+            format!("{word} by {}, {status}{}", cause.name(gateway), retry.unwrap_or_default())
+        }
     }
 }
 

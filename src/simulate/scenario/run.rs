@@ -12,12 +12,13 @@ use tokio::sync::Notify;
 use super::account::accept_own_tokens;
 use super::compare::{compare, first_difference};
 use super::model::{Scenario, ScenarioFile};
-use super::report::{DifferingRequest, ScenarioReport, StepFailure};
+use super::report::{DifferingRequest, ScenarioReport, StepFailure, describe_end, describe_step};
 use super::tally::{RequestEnd, StepTally};
 use super::traffic::{RequestTemplate, ScheduledRequest, StepSchedule};
 use super::virtual_clock::{VirtualClock, align_clock, let_others_run, wait_until};
 use crate::operate::explain::{self, Explanation, Query};
 use sluicegate_base::clock::Now;
+use sluicegate_model::value::scalars::show_duration;
 use sluicegate_model::{Config, StoreConfig};
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::service::pipeline::{Pipeline, PipelineOutcome};
@@ -102,7 +103,13 @@ impl ScenarioRunner {
         for (index, (step, tally)) in scenario.steps.iter().zip(&seen.tallies).enumerate() {
             let mismatches = compare(&step.expect, tally, &seen.gateway);
             if !mismatches.is_empty() {
-                failures.push(StepFailure::new(index, step, mismatches));
+                failures.push(StepFailure {
+                    step: index + 1,
+                    line: step.line,
+                    sent: describe_step(step),
+                    mismatches,
+                    first_difference: None,
+                });
             }
         }
         if let Some(first) = failures.first_mut() {
@@ -126,8 +133,13 @@ impl ScenarioRunner {
         let explained = self.run(file, scenario, RunGoal::Explanation(request))?;
         let explanation = explained.explanation.ok_or("the request to explain was not sent")?;
         let from = RequestTemplate::new(of, &file.config.listen)?.address(request.index).to_string();
-        let at = Duration::from_nanos(request.at_ns);
-        Ok(DifferingRequest::new(request.index, at, from, &seen.ends[index], &seen.gateway, explanation))
+        Ok(DifferingRequest {
+            number: request.index + 1,
+            at: show_duration(Duration::from_nanos(request.at_ns)),
+            from,
+            outcome: describe_end(&seen.ends[index], &seen.gateway),
+            explanation: Box::new(explanation),
+        })
     }
 
     fn run(&self, file: &ScenarioFile, scenario: &Scenario, goal: RunGoal) -> Result<RunRecord, String> {
