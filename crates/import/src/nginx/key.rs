@@ -178,8 +178,18 @@ fn read_map_key(
         return Err(format!("its `map`: {why}"));
     }
     table.check_fixed(&map.source)?;
-    if let Some(key) = read_fallback(map, table, followed)? {
-        return Ok(key);
+    // `map $http_x $key { "" $binary_remote_addr; default $http_x; }`: a header, else the address.
+    if let [(pattern, value)] = map.entries.as_slice()
+        && pattern.is_empty()
+        && matches!(value.as_str(), "$binary_remote_addr" | "$remote_addr")
+        && map.default == map.source
+        && !map.source.is_empty()
+    {
+        let mut key = read_key(&map.source, table, followed + 1)?;
+        if key.missing == Some("skip") {
+            key.missing = Some("ip");
+            return Ok(key);
+        }
     }
     let results = map.entries.iter().map(|(_, value)| value.as_str()).chain([map.default.as_str()]);
     let mut key = match distinct(results).as_slice() {
@@ -192,25 +202,6 @@ fn read_map_key(
     }
     exempt_by_source(map, table, &mut key)?;
     Ok(key)
-}
-
-/// `map $http_x $key { "" $binary_remote_addr; default $http_x; }`: a header, else the address.
-fn read_fallback(
-    map: &MapVariable<'_>,
-    table: &VariableTable<'_>,
-    followed: usize,
-) -> Result<Option<ZoneKey>, String> {
-    let [(pattern, value)] = map.entries.as_slice() else { return Ok(None) };
-    let by_address = matches!(value.as_str(), "$binary_remote_addr" | "$remote_addr");
-    if !(pattern.is_empty() && by_address && map.default == map.source && !map.source.is_empty()) {
-        return Ok(None);
-    }
-    let mut key = read_key(&map.source, table, followed + 1)?;
-    if key.missing != Some("skip") {
-        return Ok(None);
-    }
-    key.missing = Some("ip");
-    Ok(Some(key))
 }
 
 /// Exempts the requests for which the map gives nothing; where that cannot be written, they are counted.

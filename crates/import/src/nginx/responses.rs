@@ -32,7 +32,7 @@ pub(super) fn translate_rewrite(directive: &Directive) -> Option<PlannedField> {
     Some(write_redirect(&quote_template(&translated.template), status))
 }
 
-fn write_redirect(to: &str, status: u16) -> PlannedField {
+pub(super) fn write_redirect(to: &str, status: u16) -> PlannedField {
     let fields = [("to", to.to_owned()), ("status", status.to_string())];
     PlannedField::plain("redirect", flow_map(&fields))
 }
@@ -94,9 +94,4 @@ pub(super) fn write_respond(status: u16, body: &str, content_type: &str) -> Plan
         }
     }
     PlannedField::plain("respond", flow_map(&fields))
-}
-
-/// The redirect to a path with a slash behind it, which nginx makes for prefixes that are forwarded.
-pub(super) fn slash_redirect(path: &str) -> PlannedField {
-    write_redirect(&quote(path), 301)
 }

@@ -13,13 +13,13 @@ use super::known::UNKNOWN;
 use super::limits::{LimitBook, LimitUse};
 use super::location_tree::{LocationNode, MatchKind, only_forwards};
 use super::parser::{Directive, visit_all};
-use super::responses::{slash_redirect, write_respond};
+use super::responses::{write_redirect, write_respond};
 use super::scope::{Scope, skip_all};
 use super::steps::{LevelSteps, read_steps};
 use super::values::size_of;
 use crate::ImportFault;
 use crate::gateway_file::{LocationPlan, PlannedField, close_fields};
-use crate::yaml_text::one_or_list;
+use crate::yaml_text::{one_or_list, quote};
 use sluicegate_model::value::byte_rate::show_size;
 
 /// A location before its chain is written: limits get their names when all uses are known.
@@ -81,19 +81,26 @@ pub(super) fn read_site<'d>(context: &mut SiteContext<'_, 'd>) -> Result<Vec<Sit
         match location.role {
             FlatRole::Whole => read_location(location, source, &steps, context, &mut found)?,
             FlatRole::Closed => found.push(SiteLocation::closed(location.path.clone(), source)),
-            FlatRole::Slash => found.push(add_slash(location, source, &steps)),
+            // nginx redirects the path of a forwarding location without its slash.
+            FlatRole::Slash => {
+                let path = location.node.static_path().unwrap_or_default();
+                let answer = match location.node.scope.value_of("internal") {
+                    Some(_) => write_respond(404, "", ""),
+                    None => {
+                        let says = "the redirect to the path with its slash drops the query";
+                        source.differs_as(&format!("location {path}"), says);
+                        write_redirect(&quote(path), 301)
+                    }
+                };
+                found.push(SiteLocation::answering(location.path.clone(), source, answer, &steps));
+            }
         }
     }
-    leave_out_pages(root);
-    Ok(found)
-}
-
-/// Named locations that only untranslated pages of errors lead to.
-fn leave_out_pages(root: &LocationNode<'_>) {
     let named = root.children.iter().filter(|node| node.matching.kind == MatchKind::Named);
     for directive in named.filter_map(|node| node.directive).filter(|directive| !directive.is_told()) {
         leave_out(directive, "only a page of errors leads to it, which is not translated");
     }
+    Ok(found)
 }
 
 /// Leaves out a location that the gateway cannot match alone, so that other limits may hold for its requests.
@@ -285,24 +292,6 @@ fn note_unlimited(scope: &Scope<'_>) {
     for directive in scope.own_level().iter().filter(is_named) {
         directive.exact("it has no effect in nginx either: `return` comes first");
     }
-}
-
-/// nginx redirects the path of a forwarding location without its slash.
-fn add_slash<'d>(
-    location: &FlatLocation<'_, 'd>,
-    source: &Directive,
-    steps: &LevelSteps,
-) -> SiteLocation<'d> {
-    let path = location.node.static_path().unwrap_or_default();
-    let answer = match location.node.scope.value_of("internal") {
-        Some(_) => write_respond(404, "", ""),
-        None => {
-            let says = "the redirect to the path with its slash drops the query";
-            source.differs_as(&format!("location {path}"), says);
-            slash_redirect(path)
-        }
-    };
-    SiteLocation::answering(location.path.clone(), source, answer, steps)
 }
 
 /// `limit_rate` and `limit_rate_after`.

@@ -131,7 +131,19 @@ impl<'r> DomainReader<'r> {
         let fields = DescriptorFields::open(file, node, "`rate_limit`", "`unit` and `requests_per_unit`")?;
         let unlimited = fields.flag("unlimited")?;
         let name = fields.text("name")?;
-        let replaces = read_replaces(file, &fields, name.as_deref())?;
+        let items = fields.list("replaces", ", `- name: NAME` for each limit")?;
+        let mut replaces: Vec<String> = Vec::new();
+        for item in items.into_iter().flat_map(|(_, items)| items) {
+            let fields = DescriptorFields::open(file, item, "an entry of `replaces`", "`name`")?;
+            let no_name = || file.fault_at(item.position, "an entry of `replaces` has no `name`");
+            let replaced = fields.text("name")?.ok_or_else(no_name)?;
+            if name.as_ref() == Some(&replaced) {
+                return Err(file.fault_at(item.position, format!("the limit `{replaced}` replaces itself")));
+            }
+            if !replaces.contains(&replaced) {
+                replaces.push(replaced);
+            }
+        }
         let written = fields.text("unit")?;
         let unit = written.as_deref().and_then(parse_unit);
         let place = fields.find("unit").map_or(node.position, |(_, unit)| unit.position);
@@ -186,25 +198,4 @@ fn read_pattern(value: &str) -> EntryPattern {
         _ if prefix.len() < value.len() => EntryPattern::Prefix(prefix.to_owned()),
         _ => EntryPattern::Value(value.to_owned()),
     }
-}
-
-fn read_replaces(
-    file: &SourceText,
-    fields: &DescriptorFields<'_>,
-    own_name: Option<&str>,
-) -> Result<Vec<String>, ImportFault> {
-    let items = fields.list("replaces", ", `- name: NAME` for each limit")?;
-    let mut names: Vec<String> = Vec::new();
-    for item in items.into_iter().flat_map(|(_, items)| items) {
-        let fields = DescriptorFields::open(file, item, "an entry of `replaces`", "`name`")?;
-        let no_name = || file.fault_at(item.position, "an entry of `replaces` has no `name`");
-        let name = fields.text("name")?.ok_or_else(no_name)?;
-        if own_name == Some(name.as_str()) {
-            return Err(file.fault_at(item.position, format!("the limit `{name}` replaces itself")));
-        }
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    Ok(names)
 }

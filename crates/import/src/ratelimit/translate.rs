@@ -44,7 +44,27 @@ impl<'w> DomainWriter<'w> {
                 let add = || self.add_limit(&domain.name, &rules.tree.path(node), &named);
                 limits.entry(node).or_insert_with(add);
             }
-            plan.rules.push(plan_rule(rule, &rules, &limits, &named));
+            let mut entries: Vec<(String, Vec<String>)> = Vec::new();
+            for entry in &rule.entries {
+                match entries.iter_mut().find(|(key, _)| key == entry.key) {
+                    Some((_, values)) => values.push(entry.pattern.write()),
+                    None => entries.push((entry.key.to_owned(), vec![entry.pattern.write()])),
+                }
+            }
+            let source = line_of(&rules, rule).cloned();
+            let mut planned = DomainRulePlan { entries, source, ..DomainRulePlan::default() };
+            match rule.limit {
+                None => planned.note = "no limit is found here".to_owned(),
+                Some(node) => {
+                    planned.limits = limits.get(&node).cloned().unwrap_or_default();
+                    if let Some(rate) = &rules.tree.nodes[node].descriptor.limit {
+                        planned.name = rate.name.as_deref().map(write_rule_name);
+                        let known = rate.replaces.iter().filter(|name| named.contains(name.as_str()));
+                        planned.replaces = known.map(|name| write_rule_name(name)).collect();
+                    }
+                }
+            }
+            plan.rules.push(planned);
         }
         let says = format!("{} rules", plan.rules.len());
         self.report.exact(&domain.at, &format!("domain {}", domain.name), says);
@@ -186,35 +206,6 @@ fn note_orders(rules: &mut DomainRules<'_>, report: &mut ImportReport) {
 /// The line of the node that a rule finds.
 fn line_of<'d>(rules: &DomainRules<'d>, rule: &TreeRule<'d>) -> Option<&'d ImportedLine> {
     Some(&rules.tree.nodes[rule.found?].descriptor.at)
-}
-
-fn plan_rule(
-    rule: &TreeRule<'_>,
-    rules: &DomainRules<'_>,
-    limits: &HashMap<usize, Vec<String>>,
-    named: &HashSet<&str>,
-) -> DomainRulePlan {
-    let mut entries: Vec<(String, Vec<String>)> = Vec::new();
-    for entry in &rule.entries {
-        match entries.iter_mut().find(|(key, _)| key == entry.key) {
-            Some((_, values)) => values.push(entry.pattern.write()),
-            None => entries.push((entry.key.to_owned(), vec![entry.pattern.write()])),
-        }
-    }
-    let mut plan =
-        DomainRulePlan { entries, source: line_of(rules, rule).cloned(), ..DomainRulePlan::default() };
-    match rule.limit {
-        None => plan.note = "no limit is found here".to_owned(),
-        Some(node) => {
-            plan.limits = limits.get(&node).cloned().unwrap_or_default();
-            if let Some(rate) = &rules.tree.nodes[node].descriptor.limit {
-                plan.name = rate.name.as_deref().map(write_rule_name);
-                let known = rate.replaces.iter().filter(|name| named.contains(name.as_str()));
-                plan.replaces = known.map(|name| write_rule_name(name)).collect();
-            }
-        }
-    }
-    plan
 }
 
 /// `none` is a word of the file.

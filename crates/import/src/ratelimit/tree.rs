@@ -113,7 +113,13 @@ impl<'d> DescriptorTree<'d> {
         for (level, MatchedEntry { key, pattern }) in entries.iter().enumerate() {
             let Some(siblings) = next.get(key) else { return walk };
             let taken = self.find_branch(siblings, pattern);
-            walk.forks.extend(self.find_forks(siblings, pattern, taken).map(|node| (level, node)));
+            let before = siblings.wildcards.iter().take_while(|node| Some(**node) != taken);
+            let is_fork = |node: &&usize| {
+                let other = &self.nodes[**node].descriptor.pattern;
+                pattern.is_open() && other != pattern && pattern.covers(other)
+            };
+            let forks = siblings.values.values().chain(before).filter(is_fork);
+            walk.forks.extend(forks.map(|node| (level, *node)));
             let Some(taken) = taken else { return walk };
             walk.last = Some(taken);
             next = &self.nodes[taken].next;
@@ -129,21 +135,6 @@ impl<'d> DescriptorTree<'d> {
         };
         let covers = |node: &&usize| self.nodes[**node].descriptor.pattern.covers(pattern);
         exact.or_else(|| siblings.wildcards.iter().find(covers).copied()).or(siblings.default)
-    }
-
-    /// The branches before `taken` for some values of the pattern.
-    fn find_forks(
-        &self,
-        siblings: &Siblings<'d>,
-        pattern: &EntryPattern,
-        taken: Option<usize>,
-    ) -> impl Iterator<Item = usize> {
-        let before = siblings.wildcards.iter().copied().take_while(move |node| Some(*node) != taken);
-        let is_open = pattern.is_open();
-        siblings.values.values().copied().chain(before).filter(move |&node| {
-            let other = &self.nodes[node].descriptor.pattern;
-            is_open && other != pattern && pattern.covers(other)
-        })
     }
 }
 
