@@ -1,5 +1,5 @@
-//! The clock, the time of day, sets of networks, files, certificates, escaping, incremental JSON, its pointers and its
-//! forms, labels of enums, random numbers, hashes in place of values, and secrets.
+//! The clock, the time of day, calendars, sets of networks, files, certificates, escaping, incremental JSON, its
+//! pointers and its forms, labels of enums, random numbers, hashes in place of values, and secrets.
 //!
 //! Time is passed on. A request reads the clock when its head is there, at its turns in a queue, and for its log line;
 //! every function that judges takes the time as an argument. The clock is tokio's, so a paused runtime drives every
@@ -11,6 +11,7 @@
 #![warn(clippy::unwrap_used)]
 
 pub mod address;
+pub mod calendar;
 pub mod certificate;
 pub mod clock;
 pub mod escape;
