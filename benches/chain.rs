@@ -38,6 +38,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         views: vec![],
         fair_by: vec![],
         warm_up: None,
+        calendar: None,
         cost: Cost::Units(1),
         charge: None,
         methods: vec![],
@@ -53,7 +54,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
 }
 
 fn rate(per_second: u64) -> Rate {
-    Rate { units: NonZeroU64::new(per_second).unwrap(), period: Duration::from_secs(1) }
+    Rate::new(NonZeroU64::new(per_second).unwrap(), Duration::from_secs(1))
 }
 
 fn token(per_second: u64, burst: u64) -> Arc<Limit> {
@@ -96,7 +97,7 @@ fn windows(criterion: &mut Criterion) {
     let waiting = Arc::new(WaitingCap::new(1000));
     for keys in [1_000, 1_000_000] {
         let units = NonZeroU64::new(1_000_000).unwrap();
-        let rates = vec![Rate { units, period: Duration::from_nanos(keys * 1000) }];
+        let rates = vec![Rate::new(units, Duration::from_nanos(keys * 1000))];
         let algorithms = [
             ("fixed window", Algorithm::FixedWindow { rates: rates.clone(), align: WindowAlign::First }),
             ("sliding window", Algorithm::SlidingWindow { rates: rates.clone(), buckets: 10 }),
@@ -200,7 +201,7 @@ fn governor_alone(criterion: &mut Criterion) {
 fn bans(criterion: &mut Criterion) {
     let day = Duration::from_secs(86_400);
     let config = model::BansConfig {
-        after: Rate { units: NonZeroU64::MIN, period: day },
+        after: Rate::new(NonZeroU64::MIN, day),
         first: day,
         longest: day,
         key: BanKey::Ip,

@@ -42,7 +42,7 @@ struct Ours {
 
 impl Ours {
     fn new(burst: u64) -> Ours {
-        let rate = Rate { units: NonZeroU64::new(burst).unwrap(), period: Duration::from_secs(3600) };
+        let rate = Rate::new(NonZeroU64::new(burst).unwrap(), Duration::from_secs(3600));
         let config = model::LimitConfig {
             name: "bench".into(),
             key: vec![KeyPart::Ip],
@@ -54,6 +54,7 @@ impl Ours {
             views: vec![],
             fair_by: vec![],
             warm_up: None,
+            calendar: None,
             cost: Cost::Units(1),
             charge: None,
             methods: vec![],

@@ -75,7 +75,7 @@ impl Judge {
 
 fn token_bucket() -> LimitConfig {
     let units = NonZeroU64::MIN.saturating_add(4_000_000_000);
-    let rate = Rate { units, period: Duration::from_secs(3600) };
+    let rate = Rate::new(units, Duration::from_secs(3600));
     let rates = vec![TokenBucketRate { rate, burst: units.get() }];
     LimitConfig {
         name: "bench".into(),
@@ -88,6 +88,7 @@ fn token_bucket() -> LimitConfig {
         views: vec![],
         fair_by: vec![],
         warm_up: None,
+        calendar: None,
         cost: Cost::Units(1),
         charge: None,
         methods: vec![],

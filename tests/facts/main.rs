@@ -251,6 +251,7 @@ fn limit(key: Vec<KeyPart>, cost: model::Cost) -> model::LimitConfig {
         grants: vec![],
         fair_by: vec![],
         warm_up: None,
+        calendar: None,
         algorithm: model::Algorithm::Concurrency { min: None, max: 1, queue: 0, max_wait: None },
         cost,
         charge: None,

@@ -15,6 +15,7 @@ use http_body::SizeHint;
 use sluicegate_admission::ban::StrikeOutcome;
 use sluicegate_admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use sluicegate_admission::operator_bans::NewBan;
+use sluicegate_base::calendar::{Calendar, CalendarUnit, WindowStart};
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
 use sluicegate_http::request::access::AccessDecision;
@@ -78,6 +79,7 @@ fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
         grants: vec![],
         fair_by: vec![],
         warm_up,
+        calendar: Calendar::new("Europe/Berlin", WindowStart::default()).map(Arc::new),
         cost: Cost::Units(1),
         charge: None,
         methods: vec![],
@@ -94,7 +96,7 @@ fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
 
 #[test]
 fn the_admitting_path_allocates_nothing() {
-    let rate = Rate { units: NonZeroU64::new(3).unwrap(), period: Duration::from_secs(1) };
+    let rate = Rate::new(NonZeroU64::new(3).unwrap(), Duration::from_secs(1));
     let chain = Chain::new(vec![
         limit(Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst: 100 }; 2] }),
         limit(Algorithm::LeakyBucket {
@@ -111,7 +113,7 @@ fn the_admitting_path_allocates_nothing() {
 
 #[test]
 fn windows_admit_without_allocating() {
-    let rates = vec![Rate { units: NonZeroU64::new(100).unwrap(), period: Duration::from_nanos(50) }];
+    let rates = vec![Rate::new(NonZeroU64::new(100).unwrap(), Duration::from_nanos(50))];
     let chain = Chain::new(vec![
         limit(Algorithm::FixedWindow { rates: rates.clone(), align: WindowAlign::Clock }),
         limit(Algorithm::SlidingWindow { rates: rates.clone(), buckets: 10 }),
@@ -120,11 +122,16 @@ fn windows_admit_without_allocating() {
     ]);
     // Before the measurement a log has grown to its full length.
     allocates_nothing(&chain, 100);
+    let month =
+        Rate { calendar: Some(CalendarUnit::Month), ..Rate::new(NonZeroU64::MAX, Duration::from_secs(1)) };
+    let rates = vec![month];
+    let quota = Chain::new(vec![limit(Algorithm::FixedWindow { rates, align: WindowAlign::Calendar })]);
+    allocates_nothing(&quota, 1);
 }
 
 #[test]
 fn warming_buckets_admit_without_allocating() {
-    let rate = Rate { units: NonZeroU64::new(3).unwrap(), period: Duration::from_secs(1) };
+    let rate = Rate::new(NonZeroU64::new(3).unwrap(), Duration::from_secs(1));
     let warm_up = Some(Duration::from_secs(60));
     let chain = Chain::new(vec![
         limit_with(Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst: 1000 }] }, warm_up),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::algorithm::calendar_window::CalendarParams;
 use super::algorithm::concurrency::ConcurrencyParams;
 use super::algorithm::fixed_window::FixedWindowParams;
 use super::algorithm::leaky_bucket::{LeakyBucketParams, QueueNumbers};
@@ -12,13 +13,14 @@ use super::algorithm::sliding_window::SlidingWindowParams;
 use super::algorithm::token_bucket::TokenBucketParams;
 use super::algorithm::warm_up::WarmUpRate;
 use sluicegate_base::clock::duration_ns;
-use sluicegate_model::{self as model, Algorithm, BUCKETS_MAX};
+use sluicegate_model::{self as model, Algorithm, BUCKETS_MAX, WindowAlign};
 
 /// One counter table per rate, the rates of all variants in a row.
 pub(super) enum Meters {
     TokenBucket(Vec<Meter<TokenBucketParams<TickRate>>>),
     LeakyBucket(Vec<Meter<LeakyBucketParams<TickRate>>>),
     FixedWindow(Vec<Meter<FixedWindowParams>>),
+    CalendarWindow(Vec<Meter<CalendarParams>>),
     SlidingWindow(Vec<Meter<SlidingWindowParams<COUNTS>>>),
     SlidingWindowFine(Vec<Meter<SlidingWindowParams<COUNTS_FINE>>>),
     SlidingLog(Vec<Meter<SlidingLogParams>>),
@@ -46,7 +48,7 @@ macro_rules! meters_of {
 macro_rules! each {
     ($meters:expr, $list:ident => $run:expr) => {
         $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
-            FixedWindow SlidingWindow SlidingWindowFine SlidingLog Concurrency] $meters, $list => $run)
+            FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog Concurrency] $meters, $list => $run)
     };
 }
 
@@ -54,7 +56,7 @@ macro_rules! each {
 macro_rules! each_rated {
     ($meters:expr, $list:ident => $run:expr, else $otherwise:expr) => {
         $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
-            FixedWindow SlidingWindow SlidingWindowFine SlidingLog] $meters, $list => $run,
+            FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog] $meters, $list => $run,
             [Concurrency] $otherwise)
     };
 }
@@ -73,7 +75,7 @@ macro_rules! rated {
 macro_rules! settled {
     ($meters:expr, $rate:expr, $meter:ident => $run:expr, else $otherwise:expr) => {
         $crate::counters::meters_of!([TokenBucket WarmTokenBucket
-            FixedWindow SlidingWindow SlidingWindowFine SlidingLog] $meters, rates => {
+            FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog] $meters, rates => {
                 let $meter = &rates[$rate];
                 $run
             }, [LeakyBucket WarmLeakyBucket Concurrency] $otherwise)
@@ -84,7 +86,7 @@ macro_rules! settled {
 macro_rules! each_queued {
     ($meters:expr, $list:ident => $run:expr, else $otherwise:expr) => {
         $crate::counters::meters_of!([LeakyBucket WarmLeakyBucket] $meters, $list => $run,
-            [TokenBucket WarmTokenBucket FixedWindow SlidingWindow SlidingWindowFine SlidingLog
+            [TokenBucket WarmTokenBucket FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog
                 Concurrency] $otherwise)
     };
 }
@@ -172,6 +174,11 @@ impl Meters {
         match &config.algorithm {
             Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
                 Meters::new_buckets(spec, before)
+            }
+            Algorithm::FixedWindow { align: WindowAlign::Calendar, .. } => {
+                meters!(CalendarWindow, before, spec, windows, |rate, spec| {
+                    CalendarParams::new(rate, config.calendar.as_ref(), spec)
+                })
             }
             Algorithm::FixedWindow { align, .. } => {
                 meters!(FixedWindow, before, spec, windows, |rate, spec| {

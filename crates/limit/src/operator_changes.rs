@@ -94,7 +94,10 @@ impl Limit {
             return Err(ResetFault::SharedCounter);
         }
         let mut reset = KeyReset::default();
-        for rate in rates.filter(|rate| !self.is_view_rate(*rate)) {
+        let mut counted: Vec<usize> = rates.map(|rate| self.config.counter_rate(rate)).collect();
+        counted.sort_unstable();
+        counted.dedup();
+        for rate in counted {
             match rated!(&self.meters, rate, meter => meter.reset_key(key, now)) {
                 OwnEntry::Updated(waiting) => {
                     reset.counters += 1;

@@ -92,8 +92,8 @@ fn previous_rates(
     let mut previous = Vec::new();
     for (variant, span) in spans.iter().enumerate() {
         let tier = config.variant_tier(variant);
-        // A view has no counters of its own.
-        let same_tier = before.filter(|_| !config.is_view(variant)).and_then(|before| {
+        // Some have no counters of their own.
+        let same_tier = before.filter(|_| !config.counts_as_own(variant)).and_then(|before| {
             let variant = (0..before.spans.len()).find(|other| before.config.variant_tier(*other) == tier)?;
             Some((before, before.spans[variant].clone()))
         });

@@ -7,7 +7,7 @@ use siphasher::sip::SipHasher13;
 use super::Limit;
 use super::counters::each_rated;
 use crate::table::persistent::{PersistentTable, SnapshotTable};
-use sluicegate_model::ChargeConfig;
+use sluicegate_model::{Algorithm, ChargeConfig, WindowAlign};
 
 impl Limit {
     /// The tables of its rates, all variants in a row; views have none of their own. Concurrency has none at all:
@@ -40,7 +40,15 @@ impl Limit {
         let mut hasher = SipHasher13::new();
         // The debug text holds every number; a version that formats it differently merely starts fresh.
         let warm_up = self.config.warm_up;
-        hasher.write(format!("{key:?} {missing:?} {numbers:?} {warm_up:?}").as_bytes());
+        let text = match &self.config.algorithm {
+            // The window of a counter says where it belongs, and a quota that changes is not forgotten.
+            Algorithm::FixedWindow { rates, align: WindowAlign::Calendar } => {
+                let position = self.config.counter_rate(rate);
+                format!("{key:?} {missing:?} {:?} {position}", rates.get(position).map(|rate| rate.calendar))
+            }
+            _ => format!("{key:?} {missing:?} {numbers:?} {warm_up:?}"),
+        };
+        hasher.write(text.as_bytes());
         let units = ChargeConfig::counted_units(self.config.charge.as_ref());
         if units != ChargeConfig::counted_units(None) {
             hasher.write(format!("{units:?}").as_bytes());

@@ -1,5 +1,6 @@
 //! The typed model of limits: algorithms with their numbers, costs, and the share of keys on which they act.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
@@ -11,6 +12,7 @@ use super::id::LimitId;
 use super::key::KeyPart;
 use super::reject::OnRejectPatch;
 use crate::value::scalars::Rate;
+use sluicegate_base::calendar::Calendar;
 use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_base::labelled::labelled_enum;
 
@@ -38,6 +40,8 @@ pub struct LimitConfig {
     pub fair_by: Vec<KeyPart>,
     /// The time in which the rate of a cold bucket rises from a third to its full value.
     pub warm_up: Option<Duration>,
+    /// Where windows of the calendar begin; `None` = it has none.
+    pub calendar: Option<Arc<Calendar>>,
     /// The units that a request takes.
     pub cost: Cost,
     /// The response settles the cost of the request; `None` = the cost is the reserved one.
@@ -212,6 +216,9 @@ pub enum WindowAlign {
     First,
     /// Windows start at multiples of the period in UTC.
     Clock,
+    /// Windows of rates with [`Rate::calendar`] start as [`LimitConfig::calendar`] says, others at the first request of
+    /// each. A key has one counter for each rate, whatever its tier.
+    Calendar,
 }
 
 impl LimitConfig {
@@ -254,6 +261,11 @@ impl LimitConfig {
             shadow_of: Some(live),
             ..self.clone()
         }
+    }
+
+    /// True if its windows are those of a calendar.
+    pub fn has_calendar(&self) -> bool {
+        matches!(self.algorithm, Algorithm::FixedWindow { align: WindowAlign::Calendar, .. })
     }
 
     /// True if the rates are written as sizes, and count in KiB.

@@ -30,11 +30,17 @@ impl LimitConfig {
         (first..first + self.views.len()).contains(&variant)
     }
 
-    /// The rate that owns the counters of a rate: that of the limit's own numbers if it belongs to a view, else itself.
+    /// True if a variant counts in the counters of the limit's own numbers: it belongs to a view, or the windows are
+    /// those of a calendar.
+    pub fn counts_as_own(&self, variant: usize) -> bool {
+        self.is_view(variant) || self.has_calendar() && variant > 0
+    }
+
+    /// The rate that owns the counters of a rate: that of the limit's own numbers if they count for it, else itself.
     /// Rates count in a row, as for [`LimitConfig::locate_rate`].
     pub fn counter_rate(&self, rate: usize) -> usize {
         match self.locate_rate(rate) {
-            Some((variant, _, position)) if self.is_view(variant) => position,
+            Some((variant, _, position)) if self.counts_as_own(variant) => position,
             _ => rate,
         }
     }

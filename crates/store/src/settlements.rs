@@ -266,7 +266,7 @@ mod tests {
     use sluicegate_model::{Algorithm, LimitId, OnFailure, Rate, WindowAlign};
 
     fn limit() -> Arc<SharedLimit> {
-        let rate = Rate { units: 5.try_into().unwrap(), period: std::time::Duration::from_secs(60) };
+        let rate = Rate::new(5.try_into().unwrap(), std::time::Duration::from_secs(60));
         let config = test_limit("a", Algorithm::FixedWindow { rates: vec![rate], align: WindowAlign::First });
         Arc::new(SharedLimit::new(LimitId(0), &config, OnFailure::Local, 10))
     }

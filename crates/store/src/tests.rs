@@ -21,7 +21,7 @@ pub(crate) fn test_limit(name: &str, algorithm: Algorithm) -> model::LimitConfig
 }
 
 fn rate(units: u64, seconds: u64) -> Rate {
-    Rate { units: NonZeroU64::new(units).unwrap(), period: Duration::from_secs(seconds) }
+    Rate::new(NonZeroU64::new(units).unwrap(), Duration::from_secs(seconds))
 }
 
 /// The rates of one limit of each algorithm.
@@ -177,7 +177,7 @@ proptest! {
 #[test]
 fn a_rule_of_numbers_that_do_not_fit_does_no_harm() {
     let units = NonZeroU64::MAX;
-    let rate = Rate { units, period: Duration::from_nanos(1) };
+    let rate = Rate::new(units, Duration::from_nanos(1));
     let one = LeakyBucketRate { rate, burst: u64::MAX, queue: u64::MAX };
     let numbers = Algorithm::LeakyBucket { rates: vec![one], max_wait: Some(Duration::MAX) };
     let limit: model::LimitConfig = test_limit("a", numbers);

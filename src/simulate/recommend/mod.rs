@@ -104,7 +104,7 @@ fn list_rates(periods: &[(String, Duration)]) -> Vec<TriedRate> {
             text.strip_prefix('1').filter(|unit| unit.starts_with(char::is_alphabetic)).unwrap_or(text);
         UNITS.map(|units| {
             // Cannot be zero: none of them is.
-            let rate = Rate { units: NonZeroU64::new(units).unwrap_or(NonZeroU64::MIN), period: *period };
+            let rate = Rate::new(NonZeroU64::new(units).unwrap_or(NonZeroU64::MIN), *period);
             TriedRate {
                 text: format!("{units}/{text}"),
                 need: NeedRate::new(rate),

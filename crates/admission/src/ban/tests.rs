@@ -18,7 +18,7 @@ fn bans(units: u64, max_keys: usize) -> Bans {
 
 fn config(units: u64, key: BanKey) -> model::BansConfig {
     model::BansConfig {
-        after: Rate { units: units.try_into().unwrap(), period: Duration::from_secs(60) },
+        after: Rate::new(units.try_into().unwrap(), Duration::from_secs(60)),
         first: Duration::from_secs(600),
         longest: Duration::from_secs(3600),
         key,

@@ -63,7 +63,7 @@ impl FixedModel {
         let at = at.max(self.windows.last().map_or(0, |(start, _)| *start));
         if self.windows.last().is_none_or(|(start, _)| start + self.period <= at) {
             let start = match self.align {
-                WindowAlign::First => at,
+                WindowAlign::First | WindowAlign::Calendar => at,
                 WindowAlign::Clock => at / self.period * self.period,
             };
             self.windows.push((start, 0));

@@ -23,7 +23,7 @@ pub const DAY: u64 = 86_400 * SECOND;
 pub const START: u64 = 1 << 40;
 
 pub fn rate(units: u64, period_ns: u64) -> Rate {
-    Rate { units: NonZeroU64::new(units).unwrap(), period: Duration::from_nanos(period_ns) }
+    Rate::new(NonZeroU64::new(units).unwrap(), Duration::from_nanos(period_ns))
 }
 
 pub fn token(units: u64, period_ns: u64, burst: u64) -> Algorithm {
@@ -89,6 +89,7 @@ pub fn config(algorithm: Algorithm) -> model::LimitConfig {
         grants: vec![],
         fair_by: vec![],
         warm_up: None,
+        calendar: None,
         cost: Cost::Header {
             name: http::HeaderName::from_static("cost"),
             invalid: sluicegate_model::InvalidCost::One,

@@ -33,7 +33,8 @@ pub fn describe_rate(limit: &LimitConfig, rate: &Rate) -> String {
 
 /// A rate of a limit; `noun` is for one that counts requests.
 fn format_rate(limit: &LimitConfig, rate: &Rate, noun: &str) -> String {
-    format!("{} per {}", format_units(limit, rate.units.get(), noun), format_period(rate.period))
+    let period = rate.calendar.map_or_else(|| format_period(rate.period), |unit| unit.as_str().to_owned());
+    format!("{} per {period}", format_units(limit, rate.units.get(), noun))
 }
 
 /// The detail of a rejection by one rate of the limit, e.g. "limit per-ip: 10 requests per second, burst 20".

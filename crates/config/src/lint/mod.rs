@@ -2,6 +2,7 @@
 //!
 //! A warning needs proof in the file; settings that merely look odd get none.
 
+mod calendars;
 mod charges;
 mod ineffective;
 mod keys;
@@ -27,6 +28,7 @@ pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
     redirects::lint_redirects(&file);
     ineffective::lint_shadows(&file);
     shared::lint_shared(&file);
+    calendars::lint_calendars(&file);
     ineffective::lint_ineffective(&file);
     misread::lint_misread(&file);
     ineffective::lint_obeyed(&file);

@@ -8,7 +8,7 @@ use crate::schema::tables::limits::{adaptive, limit};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::{
-    Algorithm, AlgorithmKind, Cost, LeakyBucketRate, Rate, TokenBucketRate, ValueError, codes,
+    Algorithm, AlgorithmKind, Cost, LeakyBucketRate, Rate, TokenBucketRate, ValueError, WindowAlign, codes,
 };
 
 /// Fields that only some algorithms have, with the words of those.
@@ -45,6 +45,9 @@ impl NumberReader<'_> {
     pub(crate) fn read_algorithm(self) -> Option<Algorithm> {
         let fields = self.fields;
         let kind = fields.read_valid(&limit::ALGORITHM)?;
+        if self.written_rates().iter().any(|rate| rate.calendar.is_some()) {
+            return self.read_calendar_windows(kind);
+        }
         report_foreign_fields(fields, kind);
         Some(match kind {
             AlgorithmKind::TokenBucket => Algorithm::TokenBucket { rates: self.read_token_bucket()? },
@@ -63,6 +66,33 @@ impl NumberReader<'_> {
             AlgorithmKind::SlidingLog => Algorithm::SlidingLog { rates: self.read_windows(u32::MAX.into())? },
             AlgorithmKind::Concurrency => read_concurrency(fields)?,
         })
+    }
+
+    /// The rates that are written and valid.
+    pub(crate) fn written_rates(self) -> Vec<Rate> {
+        let items = self.fields.find(&limit::RATE).map(|value| value.one_or_more()).unwrap_or_default();
+        items.iter().filter_map(|item| self.form.parse_rate(item.as_text()?).ok()).collect()
+    }
+
+    /// Windows of which at least one is of the calendar.
+    fn read_calendar_windows(self, kind: AlgorithmKind) -> Option<Algorithm> {
+        let written = self.fields.find(&limit::ALGORITHM);
+        if let Some(value) = written.filter(|_| kind != AlgorithmKind::FixedWindow) {
+            let message =
+                format!("units of the calendar count in fixed windows, and this is a {}", kind.as_str());
+            value.refuse(codes::LIMIT_NUMBERS, message, "remove it, or write a period such as 30d");
+            return None;
+        }
+        if let Some(value) = self.fields.find(&limit::ALIGN) {
+            let message = "`align` is for windows without a calendar";
+            value.refuse_name(
+                codes::FOREIGN_FIELD,
+                message,
+                "remove it; begins moves windows of the calendar",
+            );
+        }
+        report_foreign_fields(self.fields, AlgorithmKind::FixedWindow);
+        Some(Algorithm::FixedWindow { rates: self.read_windows(u64::MAX)?, align: WindowAlign::Calendar })
     }
 
     fn read_token_bucket(self) -> Option<Vec<TokenBucketRate>> {
@@ -123,6 +153,9 @@ impl NumberReader<'_> {
 /// A rate alone, which is short for a token bucket.
 pub(crate) fn read_short_rate(value: &FieldValue<'_>) -> Option<Algorithm> {
     let rate = value.parse_with(|text| RateForm::Units.parse_rate(text))?;
+    if rate.calendar.is_some() {
+        return Some(Algorithm::FixedWindow { rates: vec![rate], align: WindowAlign::Calendar });
+    }
     let burst = rate.units.get();
     check_drain_time(value, rate, burst, RateForm::Units)
         .then(|| Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst }] })

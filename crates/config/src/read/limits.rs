@@ -7,7 +7,7 @@ use super::algorithm::{self, NumberReader};
 use super::rates::RateForm;
 use super::state::{StateReader, check_shared_limit};
 use super::upstreams::UpstreamReader;
-use super::{charge, keys, reject, tiers, views};
+use super::{calendar, charge, keys, reject, tiers, views};
 use crate::schema::field::Field;
 use crate::schema::kinds::{OneOrMoreOrWord, Text};
 use crate::schema::tables::limits::{LIMIT_KEY_PART, chain_view, limit};
@@ -141,7 +141,8 @@ impl<'a> LimitReader<'a> {
     fn read_short(&self, name: &str, value: &FieldValue<'_>) -> LimitConfig {
         let algorithm = algorithm::read_short_rate(value).unwrap_or(PLACEHOLDER);
         let config = self.read_common(name, &value.absent_section(&limit::SECTION));
-        let config = LimitConfig { algorithm, ..config };
+        let calendar = calendar::read_calendar(&value.absent_section(&limit::SECTION), &algorithm);
+        let config = LimitConfig { algorithm, calendar, ..config };
         check_shared_limit(&config, value, None);
         config
     }
@@ -184,7 +185,8 @@ impl<'a> LimitReader<'a> {
         let algorithm = numbers.clone().unwrap_or(PLACEHOLDER);
         let warm_up = algorithm::read_warm_up(fields, std::iter::once(&algorithm).chain(others()));
         let enforce = tiers::read_enforce(fields, &config.key);
-        let config = LimitConfig { algorithm, tiers, warm_up, charge, enforce, ..config };
+        let calendar = numbers.as_ref().and_then(|numbers| calendar::read_calendar(fields, numbers));
+        let config = LimitConfig { algorithm, tiers, warm_up, charge, enforce, calendar, ..config };
         let warm_up = fields.find(&limit::WARM_UP);
         check_shared_limit(&config, &fields.whole, warm_up.as_ref());
         if let (Some(numbers), Some(value)) = (shadow, fields.find(&limit::SHADOW)) {
@@ -213,6 +215,7 @@ impl<'a> LimitReader<'a> {
                 .map(|value| keys::read_key_parts(&value, &LIMIT_KEY_PART, "fair_by"))
                 .unwrap_or_default(),
             warm_up: None,
+            calendar: None,
             cost: read_invalid_cost(fields),
             charge: None,
             methods: read_methods(fields, &limit::METHODS),

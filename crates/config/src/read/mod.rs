@@ -5,6 +5,7 @@ pub(crate) mod account;
 pub(crate) mod acme;
 pub(crate) mod algorithm;
 pub(crate) mod auth;
+pub(crate) mod calendar;
 pub(crate) mod charge;
 pub(crate) mod cors;
 pub(crate) mod domains;

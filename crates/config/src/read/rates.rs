@@ -39,7 +39,7 @@ impl RateForm {
     /// A rate in this form.
     pub(crate) fn parse_rate(self, text: &str) -> Parsed<Rate> {
         self.check_form(text)?;
-        if self == RateForm::Kib { parse_kib_rate(text) } else { scalars::parse_rate(text) }
+        if self == RateForm::Kib { parse_kib_rate(text) } else { scalars::parse_limit_rate(text) }
     }
 
     /// An amount beside a rate in this form, e.g. `burst`; `parse` reads a number.

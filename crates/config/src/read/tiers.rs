@@ -76,7 +76,28 @@ pub(crate) fn read_tier_numbers(
             tier.report_at_name(problem.into());
         }
     }
-    numbers
+    numbers.filter(|numbers| has_same_windows(limit, numbers, tier))
+}
+
+/// True unless only one of the two counts in windows of the calendar, or they differ in them: a key has one counter,
+/// whatever its tier.
+fn has_same_windows(limit: NumberReader<'_>, numbers: &Algorithm, tier: &FieldValue<'_>) -> bool {
+    let windows =
+        |rates: Vec<Rate>| rates.iter().map(|rate| (rate.calendar, rate.period)).collect::<Vec<_>>();
+    let own = limit.written_rates();
+    let others: Vec<Rate> = numbers.rate_quotas().into_iter().map(|(rate, _)| rate).collect();
+    let has_calendar = own.iter().chain(&others).any(|rate| rate.calendar.is_some());
+    let is_same = !has_calendar || own.is_empty() || windows(own) == windows(others);
+    if !is_same {
+        let message =
+            "numbers for windows of the calendar need the units of the limit's own rates, in their order";
+        tier.refuse_name(
+            codes::LIMIT_NUMBERS,
+            message,
+            "write a number for each, such as rate: 5000000/month",
+        );
+    }
+    is_same
 }
 
 /// Reads the numbers of the shadow of `limit`; `is_sound` = the limit's own numbers are valid.
@@ -172,6 +193,7 @@ fn numbers_text(limit: &LimitConfig) -> String {
             line("queue", amounts(rates.iter().map(|one| (one.queue, units_per_second(one.rate))), ""));
             line("max_wait", wait_text(max_wait));
         }
+        Algorithm::FixedWindow { align: WindowAlign::Calendar, .. } => {}
         Algorithm::FixedWindow { align, .. } => {
             line("align", if *align == WindowAlign::Clock { "clock" } else { "first" }.to_owned());
         }
@@ -206,7 +228,8 @@ fn amounts(items: impl Iterator<Item = (u64, u64)> + Clone, unit: &str) -> Strin
 }
 
 fn rate_text(rate: Rate, unit: &str) -> String {
-    format!("{}{unit}/{}", rate.units, span_text(rate.period))
+    let period = rate.calendar.map_or_else(|| span_text(rate.period), |unit| unit.as_str().to_owned());
+    format!("{}{unit}/{period}", rate.units)
 }
 
 fn span_text(span: Duration) -> String {

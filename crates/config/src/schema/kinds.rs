@@ -106,8 +106,8 @@ pub const WHOLE_PERCENTAGE: Text<u8> =
     Text::new("a whole percentage", scalars::parse_whole_percent).matching("^[0-9]+%$");
 
 /// `N/period`.
-pub const RATE_TEXT: Text<Rate> = Text::new("a rate", scalars::parse_rate)
-    .matching("^[0-9]+ *(B|[KMGT]i?B)? */ *[0-9]*(ns|us|ms|s|m|h|d)$");
+pub const RATE_TEXT: Text<Rate> = Text::new("a rate", scalars::parse_limit_rate)
+    .matching("^[0-9]+ *(B|[KMGT]i?B)? */ *([0-9]*(ns|us|ms|s|m|h|d)|hour|day|week|month|quarter|year)$");
 
 /// A number from 1 that fits into 32 bits.
 pub const COUNT: Number<u32> = Number(1, u32::MAX);

@@ -60,7 +60,7 @@ mod tests {
 
     fn rate(units: u64, seconds: u64) -> NeedRate {
         let units = NonZeroU64::new(units).unwrap();
-        NeedRate::new(Rate { units, period: Duration::from_secs(seconds) })
+        NeedRate::new(Rate::new(units, Duration::from_secs(seconds)))
     }
 
     fn need(rate: &NeedRate, arrivals: &[u64]) -> u64 {

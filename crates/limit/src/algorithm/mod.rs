@@ -12,6 +12,7 @@
 
 pub(crate) mod adaptive;
 pub mod burst_need;
+pub(crate) mod calendar_window;
 pub mod concurrency;
 pub(crate) mod fixed_window;
 pub(crate) mod gradient;

@@ -33,9 +33,11 @@ pub(crate) struct Carried {
     pub left: u64,
 }
 
-/// Parameters of a window, which has no queue and no views.
+/// Parameters of a window, which has no queue.
 pub(crate) trait WindowParams: TableParams<Self::Entry> + Sized {
     type Entry: TableEntry<Extra: AsMut<ShardCharges>>;
+    /// Several rates with numbers of their own may count in one counter.
+    const SHARES_COUNTERS: bool = false;
 
     fn quota(&self) -> &WindowQuota;
 
@@ -148,6 +150,7 @@ impl<W: WindowParams> MeterParams for W {
 
 impl<W: WindowParams> RateParams for W {
     type Wakers = [Waker; 0];
+    const HAS_VIEWS: bool = W::SHARES_COUNTERS;
 
     fn epoch(&self) -> Epoch {
         self.quota().epoch

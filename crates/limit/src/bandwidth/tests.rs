@@ -13,7 +13,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 fn bandwidth(rate: u64, period: Duration, burst: u64) -> Arc<Bandwidth> {
-    let rate = Rate { units: NonZeroU64::new(rate).unwrap(), period };
+    let rate = Rate::new(NonZeroU64::new(rate).unwrap(), period);
     Arc::new(Bandwidth::new(&model::BandwidthConfig { rate, burst, key: vec![KeyPart::Ip] }, 1000))
 }
 
@@ -109,7 +109,7 @@ async fn a_body_that_is_given_up_cancels_its_reservation() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_table_shares_buckets_and_drops_none() {
-    let rate = Rate { units: NonZeroU64::new(KIB).unwrap(), period: SECOND };
+    let rate = Rate::new(NonZeroU64::new(KIB).unwrap(), SECOND);
     let config = model::BandwidthConfig { rate, burst: 10 * KIB, key: vec![KeyPart::Ip] };
     let limit = Arc::new(Bandwidth::new(&config, 4));
     for id in 1..=4 {

@@ -108,3 +108,5 @@ pub const LOGGED_SECRET: &str = "W014";
 pub const WHOLE_CLAIM: &str = "W015";
 /// A folder that is to be written, and cannot be (a warning).
 pub const UNWRITABLE: &str = "W016";
+/// A quota that a restart forgets (a warning).
+pub const FORGOTTEN: &str = "W017";

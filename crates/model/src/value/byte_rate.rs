@@ -12,6 +12,10 @@ pub const KIB: u64 = 1 << 10;
 
 /// `1MiB/s`, `10MB/60s`, in bytes.
 pub fn parse_byte_rate(text: &str) -> Parsed<Rate> {
+    scalars::refuse_calendar(text, read_byte_rate(text)?)
+}
+
+fn read_byte_rate(text: &str) -> Parsed<Rate> {
     const EXAMPLES: &str = "write a size, a slash and a period: 1MiB/s, 100MB/60s";
     let wrong = |message: String| ValueError::new(codes::RATE, message).with_help(EXAMPLES);
     let Some((size, period)) = text.split_once('/') else {
@@ -28,18 +32,18 @@ pub fn parse_byte_rate(text: &str) -> Parsed<Rate> {
     let period = scalars::parse_rate_period(text, period.trim())?;
     let units =
         NonZeroU64::new(bytes).ok_or_else(|| wrong(format!("the rate `{text}` would let nothing pass")))?;
-    Ok(Rate { units, period })
+    Ok(Rate::per(units, period))
 }
 
-/// `50GiB/1d`, in whole KiB.
+/// `50GiB/1d`, `1TiB/month`, in whole KiB.
 pub fn parse_kib_rate(text: &str) -> Parsed<Rate> {
-    let rate = parse_byte_rate(text)?;
+    let rate = read_byte_rate(text)?;
     let units = NonZeroU64::new(rate.units.get() / KIB).ok_or_else(|| below_kib(text))?;
     if u128::from(units.get()) > rate.period.as_nanos() {
         let message = format!("the rate `{text}` is more than one KiB per nanosecond");
         return Err(ValueError::new(codes::RATE, message).with_help("write a longer period"));
     }
-    Ok(Rate { units, period: rate.period })
+    Ok(Rate { units, ..rate })
 }
 
 /// `1GiB`, in whole KiB, at least one.

@@ -66,7 +66,7 @@ mod tests {
     }
 
     fn rate(units: u64, seconds: u64) -> Rate {
-        Rate { units: NonZeroU64::new(units).unwrap(), period: Duration::from_secs(seconds) }
+        Rate::new(NonZeroU64::new(units).unwrap(), Duration::from_secs(seconds))
     }
 
     #[test]

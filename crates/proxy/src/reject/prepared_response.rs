@@ -316,6 +316,9 @@ impl PreparedResponse {
 /// A rate as short text, e.g. `10/s` or `300/60s`.
 pub(super) fn rate_text(limit: &LimitConfig, rate: &Rate) -> String {
     let (units, period_ns) = (limit.show_units(rate.units.get()), rate.period.as_nanos());
+    if let Some(unit) = rate.calendar {
+        return format!("{units}/{}", unit.as_str());
+    }
     const UNITS: [(u128, &str); 4] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
     let unit = UNITS.iter().find(|(unit, _)| period_ns.is_multiple_of(*unit));
     let (unit, name) = unit.copied().unwrap_or((1, "ns"));

@@ -175,7 +175,7 @@ fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged:
         (RuleShape::FixedWindow { max, period, align }, FoundState::Window(end, used)) => {
             let end = match (*end, align) {
                 (0, _) if !charged => now,
-                (0, WindowAlign::First) => now.saturating_add(period),
+                (0, WindowAlign::First | WindowAlign::Calendar) => now.saturating_add(period),
                 (0, WindowAlign::Clock) => now.saturating_add(period - now % period),
                 (end, _) => end,
             };

@@ -265,7 +265,7 @@ mod tests {
     use crate::tests::test_limit;
 
     fn rate(units: u64, seconds: u64) -> Rate {
-        Rate { units: NonZeroU64::new(units).unwrap(), period: Duration::from_secs(seconds) }
+        Rate::new(NonZeroU64::new(units).unwrap(), Duration::from_secs(seconds))
     }
 
     fn token(units: u64, bursts: &[u64]) -> Algorithm {

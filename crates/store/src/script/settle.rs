@@ -95,7 +95,9 @@ impl PackedCall {
             RuleShape::TokenBucket { num, .. } | RuleShape::LeakyBucket { num, .. } => {
                 (0, num as f64, num as f64 / unit as f64)
             }
-            RuleShape::FixedWindow { period, align: WindowAlign::First, .. } => (1, period as f64, 0.0),
+            RuleShape::FixedWindow { period, align: WindowAlign::First | WindowAlign::Calendar, .. } => {
+                (1, period as f64, 0.0)
+            }
             RuleShape::FixedWindow { period, align: WindowAlign::Clock, .. } => (2, period as f64, 0.0),
             RuleShape::SlidingWindow { period, .. } => (3, period as f64, rule.shape.bucket_width() as f64),
             RuleShape::SlidingLog { period, .. } => (4, period as f64, 0.0),

@@ -16,7 +16,7 @@ const BAN: Ban = Ban { left_us: 5 * MINUTE_US, lasts_us: 10 * MINUTE_US, repeats
 /// Bans after three strikes in a minute: ten minutes at first, an hour at most.
 fn bans() -> Bans {
     let config = model::BansConfig {
-        after: Rate { units: NonZeroU64::new(3).unwrap(), period: Duration::from_secs(60) },
+        after: Rate::new(NonZeroU64::new(3).unwrap(), Duration::from_secs(60)),
         first: Duration::from_secs(600),
         longest: Duration::from_secs(3600),
         key: BanKey::Ip,

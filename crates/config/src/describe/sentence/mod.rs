@@ -118,13 +118,14 @@ impl SentenceWriter<'_> {
                 let paced = self.append_cost(rates.iter().enumerate().map(one).collect());
                 paced + &self.describe_queues(rates.iter().map(|one| one.queue), *max_wait)
             }
-            Algorithm::FixedWindow { rates, align } => windows(
-                rates,
+            Algorithm::FixedWindow { rates, align } => {
+                let zone = self.limit.calendar.as_ref().map_or("UTC", |calendar| calendar.zone_name());
                 match align {
-                    WindowAlign::First => "in windows that begin with the first request",
-                    WindowAlign::Clock => "in windows that begin by the clock (UTC)",
-                },
-            ),
+                    WindowAlign::First => windows(rates, "in windows that begin with the first request"),
+                    WindowAlign::Clock => windows(rates, "in windows that begin by the clock (UTC)"),
+                    WindowAlign::Calendar => windows(rates, &format!("in windows of the calendar ({zone})")),
+                }
+            }
             Algorithm::SlidingWindow { rates, .. } | Algorithm::SlidingLog { rates } => {
                 windows(rates, "in any such span")
             }

@@ -11,6 +11,7 @@ use crate::schema::kinds::{
     COUNT, NONZERO_TIME, NUMBER_OR_SIZE, Nested, NestedOrNone, Number, OneOrMoreOrWord, OrWord, PERCENTAGE,
     RATE_TEXT, STATUS_RANGE, SWITCH, Scalar, Special, Text, Words, text,
 };
+use sluicegate_base::calendar::{Calendar, Time, WEEKDAYS, Weekday, WindowStart, parse_time, parse_year_day};
 use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_model::value::names::parse_pointer;
 use sluicegate_model::value::statuses::{parse_grpc_code, parse_status_range};
@@ -19,6 +20,7 @@ use sluicegate_model::value::{methods, names, scalars};
 use sluicegate_model::{
     AlgorithmKind, BUCKETS_MAX, ChargedUnits, Cost, InvalidCost, KeyPart, LlmWeights, McpPart, MissingKey,
     MissingUnits, OnFailure, OverrunAction, Parsed, Rate, StoreConfig, ValueError, WindowAlign, codes,
+    did_you_mean,
 };
 
 section! {
@@ -35,8 +37,13 @@ section! {
     /// How requests are counted; see [algorithms](algorithms.md).
     ALGORITHM: Words<AlgorithmKind> = Words(&AlgorithmKind::WORDS), "algorithm", "token_bucket", "sliding_window";
     /// Units and their period; of several rates all must hold. Every algorithm but concurrency needs it. With
-    /// `charge: { units: bytes }` it may be a size, such as `50GiB/1d`, which counts in KiB.
+    /// `charge: { units: bytes }` it may be a size, such as `50GiB/1d`, which counts in KiB. `100000/month` counts in
+    /// fixed windows of the calendar.
     RATE: OneOrMore<Text<Rate>> = OneOrMore(RATE_TEXT), "rate", "[]", "[10/s, 300/m]";
+    /// Windows of the calendar, such as `/month`: their time zone, a name of the IANA data.
+    ZONE: Text<String> = Text::new("the name of a time zone", parse_zone), "zone", "UTC", "Europe/Berlin";
+    /// Windows of the calendar: their beginnings; see [quotas](quotas.md).
+    BEGINS: Nested = Nested(&begins::SECTION), "begins", "{}", "{ month: 15 }";
     /// token_bucket: the size of the bucket, `auto` the number of the rate. leaky_bucket: the requests that leave at
     /// once, `auto` 1.
     BURST: OneOrMore<OrWord<Scalar<u64>>> = OneOrMore(OrWord("auto", NUMBER_OR_SIZE)), "burst", "auto", "20";
@@ -86,6 +93,19 @@ section! {
     STATE: OrWord<Words<StoreConfig>> = OrWord("auto", Words(&StoreConfig::WORDS)), "state", "auto", "redis";
     /// What decides while Redis does not answer; `auto` is `state.redis.on_failure`.
     ON_FAILURE: OrWord<Words<OnFailure>> = OrWord("auto", Words(&OnFailure::WORDS)), "on_failure", "auto", "allow";
+}
+
+section! {
+    /// When windows of the calendar begin. Each entry needs a rate with windows that it moves.
+    mod begins = "limits.NAME.begins";
+    /// The time of day at which all windows longer than an hour begin.
+    DAY: Text<Time> = Text::new("a time such as 06:00", parse_day_time), "day", "00:00", "06:00";
+    /// The first day of weeks.
+    WEEK: Words<Weekday> = Words(&WEEKDAYS), "week", "monday", "sunday";
+    /// The first day of months; the last day where a month is shorter.
+    MONTH: Number<i8> = Number(1, 31), "month", "1", "15";
+    /// The first month and day of years; quarters begin then, and three, six and nine months later.
+    YEAR: Text<(i8, i8)> = Text::new("a month and a day such as 04-06", parse_year_begin), "year", "01-01", "04-06";
 }
 
 section! {
@@ -188,6 +208,27 @@ fn parse_missing_key_status(text: &str) -> Parsed<StatusCode> {
             Err(ValueError::new(codes::STATUS, message).with_help("write 401 or 403"))
         }
     }
+}
+
+fn parse_zone(text: &str) -> Parsed<String> {
+    if Calendar::new(text, WindowStart::default()).is_some() {
+        return Ok(text.to_owned());
+    }
+    let names = Calendar::zone_names();
+    let near = did_you_mean(text, names.iter().map(String::as_str));
+    let message = format!("`{text}` is not a time zone of the IANA data");
+    Err(ValueError::new(codes::NAME, message)
+        .with_help(near.unwrap_or_else(|| "write e.g. Europe/Berlin, America/New_York or UTC".to_owned())))
+}
+
+fn parse_day_time(text: &str) -> Parsed<Time> {
+    let wrong = || ValueError::new(codes::DURATION, format!("`{text}` is not a time of day"));
+    parse_time(text).ok_or_else(|| wrong().with_help("write hours and minutes, from 00:00 to 23:59"))
+}
+
+fn parse_year_begin(text: &str) -> Parsed<(i8, i8)> {
+    let wrong = || ValueError::new(codes::NUMBER, format!("`{text}` is not a day of a year"));
+    parse_year_day(text).ok_or_else(|| wrong().with_help("write the month and the day, from 01-01 to 12-31"))
 }
 
 /// A name of a location or of an inline limit.

@@ -14,7 +14,7 @@ fn log(units: u64, keys_max: usize) -> Meter<SlidingLogParams> {
     let units = NonZeroU64::new(units).unwrap();
     let (owner, settle_terms) = (Arc::from("test"), SettleTerms::default());
     let spec = MeterSpec { keys_max, owner: &owner, settle_terms, previous: None, counted_by: None };
-    Meter::new(SlidingLogParams::new(Rate { units, period: Duration::from_secs(60) }, &spec), &spec)
+    Meter::new(SlidingLogParams::new(Rate::new(units, Duration::from_secs(60)), &spec), &spec)
 }
 
 fn key(id: u128) -> CounterKey {

@@ -16,7 +16,7 @@ const START: u64 = 1 << 60;
 
 fn rate(units: u64, period_ns: u64) -> Rate {
     let units = std::num::NonZeroU64::new(units).unwrap();
-    Rate { units, period: Duration::from_nanos(period_ns) }
+    Rate::new(units, Duration::from_nanos(period_ns))
 }
 
 fn all_algorithms(units: u64, period_ns: u64) -> Vec<Algorithm> {

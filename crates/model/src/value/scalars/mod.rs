@@ -10,17 +10,41 @@ use crate::diagnostics::codes;
 use crate::diagnostics::problem::ValueError;
 use crate::value::fraction::reduce_fraction;
 use crate::value::rate_hint::{find_unit, suggest_rate};
+use sluicegate_base::calendar::CalendarUnit;
 
 /// `N/period`: at least 1 unit in each period of at least 1 ns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     /// The units that pass in each period.
     pub units: NonZeroU64,
-    /// The period, at least 1 ns; the file allows 36,500 days at most.
+    /// The period, at least 1 ns; the file allows 36,500 days at most. Of a calendar's unit the longest one.
     pub period: Duration,
+    /// The windows are those of a calendar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calendar: Option<CalendarUnit>,
+}
+
+/// As without `calendar` where a rate has none: snapshots know counters by this text.
+impl fmt::Debug for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = f.debug_struct("Rate");
+        text.field("units", &self.units).field("period", &self.period);
+        self.calendar.map(|unit| text.field("calendar", &unit));
+        text.finish()
+    }
 }
 
 impl Rate {
+    /// A rate without a calendar.
+    pub fn new(units: NonZeroU64, period: Duration) -> Rate {
+        Rate { units, period, calendar: None }
+    }
+
+    /// A rate by a period of the file.
+    pub(super) fn per(units: NonZeroU64, (period, calendar): Period) -> Rate {
+        Rate { units, period, calendar }
+    }
+
     /// Whole units that pass within `span`.
     pub fn units_within(&self, span: Duration) -> u64 {
         let units =
@@ -45,6 +69,9 @@ impl fmt::Debug for Secret {
         f.write_str("MASKED")
     }
 }
+
+/// A period, and the unit of a calendar that it is.
+pub(super) type Period = (Duration, Option<CalendarUnit>);
 
 /// The value of a scalar's text, or the error in it.
 pub type Parsed<T> = Result<T, ValueError>;
@@ -160,6 +187,25 @@ pub fn parse_nonzero_duration(text: &str) -> Parsed<Duration> {
 
 /// `10/s`, `600/m`, `300/60s`, `20/1d`.
 pub fn parse_rate(text: &str) -> Parsed<Rate> {
+    refuse_calendar(text, parse_limit_rate(text)?)
+}
+
+/// A rate that no calendar gives windows to.
+pub(super) fn refuse_calendar(text: &str, rate: Rate) -> Parsed<Rate> {
+    let Some(unit) = rate.calendar else { return Ok(rate) };
+    let message = format!(
+        "`{}` in the rate `{text}` is a unit of the calendar, and only limits have those",
+        unit.as_str()
+    );
+    let help = match suggest_rate(text) {
+        Some(rate) => format!("write {rate}"),
+        None => "write a number of days, e.g. 100/7d".to_owned(),
+    };
+    Err(ValueError::new(codes::RATE, message).with_help(help))
+}
+
+/// A rate as [`parse_rate`] reads it, or one for a window of the calendar: `100000/month`.
+pub fn parse_limit_rate(text: &str) -> Parsed<Rate> {
     read_rate(text).map_err(|error| match suggest_rate(text) {
         Some(rate) if rate != text && read_rate(&rate).is_ok() => error.with_help(format!("write {rate}")),
         _ => error,
@@ -188,10 +234,10 @@ fn read_rate(text: &str) -> Parsed<Rate> {
     }
     let units = parse_rate_units(text, count.trim())?;
     let period = parse_rate_period(text, period.trim())?;
-    if u128::from(units.get()) > period.as_nanos() {
+    if u128::from(units.get()) > period.0.as_nanos() {
         return Err(wrong(format!("the rate `{text}` is more than one per nanosecond")));
     }
-    Ok(Rate { units, period })
+    Ok(Rate::per(units, period))
 }
 
 fn parse_rate_units(text: &str, count: &str) -> Parsed<NonZeroU64> {
@@ -211,14 +257,20 @@ fn parse_rate_units(text: &str, count: &str) -> Parsed<NonZeroU64> {
     })
 }
 
-pub(crate) fn parse_rate_period(text: &str, period: &str) -> Parsed<Duration> {
+pub(super) fn parse_rate_period(text: &str, period: &str) -> Parsed<Period> {
+    if let Some(unit) = CalendarUnit::from_word(period) {
+        return Ok((unit.longest(), Some(unit)));
+    }
     let wrong = |message: String| ValueError::new(codes::RATE, message);
     let (digits, unit) = split_digits(period);
     let Some(ns) = unit_ns(unit) else {
-        let help = if unit == "M" {
-            "write m for minutes"
-        } else {
-            "the units are ms, s, m, h and d, e.g. 10/s or 300/60s"
+        let help = match CalendarUnit::from_word(unit.trim_end_matches('s')) {
+            Some(word) => &format!(
+                "a limit has windows of one {0}: write the number of units in it, as in 100/{0}",
+                word.as_str()
+            ),
+            None if unit == "M" => "write m for minutes, or month",
+            None => "the units are ms, s, m, h and d, e.g. 10/s or 300/60s, and for limits hour to year",
         };
         return Err(wrong(format!("`{period}` in the rate `{text}` is not a period")).with_help(help));
     };
@@ -227,7 +279,7 @@ pub(crate) fn parse_rate_period(text: &str, period: &str) -> Parsed<Duration> {
         Some(0) => {
             Err(wrong(format!("the period of the rate `{text}` is zero")).with_help("write e.g. 10/s"))
         }
-        Some(total) if total <= DURATION_MAX_NS => Ok(Duration::from_nanos(total)),
+        Some(total) if total <= DURATION_MAX_NS => Ok((Duration::from_nanos(total), None)),
         _ => {
             Err(wrong(format!("the period of the rate `{text}` is too long"))
                 .with_help("the longest is 36500d"))

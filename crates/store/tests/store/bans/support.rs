@@ -45,10 +45,7 @@ pub fn offence(id: u64, strikes: u32) -> StrikeReport {
 
 pub fn config(rules: &BanRules) -> model::BansConfig {
     model::BansConfig {
-        after: Rate {
-            units: u64::from(rules.after).try_into().unwrap(),
-            period: Duration::from_micros(rules.period_us),
-        },
+        after: Rate::new(u64::from(rules.after).try_into().unwrap(), Duration::from_micros(rules.period_us)),
         first: Duration::from_micros(rules.first_us),
         longest: Duration::from_micros(rules.longest_us),
         key: BanKey::Ip,

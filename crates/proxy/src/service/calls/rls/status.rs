@@ -167,7 +167,7 @@ mod tests {
             (u64::MAX, 1, (u32::MAX, LimitUnit::Second)),
         ] {
             let units = NonZeroU64::new(units).unwrap();
-            let rate = Rate { units, period: Duration::from_secs(seconds) };
+            let rate = Rate::new(units, Duration::from_secs(seconds));
             assert_eq!(scale_rate(&rate), expected, "{units} per {seconds}s");
         }
     }

@@ -1,0 +1,55 @@
+//! Reads `zone` and `begins` of limits with windows of the calendar.
+
+use std::sync::Arc;
+
+use crate::schema::tables::limits::{begins, limit};
+use crate::yaml::field_reader::FieldReader;
+use sluicegate_base::calendar::{Calendar, CalendarUnit, WindowStart};
+use sluicegate_model::{Algorithm, codes};
+
+/// The calendar of a limit with these numbers; `None` if no rate has a unit of one.
+pub(crate) fn read_calendar(fields: &FieldReader<'_>, numbers: &Algorithm) -> Option<Arc<Calendar>> {
+    let units: Vec<CalendarUnit> =
+        numbers.rate_quotas().iter().filter_map(|(rate, _)| rate.calendar).collect();
+    if units.is_empty() {
+        for name in [limit::ZONE.name, limit::BEGINS.name] {
+            if let Some(value) = fields.find_by_name(name) {
+                let message = format!("`{name}` is for windows of the calendar, and no rate has one");
+                value.refuse_name(codes::FOREIGN_FIELD, message, "write e.g. rate: 1000/month, or remove it");
+            }
+        }
+        return None;
+    }
+    if let Some(value) = fields.find(&limit::BEGINS).filter(|value| value.is_word("account")) {
+        let message = "`begins: account` is not built yet";
+        value.refuse(codes::WORD, message, "write e.g. begins: { month: 15 }");
+        return None;
+    }
+    let start = fields.read_section(&limit::BEGINS, |fields| read_start(fields, &units));
+    Calendar::new(&fields.read(&limit::ZONE), start).map(Arc::new)
+}
+
+fn read_start(fields: &FieldReader<'_>, units: &[CalendarUnit]) -> WindowStart {
+    use CalendarUnit::{Day, Month, Quarter, Week, Year};
+    let moved = [
+        (begins::DAY.name, &[Day, Week, Month, Quarter, Year][..]),
+        (begins::WEEK.name, &[Week]),
+        (begins::MONTH.name, &[Month]),
+        (begins::YEAR.name, &[Quarter, Year]),
+    ];
+    for (name, by) in moved {
+        let value = fields.find_by_name(name).filter(|_| !units.iter().any(|unit| by.contains(unit)));
+        if let Some(value) = value {
+            let message = format!("`{name}` moves no window of this limit");
+            let words: Vec<&str> = by.iter().map(|unit| unit.as_str()).collect();
+            let help = format!("it needs a rate per {}; remove it", words.join(" or "));
+            value.refuse_name(codes::FOREIGN_FIELD, message, help);
+        }
+    }
+    WindowStart {
+        day: fields.read(&begins::DAY),
+        week: fields.read(&begins::WEEK),
+        month: fields.read(&begins::MONTH),
+        year: fields.read(&begins::YEAR),
+    }
+}
