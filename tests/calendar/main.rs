@@ -1,5 +1,6 @@
 //! Windows of the calendar beside those of Python's zoneinfo, over 400 years.
 
+mod counters;
 use std::process::Command;
 
 use sluicegate_base::calendar::{Calendar, CalendarUnit, CalendarWindow, WEEKDAYS, WindowStart};
