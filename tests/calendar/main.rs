@@ -1,6 +1,7 @@
 //! Windows of the calendar beside those of Python's zoneinfo, over 400 years.
 
 mod counters;
+mod shared;
 use std::process::Command;
 
 use sluicegate_base::calendar::{Calendar, CalendarUnit, CalendarWindow, WEEKDAYS, WindowStart};

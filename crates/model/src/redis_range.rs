@@ -34,9 +34,6 @@ pub fn check_redis_range(limit: &LimitConfig) -> Result<(), String> {
     if limit.warm_up.is_some() {
         return Err("warm_up works with local counters only: write warm_up: none, or state: local".into());
     }
-    if limit.has_calendar() {
-        return Err("units of the calendar count locally: write state: local, or a period such as 30d".into());
-    }
     // One with charge keeps requests instead.
     let log_max = if limit.charge.is_some() { u32::MAX.into() } else { LOG_MAX };
     limit.algorithm_variants().try_for_each(|numbers| check_algorithm_range(numbers, log_max))?;

@@ -168,12 +168,19 @@ impl Session {
         items: &[CallItem<'_>],
         late: &LateReplies,
     ) -> Result<ScriptReply, StoreFault> {
-        let packed = PackedCall::new(op, self.store.prefix(), self.worker_node, items);
-        let result = self.link.call_with_late_reply(group, LuaScript::counter_script(), &packed).await;
-        let bytes = result.map_err(|CallFailure { fault, late: reply }| {
-            late.0.borrow_mut().extend(reply.map(|reply| (group, reply)));
-            fault
-        })?;
+        let call = async || {
+            let (prefix, at) = (self.store.prefix(), self.store.unix_seconds());
+            let packed = PackedCall::new(op, prefix, self.worker_node, at, items);
+            let result = self.link.call_with_late_reply(group, LuaScript::counter_script(), &packed).await;
+            result.map_err(|CallFailure { fault, late: reply }| {
+                late.0.borrow_mut().extend(reply.map(|reply| (group, reply)));
+                fault
+            })
+        };
+        let mut bytes = call().await?;
+        if self.store.heed_clock(&bytes) {
+            bytes = call().await?;
+        }
         ScriptReply::parse_reply(op, items, &bytes).ok_or(StoreFault::Garbled)
     }
 
@@ -248,13 +255,15 @@ impl Session {
             let mut in_flight = KeysInFlight::new(settlements, due.iter().map(|settling| settling.key));
             for run in due.chunk_by(|one, next| group(one) == group(next)) {
                 let keys: Vec<SettledKey<'_>> = run.iter().map(SettlingKey::to_call).collect();
-                let packed = PackedCall::settle(self.store.prefix(), self.worker_node, &keys);
+                let at = self.store.unix_seconds();
+                let packed = PackedCall::settle(self.store.prefix(), self.worker_node, at, &keys);
                 let reply = self.link.call_script(group(&run[0]), LuaScript::counter_script(), &packed).await;
-                answers &= reply.is_ok();
+                let reply = reply.ok().filter(|bytes| !self.store.heed_clock(bytes));
+                answers &= reply.is_some();
                 let parse = |bytes: &Vec<u8>| SettledKey::parse_reply(&keys, bytes);
-                let forgiven = reply.as_ref().ok().and_then(parse).unwrap_or_default();
+                let forgiven = reply.as_ref().and_then(parse).unwrap_or_default();
                 run.iter().zip(&forgiven).for_each(|(settling, forgiven)| settling.count_forgiven(forgiven));
-                run.iter().for_each(|settling| in_flight.finish_key(&settling.key, reply.is_ok()));
+                run.iter().for_each(|settling| in_flight.finish_key(&settling.key, reply.is_some()));
             }
             drop(in_flight);
             settlements.finish_round(answers);
@@ -279,12 +288,14 @@ impl Session {
             let mut in_flight = KeysInFlight::new(&**debts, charges.iter().map(|charge| charge.key));
             for run in charges.chunk_by(|one, next| group(one) == group(next)) {
                 let items: Vec<CallItem<'_>> = run.iter().map(StoreUnits::to_item).collect();
-                let packed = PackedCall::new(ScriptOp::ChargeDebt, self.store.prefix(), debts.node(), &items);
+                let (prefix, at) = (self.store.prefix(), self.store.unix_seconds());
+                let packed = PackedCall::new(ScriptOp::ChargeDebt, prefix, debts.node(), at, &items);
                 let reply = self.link.call_script(group(&run[0]), LuaScript::counter_script(), &packed).await;
+                let is_beyond = reply.as_ref().is_ok_and(|bytes| self.store.heed_clock(bytes));
                 failed += usize::from(reply.is_err());
                 run.iter().for_each(|charge| match reply {
                     Err(StoreFault::Down | StoreFault::Busy) => in_flight.cancel_key(&charge.key),
-                    _ => in_flight.finish_key(&charge.key, reply.is_ok()),
+                    _ => in_flight.finish_key(&charge.key, reply.is_ok() && !is_beyond),
                 });
             }
         }

@@ -70,20 +70,24 @@ fn keys_are_named_once_and_share_a_hash_tag() {
     let rules = rules();
     let mut items = items(&rules);
     items.push(item(&rules[0], 9, 2));
-    let keys = PackedCall::new(ScriptOp::Take, "sg", 7, &items).keys;
+    let keys = PackedCall::new(ScriptOp::Take, "sg", 7, 0, &items).keys;
     let names: Vec<&str> = keys.iter().map(|key| std::str::from_utf8(key).unwrap()).collect();
     let tag = "sg:{AQEBAQEBAQEBAQEBAQEBAQ}";
     let log = format!("{tag}:L:{:08x}", rules[5].id);
     let slots = format!("{tag}:C:{:08x}", rules[6].id);
     assert_eq!(names, [tag, "sg:{AgICAgICAgICAgICAgICAg}", &log, &slots]);
-    assert_eq!(PackedCall::new(ScriptOp::ReportSlots, "sg", 7, &items).keys.len(), 1, "only slots are held");
+    assert_eq!(
+        PackedCall::new(ScriptOp::ReportSlots, "sg", 7, 0, &items).keys.len(),
+        1,
+        "only slots are held"
+    );
 }
 
 #[test]
 fn the_body_of_a_call() {
     let rules = rules();
     let tokens = item(&rules[0], 0, 1);
-    let body = |op| PackedCall::new(op, "sg", 7, &[tokens]).body;
+    let body = |op| PackedCall::new(op, "sg", 7, 0, &[tokens]).body;
     let mut expected = vec![1, 0, 1, 0, 1, 0];
     expected.extend(rules[0].id.to_le_bytes());
     expected.extend([0, 2]);
@@ -94,13 +98,13 @@ fn the_body_of_a_call() {
     assert_eq!(body(ScriptOp::Take), expected);
     let refund = [&[3], &head[1..], &numbers(55.0)].concat();
     assert_eq!(body(ScriptOp::Refund), refund);
-    let owing = PackedCall::new(ScriptOp::Take, "sg", 7, &[CallItem { owed: 4, ..tokens }]).body;
+    let owing = PackedCall::new(ScriptOp::Take, "sg", 7, 0, &[CallItem { owed: 4, ..tokens }]).body;
     assert_eq!(owing, [head, numbers(1_000_000.0)].concat(), "as if so many more had been used");
 
     let slots = item(&rules[6], 0, 1);
     let mut expected = vec![4, 2, 1, 0, 1, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 9, 0, 0, 0];
     expected.extend(doubles(&[2.0, 2.0]));
-    assert_eq!(PackedCall::new(ScriptOp::ReportSlots, "sg", 7, &[slots]).body, expected);
+    assert_eq!(PackedCall::new(ScriptOp::ReportSlots, "sg", 7, 0, &[slots]).body, expected);
 }
 
 #[test]
@@ -184,7 +188,7 @@ fn a_rule_of_numbers_that_do_not_fit_does_no_harm() {
     assert!(model::check_redis_range(&limit).is_err());
     let rules = RateRule::rules_of(&limit);
     let items = [item(&rules[0], 0, 1)];
-    PackedCall::new(ScriptOp::Take, "sg", 1, &items);
+    PackedCall::new(ScriptOp::Take, "sg", 1, 0, &items);
     let bytes = [doubles(&[NOW]), vec![1], doubles(&[9e15])].concat();
     ScriptReply::parse_reply(ScriptOp::Take, &items, &bytes);
 }

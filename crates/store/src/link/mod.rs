@@ -24,7 +24,7 @@ mod topology;
 mod worker_link;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::*};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::fleet::FleetCount;
-use super::{Debts, Fleet, LuaScript, SharedKey, SharedLimit};
+use super::{Debts, Fleet, LuaScript, ScriptReply, SharedKey, SharedLimit};
 use sluicegate_base::clock::Now;
 use sluicegate_model::{self as model, RedisServers};
 
@@ -77,6 +77,8 @@ pub struct Store {
     /// Distinguishes it from the earlier stores of this process.
     id: u64,
     counts: CallCounts,
+    /// Seconds by which the clock of the servers is ahead, if that matters.
+    ahead_s: AtomicI64,
     outages: Mutex<OutageReport>,
     /// The secret that the gateways share, once the store told it; the same after a reload.
     pub(super) secret: Arc<Mutex<Option<[u8; 16]>>>,
@@ -113,9 +115,24 @@ impl Store {
             debts,
             id,
             counts: CallCounts::default(),
+            ahead_s: AtomicI64::new(before.map_or(0, |before| before.ahead_s.load(Relaxed))),
             outages: Mutex::default(),
             secret: before.map(|before| before.secret.clone()).unwrap_or_default(),
         })
+    }
+
+    /// The time of the servers, in seconds since 1970, as far as it is known.
+    pub(super) fn unix_seconds(&self) -> u64 {
+        (Now::read_clock().to_unix_ns() / 1_000_000_000).saturating_add_signed(self.ahead_s.load(Relaxed))
+    }
+
+    /// True if a call did nothing because the clock of its server was beyond the borders of a window. From now on
+    /// [`Store::unix_seconds`] goes by that clock.
+    pub(super) fn heed_clock(&self, reply: &[u8]) -> bool {
+        let Some(now_us) = ScriptReply::time_beyond(reply) else { return false };
+        let here = Now::read_clock().to_unix_ns() / 1_000_000_000;
+        self.ahead_s.store((now_us / 1_000_000) as i64 - here as i64, Relaxed);
+        true
     }
 
     /// Finds the servers, probes whether they answer, and announces this gateway to them. Never returns.

@@ -108,12 +108,13 @@ pub struct RateAnswer {
     pub has_reserved: bool,
 }
 
-/// The class of a key in the store, in the order in which the script receives them. The first four hold counters.
+/// The class of a key in the store, in the order in which the script receives them. The first five hold counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum KeyClass {
     Entry,
     Log,
     Settled,
+    Calendar,
     Slots,
     /// The turns of gateways at the slots that follow.
     Turns,
@@ -126,6 +127,7 @@ pub(crate) enum KeyClass {
 const DRY_RUN: u8 = 1;
 const FIRST: u8 = 2;
 const BY_CLOCK: u8 = 4;
+const SETTLES: u8 = 4;
 
 // === impl CallItem ===
 
@@ -140,8 +142,9 @@ impl CallItem<'_> {
 // === impl PackedCall ===
 
 impl PackedCall {
-    /// Packs `items`, which have their keys in one hash slot; `node` names this gateway.
-    pub fn new(op: ScriptOp, prefix: &str, node: u64, items: &[CallItem<'_>]) -> PackedCall {
+    /// Packs `items`, which have their keys in one hash slot; `node` names this gateway, and `at` is the time of the
+    /// store in seconds since 1970.
+    pub fn new(op: ScriptOp, prefix: &str, node: u64, at: u64, items: &[CallItem<'_>]) -> PackedCall {
         let mut packed = PackedCall { keys: SmallVec::new(), body: Vec::with_capacity(8 + 40 * items.len()) };
         packed.body.push(op as u8);
         let mut order = script_order(items);
@@ -172,7 +175,7 @@ impl PackedCall {
             }
             packed.push_group(item.rule.counters_name(prefix, &item.key), class, group.len());
             for index in group {
-                packed.push_item(op, node, items, *index);
+                packed.push_item(op, (node, at), items, *index);
             }
         }
         packed
@@ -215,12 +218,17 @@ impl PackedCall {
         self.push_number((recovery_us / 1_000).saturating_add(60_000) as f64);
     }
 
-    fn push_item(&mut self, op: ScriptOp, node: u64, items: &[CallItem<'_>], index: usize) {
+    fn push_item(&mut self, op: ScriptOp, (node, at): (u64, u64), items: &[CallItem<'_>], index: usize) {
         let item = &items[index];
         let is_first = index == 0 || items[index - 1].limit_index != item.limit_index;
         let flags = if item.dry_run { DRY_RUN } else { 0 } | if is_first { FIRST } else { 0 };
+        if item.rule.class() == KeyClass::Calendar {
+            self.push_calendar(item.rule, flags, at);
+            return self.push_units(op, item);
+        }
         if item.rule.settles {
-            return self.push_settled_item(op, item, flags);
+            self.push_shape(item.rule, flags);
+            return self.push_units(op, item);
         }
         let shape = item.rule.shape;
         let (cost, owed) = (shape.scale_units(item.cost), shape.scale_units(item.owed));
@@ -233,7 +241,9 @@ impl PackedCall {
             RuleShape::LeakyBucket { num, queue, .. } => {
                 (num, queue.ahead.saturating_add(queue.wait_max), owed)
             }
-            RuleShape::FixedWindow { max, period, .. } => (period, max, taken),
+            RuleShape::FixedWindow { max, period, .. } | RuleShape::Calendar { max, longest: period } => {
+                (period, max, taken)
+            }
             RuleShape::SlidingWindow { max, .. } => (shape.bucket_width(), max, taken),
             RuleShape::SlidingLog { max, period } => (period, max, taken),
             RuleShape::Concurrency { max } => return self.push_slots(flags, node, item.slot_count, max),
@@ -262,6 +272,13 @@ impl PackedCall {
             RuleShape::SlidingWindow { period, .. } => self.push_number(period as f64),
             _ => {}
         }
+    }
+
+    /// The flags of a rate with windows of a calendar, and the borders around the time of the store.
+    pub(super) fn push_calendar(&mut self, rule: &RateRule, flags: u8, at: u64) {
+        self.body.push(if rule.settles { flags | SETTLES } else { flags });
+        self.push_number((rule.shape.recovery_us() / 1_000_000) as f64);
+        self.push_numbers(rule.borders(at).map(|border| border as f64));
     }
 
     fn push_slots(&mut self, flags: u8, node: u64, SlotCount { slots, sequence, .. }: SlotCount, max: u64) {
@@ -297,6 +314,7 @@ impl RateRule {
     /// The class of the key that holds its counters.
     pub(crate) fn class(&self) -> KeyClass {
         match self.shape {
+            RuleShape::Calendar { .. } => KeyClass::Calendar,
             _ if self.settles => KeyClass::Settled,
             RuleShape::SlidingLog { .. } => KeyClass::Log,
             RuleShape::Concurrency { .. } => KeyClass::Slots,
@@ -323,6 +341,7 @@ impl KeyClass {
             KeyClass::SettleSequence => (3, ":M:"),
             KeyClass::Settled => (4, ":S:"),
             KeyClass::Turns => (5, ":Q:"),
+            KeyClass::Calendar => (6, ":W:"),
         }
     }
 

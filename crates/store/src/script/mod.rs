@@ -21,8 +21,9 @@ pub struct LuaScript {
 }
 
 static COUNTER_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| {
-    let settled = include_str!("settled.lua");
-    let code = include_str!("take.lua").replacen("-- settled.lua stands here.", settled, 1);
+    let code =
+        include_str!("take.lua").replacen("-- settled.lua stands here.", include_str!("settled.lua"), 1);
+    let code = code.replacen("-- calendar.lua stands here.", include_str!("calendar.lua"), 1);
     LuaScript::new(code.leak())
 });
 

@@ -18,6 +18,13 @@ enum FoundState {
     Level(u64),
     /// A fixed window: its end and units; 0 if none is open.
     Window(u64, u64),
+    /// A window of a calendar: its units, its begin and end in seconds, and whether some units are reserved.
+    Calendar {
+        used: u64,
+        begins: u64,
+        ends: u64,
+        has_reserved: bool,
+    },
     /// A sliding window: when the newest sub-window leaves, and the units of each.
     Counts(u64, SmallVec<[u64; 11]>),
     Log {
@@ -34,6 +41,12 @@ enum FoundState {
 // === impl ScriptReply ===
 
 impl ScriptReply {
+    /// The store's clock, in microseconds, if it was beyond the borders of a call, which then did nothing.
+    pub fn time_beyond(mut bytes: &[u8]) -> Option<u64> {
+        let now = read_number(&mut bytes)?;
+        (bytes == [2]).then_some(now)
+    }
+
     /// Parses the script's reply about `items`; `None` if it is impossible.
     pub fn parse_reply(op: ScriptOp, items: &[CallItem<'_>], mut bytes: &[u8]) -> Option<ScriptReply> {
         let now = read_number(&mut bytes)?;
@@ -69,7 +82,11 @@ impl ScriptReply {
                 ..judged[index]
             };
             let skipped = matches!(found, FoundState::Slots(None));
-            let has_reserved = matches!(found, FoundState::Settled(found) if found.has_reserved);
+            let has_reserved = match found {
+                FoundState::Settled(found) => found.has_reserved,
+                FoundState::Calendar { has_reserved, .. } => *has_reserved,
+                _ => false,
+            };
             let window_ns = rest.window_us.map(|us| us.saturating_mul(1_000));
             let mark = if charged && !skipped { rest.mark } else { 0 };
             reply.answers.push(RateAnswer { decision, mark, skipped, window_ns, has_reserved });
@@ -82,6 +99,12 @@ fn read_state(item: &CallItem<'_>, bytes: &mut &[u8]) -> Option<FoundState> {
     let shape = item.rule.shape;
     let with_owed = |level: u64| level.saturating_add(shape.scale_units(item.owed));
     Some(match shape {
+        RuleShape::Calendar { .. } => FoundState::Calendar {
+            used: with_owed(read_number(bytes)?),
+            begins: read_number(bytes)?,
+            ends: read_number(bytes)?,
+            has_reserved: read_double(bytes)? > 0.0,
+        },
         _ if item.rule.settles => FoundState::Settled(SettledState::read_from(item, bytes)?),
         RuleShape::TokenBucket { .. } | RuleShape::LeakyBucket { .. } => {
             FoundState::Level(with_owed(read_number(bytes)?))
@@ -136,6 +159,9 @@ fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> Decision {
             // No window is open if only owed units count.
             (cost > max.saturating_sub(*used)).then(|| end.saturating_sub(now).max(1))
         }
+        (RuleShape::Calendar { max, .. }, FoundState::Calendar { used, ends, .. }) => {
+            (cost > max.saturating_sub(*used)).then(|| seconds_left(*ends, now).max(1))
+        }
         (RuleShape::SlidingWindow { max, .. }, FoundState::Counts(until, counts)) => {
             let used = sum_live(counts, shape.live_buckets(*until, now)).saturating_add(item.owed);
             let missing = cost.saturating_sub(max.saturating_sub(used));
@@ -185,6 +211,13 @@ fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged:
             let full_us = if used.saturating_add(cost) == 0 { 0 } else { left };
             RateRemainder { remaining, reset_us, mark: end, window_us: Some(left), full_us }
         }
+        (RuleShape::Calendar { max, .. }, FoundState::Calendar { used, begins, ends, .. }) => {
+            let (used, left) = (used.saturating_add(cost), seconds_left(*ends, now));
+            let remaining = max.saturating_sub(used);
+            let reset_us = if remaining == 0 { left } else { 0 };
+            let full_us = if used == 0 { 0 } else { left };
+            RateRemainder { remaining, reset_us, mark: *begins, window_us: Some(left), full_us }
+        }
         (RuleShape::SlidingWindow { max, .. }, FoundState::Counts(until, counts)) => {
             let (mut until, mut counts) = (*until, counts.clone());
             if charged {
@@ -212,6 +245,11 @@ fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged:
         }
         _ => RateRemainder::default(),
     }
+}
+
+/// Microseconds until a moment in seconds.
+fn seconds_left(until: u64, now: u64) -> u64 {
+    until.saturating_mul(1_000_000).saturating_sub(now)
 }
 
 fn sum_live(counts: &[u64], live: usize) -> u64 {

@@ -1,16 +1,18 @@
 //! One rate of a limit, as the script judges it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
 use smallvec::SmallVec;
 
+use sluicegate_base::calendar::{Calendar, CalendarUnit, CalendarWindow};
 use sluicegate_model::{
     self as model, Algorithm, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign, in_lowest_terms_us,
 };
 
 /// The numbers of one rate, or of the slots of a concurrency limit, in the store's units.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateRule {
     /// Distinguishes the entries of one key: 26 bits of a hash of the limit's name, the tier, the rate's index and
     /// its shape, and 6 bits that encode the length of the entry.
@@ -20,18 +22,46 @@ pub struct RateRule {
     pub(crate) settles: bool,
     /// The greatest cost that any rule of the entry can accept: views share that of the limit's own rate.
     pub(crate) capacity_max: u64,
+    /// The unit of [`RuleShape::Calendar`], and where its windows begin.
+    calendar: Option<(CalendarUnit, Arc<Calendar>)>,
 }
 
 /// An algorithm with its numbers. Times are in microseconds; a tick of a bucket is 1/`num` of one, and `unit` ticks
 /// make a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RuleShape {
-    TokenBucket { num: u64, unit: u64, burst: u64 },
-    LeakyBucket { num: u64, unit: u64, queue: QueueTicks },
-    FixedWindow { max: u64, period: u64, align: WindowAlign },
-    SlidingWindow { max: u64, period: u64, buckets: u8 },
-    SlidingLog { max: u64, period: u64 },
-    Concurrency { max: u64 },
+    TokenBucket {
+        num: u64,
+        unit: u64,
+        burst: u64,
+    },
+    LeakyBucket {
+        num: u64,
+        unit: u64,
+        queue: QueueTicks,
+    },
+    FixedWindow {
+        max: u64,
+        period: u64,
+        align: WindowAlign,
+    },
+    /// `longest`: the longest window of the unit.
+    Calendar {
+        max: u64,
+        longest: u64,
+    },
+    SlidingWindow {
+        max: u64,
+        period: u64,
+        buckets: u8,
+    },
+    SlidingLog {
+        max: u64,
+        period: u64,
+    },
+    Concurrency {
+        max: u64,
+    },
 }
 
 /// Bounds on the departures of a leaky bucket, in ticks ahead of the clock.
@@ -60,17 +90,20 @@ impl RateRule {
         let mut rules: Vec<RateRule> = Vec::new();
         let settles = limit.charge.is_some();
         for (variant, numbers) in limit.algorithm_variants().enumerate() {
+            let rates = numbers.rate_quotas();
             for (rate, shape) in shapes_of(numbers).into_iter().enumerate() {
-                if let Some(own) = rules.get(rate).filter(|_| limit.is_view(variant)) {
-                    rules.push(RateRule { shape, ..*own });
+                if let Some(own) = rules.get(rate).filter(|_| limit.counts_as_own(variant)) {
+                    rules.push(RateRule { shape, ..own.clone() });
                     continue;
                 }
+                let unit = rates.get(rate).and_then(|(rate, _)| rate.calendar);
+                let calendar = unit.zip(limit.calendar.clone());
                 let words = shape.entry_words() - WORDS_LEAST;
                 let mut hash = hash_rule(&limit.name, limit.variant_tier(variant), rate, shape, settles);
                 while rules.iter().any(|other| other.id >> 6 == hash) {
                     hash = (hash + 1) % (1 << 26);
                 }
-                rules.push(RateRule { id: hash << 6 | words, shape, settles, capacity_max: 0 });
+                rules.push(RateRule { id: hash << 6 | words, shape, settles, capacity_max: 0, calendar });
             }
         }
         for rate in 0..rules.len() {
@@ -86,6 +119,7 @@ impl RateRule {
             RuleShape::TokenBucket { burst, .. } => burst,
             RuleShape::LeakyBucket { queue, .. } => queue.capacity,
             RuleShape::FixedWindow { max, .. }
+            | RuleShape::Calendar { max, .. }
             | RuleShape::SlidingWindow { max, .. }
             | RuleShape::SlidingLog { max, .. }
             | RuleShape::Concurrency { max } => max,
@@ -98,6 +132,14 @@ impl RateRule {
             RuleShape::FixedWindow { period, .. } => Some(period.saturating_mul(1_000)),
             _ => None,
         }
+    }
+
+    /// The borders of the window with the moment `at`, of the one before and of the one after, in seconds since 1970.
+    pub(crate) fn borders(&self, at: u64) -> [u64; 4] {
+        let Some((unit, calendar)) = &self.calendar else { return [0; 4] };
+        let CalendarWindow { begins, ends } = calendar.window_at(*unit, at);
+        let before = calendar.window_at(*unit, begins.saturating_sub(1));
+        [before.begins, begins, ends, calendar.window_at(*unit, ends).ends]
     }
 
     /// An encoding of the numbers, for comparison.
@@ -120,6 +162,7 @@ fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape, sett
     let (period, buckets) = match shape {
         RuleShape::FixedWindow { period, .. } | RuleShape::SlidingLog { period, .. } => (period, 0),
         RuleShape::SlidingWindow { period, buckets, .. } => (period, buckets),
+        RuleShape::Calendar { longest, .. } => (longest, 0),
         _ => (0, 0),
     };
     let kind = shape.algorithm_code();
@@ -138,8 +181,12 @@ fn shapes_of(numbers: &Algorithm) -> SmallVec<[RuleShape; 4]> {
             rates.iter().map(|one| leaky_bucket(one, *max_wait)).collect()
         }
         Algorithm::FixedWindow { rates, align } => {
-            let shape = |(max, period)| RuleShape::FixedWindow { max, period, align: *align };
-            rates.iter().map(window).map(shape).collect()
+            let align = if *align == WindowAlign::Calendar { WindowAlign::First } else { *align };
+            let shape = |rate: &Rate| match (window(rate), rate.calendar) {
+                ((max, longest), Some(_)) => RuleShape::Calendar { max, longest },
+                ((max, period), None) => RuleShape::FixedWindow { max, period, align },
+            };
+            rates.iter().map(shape).collect()
         }
         Algorithm::SlidingWindow { rates, buckets } => {
             let buckets = (*buckets).clamp(1, model::BUCKETS_MAX);
@@ -199,6 +246,7 @@ impl RuleShape {
             RuleShape::SlidingWindow { .. } => 3,
             RuleShape::SlidingLog { .. } => 4,
             RuleShape::Concurrency { .. } => 5,
+            RuleShape::Calendar { .. } => 6,
         }
     }
 
@@ -209,7 +257,9 @@ impl RuleShape {
             RuleShape::TokenBucket { .. } | RuleShape::LeakyBucket { .. } => WORDS_LEAST + 1,
             RuleShape::FixedWindow { .. } => WORDS_LEAST,
             // These have no entry.
-            RuleShape::SlidingLog { .. } | RuleShape::Concurrency { .. } => WORDS_LEAST,
+            RuleShape::SlidingLog { .. } | RuleShape::Concurrency { .. } | RuleShape::Calendar { .. } => {
+                WORDS_LEAST
+            }
         }
     }
 
@@ -242,7 +292,9 @@ impl RuleShape {
         match self {
             RuleShape::TokenBucket { num, unit, burst } => burst.saturating_mul(unit) / num.max(1),
             RuleShape::LeakyBucket { num, queue, .. } => queue.depth / num.max(1),
-            RuleShape::FixedWindow { period, .. } | RuleShape::SlidingLog { period, .. } => period,
+            RuleShape::FixedWindow { period, .. }
+            | RuleShape::SlidingLog { period, .. }
+            | RuleShape::Calendar { longest: period, .. } => period,
             RuleShape::SlidingWindow { period, .. } => period.saturating_add(self.bucket_width()),
             RuleShape::Concurrency { .. } => 0,
         }

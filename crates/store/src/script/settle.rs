@@ -8,6 +8,9 @@ use super::{RateRemainder, bucket_remainder, read_double, read_number, ticks_to_
 use crate::{CallItem, RateRule, ScriptOp, SharedKey};
 use sluicegate_model::WindowAlign;
 
+/// The most units that one response may use beyond its reservation; sums of them stay exact in doubles.
+const SPENT_MAX: u64 = 1 << 45;
+
 /// The state that the script found for one item, before any charge.
 pub(super) struct SettledState {
     /// Units, of a bucket ticks; owed ones are counted in.
@@ -48,9 +51,9 @@ pub struct SettledKey<'a> {
 // === impl PackedCall ===
 
 impl PackedCall {
-    /// Packs settlements of keys in one hash slot; `node` names this worker.
-    pub fn settle(prefix: &str, node: u64, keys: &[SettledKey<'_>]) -> PackedCall {
-        let mut packed = PackedCall::new(ScriptOp::Settle, prefix, node, &[]);
+    /// Packs settlements of keys in one hash slot; `node` names this worker, and `at` is the time of the store.
+    pub fn settle(prefix: &str, node: u64, at: u64, keys: &[SettledKey<'_>]) -> PackedCall {
+        let mut packed = PackedCall::new(ScriptOp::Settle, prefix, node, at, &[]);
         for settled in keys {
             let recovery_us =
                 settled.items.iter().map(|item| item.rule.shape.recovery_us()).max().unwrap_or(0);
@@ -59,11 +62,19 @@ impl PackedCall {
             packed.push_sequence(prefix, KeyClass::SettleSequence, node, &settled.key, keep);
             for order in settled.rule_order() {
                 let rule = settled.items[order[0]].rule;
-                packed.push_group(rule.counters_name(prefix, &settled.key), KeyClass::Settled, order.len());
-                packed.push_shape(rule, 0);
+                packed.push_group(rule.counters_name(prefix, &settled.key), rule.class(), order.len());
+                match rule.class() {
+                    KeyClass::Calendar => packed.push_calendar(rule, 0, at),
+                    _ => packed.push_shape(rule, 0),
+                }
                 for index in order {
                     let SettleItem { mark, reserved, used, forgets, .. } = settled.items[index];
-                    let most = reserved.saturating_add(rule.capacity_max.saturating_mul(2));
+                    // A window of a calendar counts all units, for the invoice.
+                    let beyond = match rule.class() {
+                        KeyClass::Calendar => SPENT_MAX,
+                        _ => rule.capacity_max.saturating_mul(2),
+                    };
+                    let most = reserved.saturating_add(beyond);
                     let numbers =
                         [reserved, used.min(most)].map(|units| rule.shape.scale_units(units) as f64);
                     packed.push_numbers([mark as f64, numbers[0], numbers[1]]);
@@ -74,9 +85,9 @@ impl PackedCall {
         packed
     }
 
-    pub(super) fn push_settled_item(&mut self, op: ScriptOp, item: &CallItem<'_>, flags: u8) {
+    /// The units of an item with a string of its own.
+    pub(super) fn push_units(&mut self, op: ScriptOp, item: &CallItem<'_>) {
         let shape = item.rule.shape;
-        self.push_shape(item.rule, flags);
         self.push_number(shape.scale_units(item.cost) as f64);
         let taken = item.cost.saturating_add(item.owed);
         match op {
@@ -89,7 +100,7 @@ impl PackedCall {
         }
     }
 
-    fn push_shape(&mut self, rule: &RateRule, flags: u8) {
+    pub(super) fn push_shape(&mut self, rule: &RateRule, flags: u8) {
         let unit = rule.shape.unit();
         let (kind, x, w) = match rule.shape {
             RuleShape::TokenBucket { num, .. } | RuleShape::LeakyBucket { num, .. } => {
@@ -101,8 +112,8 @@ impl PackedCall {
             RuleShape::FixedWindow { period, align: WindowAlign::Clock, .. } => (2, period as f64, 0.0),
             RuleShape::SlidingWindow { period, .. } => (3, period as f64, rule.shape.bucket_width() as f64),
             RuleShape::SlidingLog { period, .. } => (4, period as f64, 0.0),
-            // The configuration refuses `charge` there.
-            RuleShape::Concurrency { .. } => (4, 1.0, 0.0),
+            // The configuration refuses `charge` there; calendars have a class of their own.
+            RuleShape::Concurrency { .. } | RuleShape::Calendar { .. } => (4, 1.0, 0.0),
         };
         self.body.extend([kind, flags]);
         self.push_numbers([x, w, rule.shape.scale_units(rule.capacity_max) as f64, unit as f64]);

@@ -13,7 +13,7 @@
 --   class 1, one rate of a sliding_log, in a list: u8 flags, f64 x period, f64 y units, f64 z
 --   class 2, concurrency, in a hash by node: u8 flags, 8 bytes node, u32 u32 sequence, f64 slots, f64 z
 --   class 3, of op 5 and 6, the last call of a node, in a string of digits: f64 sequence, f64 milliseconds to keep it
---   class 4, one rate of a limit that responses settle: see settled.lua
+--   class 4, one rate of a limit that responses settle: see settled.lua; class 6, one by a calendar: see calendar.lua
 --   class 5, the waiters of a gateway for the slots of the class 2 that follows, in a hash by gateway: 8 bytes gateway,
 --     f64 microseconds that the first one has waited, or -1 if nobody waits; f64 microseconds between its polls, or 0 if
 --     it does not stand in the queue
@@ -413,6 +413,8 @@ for pass = 1, 2 do
     elseif class == 5 then
       line = { key, unpack_from('<c8dd', body, p) }
       p = line[5]
+    elseif class == 6 then
+      -- calendar.lua stands here.
     else
       -- settled.lua stands here.
     end

@@ -185,7 +185,7 @@ impl SharedSlotQueue {
             queues.displace_waiter(&mut line.queue, found.displaced, &mut wakers);
             self.waiting.fetch_sub(1, Relaxed);
         }
-        line.rule = *rule;
+        line.rule = rule.clone();
         let until = terms.max_wait_ns.map(|ns| Now(now.0.saturating_add(ns)));
         let waiter = NewWaiter { fair_hash, cost, span: cost.into(), until: None, since };
         let node = queues.push_waiter(&mut line.queue, waiter);
@@ -293,7 +293,7 @@ impl SharedSlotQueue {
             by_due.insert(line.due, slot_key);
             if line.asking == NO_NODE && !line.may_be_free {
                 let (cost, turn) = (queues.head_cost(line.queue), line.describe_turn(queues, gateway, now));
-                polled.push(PolledLine { slot_key, rule: line.rule, cost, turn });
+                polled.push(PolledLine { slot_key, rule: line.rule.clone(), cost, turn });
             }
         }
         left.retain(|(slot_key, _)| !by_key.contains_key(slot_key));
@@ -337,7 +337,7 @@ impl SharedSlotQueue {
             if let Some(line) = by_key.get_mut(slot_key).filter(|line| line.queue == NO_NODE) {
                 by_due.remove(&line.due);
                 if left.len() < LEFT_MAX {
-                    left.push((*slot_key, line.rule));
+                    left.push((*slot_key, line.rule.clone()));
                 }
                 by_key.remove(slot_key);
             }
@@ -352,7 +352,7 @@ impl SlotLine {
     fn new(rule: &RateRule, due: PollDue, now: Now) -> SlotLine {
         SlotLine {
             queue: NO_NODE,
-            rule: *rule,
+            rule: rule.clone(),
             due,
             poll_ns: POLL_MAX_NS >> POLL_HALVINGS,
             served_at: now,

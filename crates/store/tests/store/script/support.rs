@@ -66,7 +66,7 @@ pub fn ask(
     items: &[CallItem<'_>],
     now_us: Option<u64>,
 ) -> Vec<u8> {
-    let packed = PackedCall::new(op, "sg", 1, items);
+    let packed = PackedCall::new(op, "sg", 1, now_us.unwrap_or(0) / 1_000_000, items);
     let mut command = redis::cmd("EVALSHA");
     command.arg(&LuaScript::counter_script().sha).arg(packed.keys.len());
     packed.keys.iter().for_each(|key| {
@@ -97,7 +97,7 @@ impl Counters {
     /// The script's answer to `items` by its own clock, or at `now_us`.
     #[track_caller]
     pub fn raw(&mut self, op: ScriptOp, items: &[CallItem<'_>], now_us: Option<u64>) -> Vec<u8> {
-        self.send(&PackedCall::new(op, "sg", self.node, items), now_us)
+        self.send(&PackedCall::new(op, "sg", self.node, now_us.unwrap_or(0) / 1_000_000, items), now_us)
     }
 
     #[track_caller]
@@ -123,7 +123,7 @@ impl Counters {
     /// The script's answer to settlements at `now_us`.
     #[track_caller]
     pub fn settle(&mut self, keys: &[SettledKey<'_>], now_us: u64) -> Vec<u8> {
-        self.send(&PackedCall::settle("sg", self.node, keys), Some(now_us))
+        self.send(&PackedCall::settle("sg", self.node, now_us / 1_000_000, keys), Some(now_us))
     }
 
     #[track_caller]
