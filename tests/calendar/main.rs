@@ -1,7 +1,9 @@
 //! Windows of the calendar beside those of Python's zoneinfo, over 400 years.
 
 mod counters;
+mod program;
 mod shared;
+
 use std::process::Command;
 
 use sluicegate_base::calendar::{Calendar, CalendarUnit, CalendarWindow, WEEKDAYS, WindowStart};

@@ -42,7 +42,7 @@ static RESET: JsonObject = JsonObject::named("Reset").with(&[maybe(
 )]);
 
 static NEW_GRANT: JsonObject = JsonObject::named("NewGrant").with(&[
-    always("for", Text, "How long, e.g. `1h`; at most 30 days."),
+    always("for", Text, "How long, e.g. `1h`; at most 30 days, or 366 for windows of the calendar."),
     maybe("rate", Any, "The rate, or a list of rates, e.g. `100/s`."),
     maybe("burst", Any, "The burst, or one for each rate."),
     maybe("queue", Any, "The length of the queue, or one for each rate."),

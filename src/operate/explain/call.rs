@@ -46,7 +46,7 @@ pub(super) async fn explain_call(
     let outcome = judged.and(planned);
     let route = Some(gateway.call_route());
     let chain = gateway.chain_for(route);
-    look.add_counters(chain, &decisions);
+    look.add_counters(chain, &decisions, now);
     let named = terms.limits.iter().flatten().map(|id| gateway.limits[id.0].name.to_string());
     let account = match (&terms.stated.account, facts.account()) {
         (Some(stated), _) => Some(AccountExplanation {

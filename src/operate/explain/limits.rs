@@ -63,6 +63,9 @@ json_object! {
         pub outcome: &'static str = "The decision." in ["admit", "wait", "reject"],
         pub wait_ms: u64 = "Milliseconds in the queue.",
         pub retry_after_ms: Option<u64> = maybe "Milliseconds until the request would fit.",
+        pub begins: Option<String> = maybe "The beginning of the calendar's window.",
+        pub ends: Option<String> = maybe "Its end.",
+        pub window: Option<String> = maybe "Both in words.",
     }
 }
 
@@ -150,7 +153,7 @@ impl LookMode {
     }
 
     /// Adds the state of each counter.
-    pub(super) fn add_counters(&mut self, limits: &LimitChain, decisions: &[RateDecision]) {
+    pub(super) fn add_counters(&mut self, limits: &LimitChain, decisions: &[RateDecision], now: Now) {
         let selected = self.selected.as_deref();
         let place_in = |all: &[u16], index| all.iter().position(|place| usize::from(*place) == index);
         let place_of = |index| selected.map_or(Some(index), |selected| place_in(selected, index));
@@ -172,7 +175,7 @@ impl LookMode {
                 .and_then(|one| one.share.as_deref())
                 .unwrap_or_else(|| &limits.chain.limits()[index]);
             if let Some(looked) = place_of(index).and_then(|place| self.limits.get_mut(place)) {
-                looked.counters.push(explain_counter(limit, decision));
+                looked.counters.push(explain_counter(limit, decision, now));
             }
         }
     }
@@ -251,7 +254,7 @@ fn explain_missing(parts: &str, missing: MissingKey) -> String {
     format!("the request has no {parts}, and missing_key is {}", missing.as_str())
 }
 
-fn explain_counter(limit: &Limit, rate_decision: &RateDecision) -> CounterExplanation {
+fn explain_counter(limit: &Limit, rate_decision: &RateDecision, now: Now) -> CounterExplanation {
     let rate = usize::from(rate_decision.rate);
     let quota = limit
         .config
@@ -261,7 +264,21 @@ fn explain_counter(limit: &Limit, rate_decision: &RateDecision) -> CounterExplan
     let ms = |ns: u64| ns.div_ceil(1_000_000);
     let retries =
         decision.outcome == LimitOutcome::Reject && quota.is_some() && decision.retry_after_ns != u64::MAX;
+    let calendar = quota.and_then(|(rate, _)| rate.calendar.zip(limit.config.calendar.as_ref()));
+    let window = calendar.map(|(unit, calendar)| {
+        let window = calendar.window_at(unit, now.to_unix_ns() / 1_000_000_000);
+        let (begin, begins) = calendar.show_moment(window.begins);
+        let (end, ends) = calendar.show_moment(window.ends);
+        (format!("from {begin} to {end} {}", calendar.zone_name()), begins, ends)
+    });
+    let (window, begins, ends) = match window {
+        Some((window, begins, ends)) => (Some(window), Some(begins), Some(ends)),
+        None => (None, None, None),
+    };
     CounterExplanation {
+        begins,
+        ends,
+        window,
         rate: quota.map(|(rate, _)| describe_rate(&limit.config, &rate)),
         remaining: decision.remaining,
         of: quota.map_or_else(|| limit.max_units(rate), |(_, units)| units),

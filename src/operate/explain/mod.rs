@@ -209,7 +209,7 @@ async fn explain_by_parts(
     let waiter = WaitingRequest::new(&gateway.load.waiting, &waiting_size).with_pause(facts.pause_ns());
     let planned = look.finish_chain(session, waiter, verdict, &mut decisions).await;
     let outcome = judged.and(planned);
-    look.add_counters(chain, &decisions);
+    look.add_counters(chain, &decisions, now);
     let mut explanation = explain_facts(gateway, &parsed, &facts, outcome.as_ref().err());
     let not_judged = chain.chain.limits().iter().skip(look.limits.len());
     explanation.limits_not_judged = not_judged.map(|limit| limit.name.to_string()).collect();

@@ -137,6 +137,9 @@ impl CounterExplanation {
     fn write_line(&self, f: &mut fmt::Formatter<'_>, would: &str) -> fmt::Result {
         let left = if self.rate.is_some() { "left" } else { "slots free" };
         write!(f, "{} of {} {left}", self.remaining, self.of)?;
+        if let Some(window) = &self.window {
+            write!(f, " {window}")?;
+        }
         if self.remaining == 0 && self.reset_ms > 0 {
             write!(f, ", one more in {}", format_ns(self.reset_ms * MS))?;
         }

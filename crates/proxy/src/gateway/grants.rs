@@ -15,8 +15,9 @@ use sluicegate_model::{self as model, Algorithm, Config, GrantConfig, LimitConfi
 /// The most grants of one limit, and of all.
 pub(super) const GRANTS_PER_LIMIT: usize = 100;
 pub(super) const GRANTS_MAX: usize = 1000;
-/// The longest grant. A longer one belongs in the file, as a tier.
-pub(super) const GRANT_LENGTH_MAX: Duration = Duration::from_secs(30 * 86_400);
+/// The longest grant, and that of a limit with windows of the calendar. A longer one belongs in the file, as a tier.
+const GRANT_LENGTH_MAX: Duration = Duration::from_secs(30 * 86_400);
+const QUOTA_GRANT_LENGTH_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// A grant that an operator asks for.
 #[derive(Debug, Clone)]
@@ -27,7 +28,7 @@ pub struct NewGrant {
     pub key: KeyRef,
     /// A mapping with the fields of a tier, in YAML or JSON.
     pub numbers: String,
-    /// The length, above zero and at most 30 days.
+    /// The length, above zero and at most 30 days, or 366 for windows of the calendar.
     pub lasts: Duration,
     /// The reason, at most [`TEXT_MAX`] bytes.
     pub reason: String,
@@ -63,8 +64,8 @@ pub enum GrantFault {
     /// The numbers are not valid, as those of a tier would not be.
     #[error("{}", describe_problem(.0.first()))]
     Numbers(Vec<Problem>),
-    /// The length is zero or beyond [`GRANT_LENGTH_MAX`].
-    #[error("a grant lasts at least a moment and at most 30 days")]
+    /// The length is zero or too long.
+    #[error("a grant lasts at least a moment and at most 30 days, or 366 for windows of the calendar")]
     Length,
     /// The key, the reason or the name of the operator is longer than [`TEXT_MAX`].
     #[error("a key and a reason have at most {TEXT_MAX} bytes")]
@@ -110,9 +111,6 @@ impl Gateway {
         new: &NewGrant,
         now: Now,
     ) -> Result<(Config, ActiveGrant, Option<ActiveGrant>), GrantFault> {
-        if new.lasts.is_zero() || new.lasts > GRANT_LENGTH_MAX {
-            return Err(GrantFault::Length);
-        }
         if [&new.key.name, &new.reason, &new.by].into_iter().any(|text| text.len() > TEXT_MAX) {
             return Err(GrantFault::Text);
         }
@@ -120,13 +118,17 @@ impl Gateway {
         drop_ended(&mut config, now);
         let all: usize = config.limits.iter().map(|limit| limit.grants.len()).sum();
         let limit = find_limit(&mut config, &new.limit)?;
+        let longest = if limit.has_calendar() { QUOTA_GRANT_LENGTH_MAX } else { GRANT_LENGTH_MAX };
+        if new.lasts.is_zero() || new.lasts > longest {
+            return Err(GrantFault::Length);
+        }
         let numbers = config::read_grant(limit, &new.numbers).map_err(GrantFault::Numbers)?;
         let grant = GrantConfig {
             name: GrantConfig::name_for(&new.key.name),
             key: new.key.to_grant_key(),
             numbers,
             at_ns: now.0,
-            // Cannot be cut short: a month has fewer than 2^52 ns.
+            // Cannot be cut short: a year has fewer than 2^55 ns.
             until_ns: now.0.saturating_add(new.lasts.as_nanos() as u64),
             reason: new.reason.clone(),
             by: new.by.clone(),

@@ -1,14 +1,17 @@
 //! The fields `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers), and `X-RateLimit-*`.
 
 use std::cmp::Reverse;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use super::header_edits::intern_value;
 use super::prepared_response::{number_value, rate_text};
 use super::quote_name;
+use sluicegate_base::calendar::{Calendar, CalendarUnit, CalendarWindow};
+use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, LimitOutcome};
 use sluicegate_model::{
     Algorithm, ChargeConfig, ChargedUnits, Config, Cost, LimitConfig, LimitId, Rate, RateLimitDraft,
@@ -32,8 +35,9 @@ struct PolicyItem {
     is_tier_only: bool,
     /// `"per-ip";r=`
     head: Box<[u8]>,
-    /// `"per-ip";q=20;w=2`
+    /// `"per-ip";q=20;w=2`; without `w` if there are windows of a calendar.
     policy: HeaderValue,
+    windows: Option<CalendarPolicy>,
     /// Values by remaining units and seconds, each rendered at its first use; most responses use them.
     values: Box<[OnceLock<Box<ValueRow>>]>,
     /// What clients are told, like the remaining units: bytes, where KiB are counted.
@@ -44,6 +48,13 @@ struct PolicyItem {
     is_slots: bool,
     draft: Option<RateLimitDraft>,
     legacy: bool,
+}
+
+/// The policy of windows of a calendar, which differ in their length.
+struct CalendarPolicy {
+    calendar: (CalendarUnit, Arc<Calendar>),
+    /// The window that was told last, and its policy.
+    told: ArcSwapOption<(CalendarWindow, HeaderValue)>,
 }
 
 /// Values for one number of remaining units, by seconds; the first has none.
@@ -76,10 +87,9 @@ impl RateLimitFields {
             chain.iter().flat_map(|&limit| build_items(config, limit, style(limit))).collect();
         items.sort_by_key(|item| item.is_slots);
         let mut written = items.iter().filter(|item| item.applies_to_all_tiers()).take(ITEMS_MAX).peekable();
+        let is_fixed = items.iter().all(|item| item.windows.is_none());
         RateLimitFields {
-            full_policy: written
-                .peek()
-                .is_some()
+            full_policy: (is_fixed && written.peek().is_some())
                 .then(|| intern_value(&join_policies(written.map(|item| &item.policy)))),
             drafts: items.iter().any(|item| item.draft.is_some()),
             legacy: items.iter().any(|item| item.legacy),
@@ -111,7 +121,7 @@ impl RateLimitFields {
     fn write_single(&self, (limit, rate, decision): (LimitId, usize, Decision), headers: &mut HeaderMap) {
         let item = self.items.iter().find(|item| item.limit == limit && item.rate == rate);
         if let Some(item) = item.filter(|item| item.draft.is_some()) {
-            headers.insert(POLICY_HEADER, item.policy.clone());
+            headers.insert(POLICY_HEADER, item.policy_now());
             headers.insert(LIMIT_HEADER, item.limit_value(&decision));
         }
     }
@@ -162,12 +172,16 @@ impl RateLimitFields {
     #[inline]
     fn policy_value(&self, written: &[usize]) -> HeaderValue {
         if let [only] = written {
-            return self.items[*only].policy.clone();
+            return self.items[*only].policy_now();
         }
         let all = (0..self.items.len()).filter(|&index| self.items[index].applies_to_all_tiers());
         match &self.full_policy {
             Some(full) if all.take(ITEMS_MAX).eq(written.iter().copied()) => full.clone(),
-            _ => join_policies(written.iter().map(|index| &self.items[*index].policy)),
+            _ => {
+                let policies: Vec<HeaderValue> =
+                    written.iter().map(|index| self.items[*index].policy_now()).collect();
+                join_policies(policies.iter())
+            }
         }
     }
 }
@@ -178,7 +192,34 @@ pub(super) fn whole_seconds(ns: u64) -> u64 {
     ns.div_ceil(1_000_000_000).max(1)
 }
 
+impl CalendarPolicy {
+    /// The policy with the length of the present window.
+    fn policy_now(&self, policy: &HeaderValue) -> HeaderValue {
+        let at = Now::read_clock().to_unix_ns() / 1_000_000_000;
+        let told = self.told.load();
+        if let Some((_, known)) = told.as_deref().filter(|(told, _)| told.begins <= at && at < told.ends) {
+            return known.clone();
+        }
+        let (unit, calendar) = &self.calendar;
+        let window = calendar.window_at(*unit, at);
+        let text = [policy.as_bytes(), format!(";w={}", window.ends - window.begins).as_bytes()].concat();
+        // Cannot fail: both parts are visible ASCII.
+        let value = HeaderValue::from_bytes(&text).unwrap_or_else(|_| policy.clone());
+        self.told.store(Some(Arc::new((window, value.clone()))));
+        value
+    }
+}
+
 impl PolicyItem {
+    /// The policy at present.
+    #[inline]
+    fn policy_now(&self) -> HeaderValue {
+        match &self.windows {
+            None => self.policy.clone(),
+            Some(windows) => windows.policy_now(&self.policy),
+        }
+    }
+
     /// True if the item is written for callers of every tier.
     fn applies_to_all_tiers(&self) -> bool {
         self.draft.is_some() && !self.is_tier_only
@@ -306,7 +347,8 @@ fn build_items(config: &Config, id: LimitId, style: RateLimitHeaders) -> Vec<Pol
         if draft == Some(RateLimitDraft::Draft11) {
             policy.extend_from_slice(unit_parameter(limit).as_bytes());
         }
-        if let Some(rate) = &rate {
+        let calendar = rate.and_then(|rate| rate.calendar).zip(limit.calendar.clone());
+        if let Some(rate) = rate.as_ref().filter(|_| calendar.is_none()) {
             policy.extend_from_slice(format!(";w={}", whole_seconds(span_ns(rate, quota))).as_bytes());
         }
         head.extend_from_slice(b";r=");
@@ -320,6 +362,7 @@ fn build_items(config: &Config, id: LimitId, style: RateLimitHeaders) -> Vec<Pol
             // Interned texts stay for ever, and operators may grant any number of numbers.
             policy: if granted { policy } else { intern_value(&policy) },
             values: (0..if granted { 0 } else { REMAINING_PREPARED }).map(|_| OnceLock::new()).collect(),
+            windows: calendar.map(|calendar| CalendarPolicy { calendar, told: ArcSwapOption::empty() }),
             head: head.into(),
             quota: told_quota,
             told_per_unit,

@@ -1,0 +1,69 @@
+//! Quotas of the running program: over reloads, restarts and upgrades, and in Redis.
+
+use sluicegate_testkit::{Gateway, Redis, Scratch, get};
+
+/// A file with one quota for each account. A year is long enough for the test to cross no border.
+fn file(state: &str, rate: &str) -> String {
+    let gold = if rate.contains(',') { "[100/1h, 8/year]" } else { "8/year" };
+    format!(
+        "account: {{ from: header:X-Account, tier: {{ members: {{ acme: gold }} }} }}\n\
+         state: {{ {state} }}\n\
+         limits:\n  plan: {{ key: account, rate: {rate}, zone: Europe/Berlin, tiers: {{ gold: {{ rate: {gold} }} }} }}\n\
+         locations: [{{ path: /, respond: {{ body: ok }}, limits: plan }}]\n"
+    )
+}
+
+/// Sends requests of an account and returns how many are admitted.
+fn admitted(gateway: &Gateway, account: &str, requests: usize) -> usize {
+    let ask = get("/").header("X-Account", account);
+    (0..requests).filter(|_| gateway.ask(&ask).status == 200).count()
+}
+
+#[test]
+fn a_quota_counts_on_over_reloads_restarts_and_upgrades() {
+    let scratch = Scratch::new();
+    let state = format!("snapshot: {}", scratch.path().join("counters").display());
+    let mut gateway = Gateway::start(&file(&state, "5/year"));
+    assert_eq!(admitted(&gateway, "small", 3), 3);
+    gateway.change(&file(&state, "6/year"));
+    assert_eq!(admitted(&gateway, "small", 1), 1);
+    gateway.term();
+    gateway.wait_exit();
+    let mut gateway = Gateway::start(&file(&state, "7/year"));
+    assert_eq!(admitted(&gateway, "small", 1), 1, "a restart with another number");
+    let successor = gateway.upgrade();
+    assert_eq!(admitted(&gateway, "small", 5), 2, "after an upgrade");
+    let answer = gateway.ask(&get("/").header("X-Account", "small"));
+    assert_eq!(answer.status, 429);
+    let retry: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=366 * 86_400).contains(&retry), "{retry} s");
+    let policy = answer.header("ratelimit-policy").unwrap();
+    let year = |days: u64| format!("\"plan\";q=7;w={}", days * 86_400);
+    assert!([365, 366].map(year).contains(&policy.to_string()), "{policy}");
+    drop(successor);
+}
+
+#[test]
+fn a_better_plan_counts_on() {
+    let gateway = Gateway::start(&file("snapshot: none", "5/year"));
+    assert_eq!((admitted(&gateway, "acme", 10), admitted(&gateway, "small", 10)), (8, 5));
+    let better = file("snapshot: none", "5/year").replace("acme: gold", "small: gold");
+    gateway.change(&better);
+    assert_eq!((admitted(&gateway, "acme", 10), admitted(&gateway, "small", 10)), (0, 3));
+}
+
+#[test]
+fn gateways_share_a_quota_in_one_call() {
+    let redis = Redis::start();
+    let state = format!("store: redis, redis: {{ url: \"{}\" }}", redis.url());
+    let [one, other] = [(); 2].map(|()| Gateway::start(&file(&state, "[100/1h, 5/year]")));
+    assert_eq!(admitted(&one, "small", 3), 3);
+    let before = redis.judgements();
+    assert_eq!(admitted(&other, "small", 2), 2);
+    assert_eq!(redis.judgements() - before, 2);
+    assert_eq!((admitted(&one, "small", 2), admitted(&other, "small", 2)), (0, 0));
+    assert_eq!(admitted(&one, "other", 1), 1);
+    let kept = redis.keys().into_iter().find(|(name, _)| name.windows(3).any(|part| part == b":W:"));
+    let (_, left_ms) = kept.expect("a counter of the year");
+    assert!(left_ms > 365 * 86_400_000, "it is kept until the next year has ended");
+}
