@@ -206,7 +206,7 @@ promtool:
 # The files of a release, all of them in target/dist. PGO=no builds without a profile, PROFILE=FILE with an earlier one.
 dist: TOOLS := cc:build-essential wrk:wrk h2load:nghttp2-client redis-server:redis-server openssl:openssl \
 	valgrind:valgrind python3:python3 dpkg-deb:dpkg
-dist: tools ## build the release in target/dist: tarball, .deb, .rpm, debug information, sums; 45 minutes; needs the network once
+dist: tools ## build the release in target/dist: tarball, .deb, .rpm, debug information, sums; 35 minutes; needs the network once
 	deploy/dist/tools.sh
 	PGO=$(PGO) PROFILE=$(PROFILE) deploy/dist/dist.sh
 
