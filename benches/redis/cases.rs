@@ -123,7 +123,7 @@ impl Case {
                 owed: 0,
             };
             let items: Vec<CallItem<'_>> = rules.iter().enumerate().map(item).collect();
-            let packed = PackedCall::new(ScriptOp::Take, "sg", 1, &items);
+            let packed = PackedCall::new(ScriptOp::Take, "sg", 1, 0, &items);
             let count = packed.keys.len().to_string();
             let mut words: Vec<&[u8]> = vec![b"EVALSHA", sha.as_bytes(), count.as_bytes()];
             words.extend(packed.keys.iter().map(Vec::as_slice));

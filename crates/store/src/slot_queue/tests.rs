@@ -20,7 +20,7 @@ impl Wake for NoWake {
 fn rule() -> RateRule {
     let text = "limits: { slots: { algorithm: concurrency, max_concurrent: 5 } }\n\
                 locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
-    RateRule::rules_of(&config::parse(text, "test").unwrap().config.limits[0])[0]
+    RateRule::rules_of(&config::parse(text, "test").unwrap().config.limits[0]).remove(0)
 }
 
 fn join(queue: &SharedSlotQueue, fair_hash: u64, terms: &SlotTerms) -> Result<SlotTicket, u64> {
