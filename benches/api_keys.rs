@@ -13,7 +13,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sluicegate_base::file::FileContent;
 use sluicegate_model::api_keys::{ApiKeyHash, ApiKeyTable};
 
 /// The allocator of the program.

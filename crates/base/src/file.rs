@@ -18,6 +18,7 @@ use crate::value_hash::sha256;
 pub struct NamedFile<T> {
     /// The path at which the file is read, and later checked for changes.
     pub path: PathBuf,
+    parse: ParseFile<T>,
     content: ArcSwap<T>,
     last_read: Mutex<LastRead>,
 }
@@ -34,6 +35,9 @@ struct LastRead {
 /// The SHA-256 of a file's content.
 type FileDigest = [u8; 32];
 
+/// Parses a whole file; an error is a phrase that follows the file's name: "has no key".
+pub type ParseFile<T> = fn(&[u8]) -> Result<T, String>;
+
 /// The parsed content of a named file.
 pub trait FileContent: Sized {
     /// The most bytes that the file may have; a larger one is an error.
@@ -41,12 +45,6 @@ pub trait FileContent: Sized {
 
     /// The text to write instead of content that is wrong for `reason`; `None` if `reason` is not about it.
     fn suggest_content(reason: &str, name: &str) -> Option<String>;
-
-    /// Parses the whole file.
-    ///
-    /// # Errors
-    /// A phrase that follows the file's name: "has no key".
-    fn parse(bytes: &[u8]) -> Result<Self, String>;
 
     /// What is wrong with content that is good enough, a phrase that follows the file's name.
     fn warning(&self) -> Option<String> {
@@ -59,14 +57,14 @@ pub trait FileContent: Sized {
 type FileStamp = (u64, i64, i64, u64);
 
 impl<T: FileContent> NamedFile<T> {
-    /// Reads and parses the file at `path`; an error is a phrase that follows the file's name.
-    pub fn load_file(path: PathBuf) -> Result<NamedFile<T>, String> {
+    /// Reads the file at `path`, and parses it now and after each change; an error is a phrase that follows its name.
+    pub fn load_file(path: PathBuf, parse: ParseFile<T>) -> Result<NamedFile<T>, String> {
         // Taken before the read, so that any later write is noticed.
         let stamp = read_stamp(&path);
         let bytes = read_capped(&path, T::BYTES_MAX)?;
-        let content = ArcSwap::from_pointee(T::parse(&bytes)?);
+        let content = ArcSwap::from_pointee(parse(&bytes)?);
         let last_read = Mutex::new(LastRead { stamp, digest: sha256(&bytes), fault: None });
-        Ok(NamedFile { path, content, last_read })
+        Ok(NamedFile { path, parse, content, last_read })
     }
 
     /// The last valid content; a later call may return a newer one.
@@ -98,7 +96,7 @@ impl<T: FileContent> NamedFile<T> {
         if digest == *known {
             return Ok(false);
         }
-        self.content.store(Arc::new(T::parse(&bytes)?));
+        self.content.store(Arc::new((self.parse)(&bytes)?));
         *known = digest;
         Ok(true)
     }

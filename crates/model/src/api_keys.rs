@@ -196,7 +196,17 @@ impl FileContent for ApiKeyTable {
         })
     }
 
-    fn parse(bytes: &[u8]) -> Result<ApiKeyTable, String> {
+    fn warning(&self) -> Option<String> {
+        (self.broken.count > 0).then(|| format!("{}; the others count", self.broken))
+    }
+}
+
+impl ApiKeyTable {
+    /// The table of a file.
+    ///
+    /// # Errors
+    /// A phrase that follows the file's name.
+    pub fn parse(bytes: &[u8]) -> Result<ApiKeyTable, String> {
         let (mut table, mut text, mut entries) = (ApiKeyTable::default(), Vec::new(), Vec::new());
         let (mut values, mut columns, mut total) = (LineSplitter::default(), None, 0);
         for (number, line) in numbered_lines(bytes) {
@@ -233,12 +243,6 @@ impl FileContent for ApiKeyTable {
         Ok(ApiKeyTable::build(entries, table))
     }
 
-    fn warning(&self) -> Option<String> {
-        (self.broken.count > 0).then(|| format!("{}; the others count", self.broken))
-    }
-}
-
-impl ApiKeyTable {
     /// Adds the values of a line to the text.
     fn keep_line(
         &mut self,

@@ -20,6 +20,27 @@ pub struct TierMembers {
 const LINES_MAX: usize = 2_000_000;
 
 impl TierMembers {
+    /// Lines `id,tier`; skips empty lines, lines that begin with `#`, and a heading `id,tier`.
+    ///
+    /// # Errors
+    /// A phrase that follows the file's name.
+    pub fn parse(bytes: &[u8]) -> Result<TierMembers, String> {
+        let (mut members, mut first) = (TierMembers::default(), true);
+        for (number, line) in numbered_lines(bytes) {
+            if number > LINES_MAX {
+                return Err(format!("has more than {LINES_MAX} lines"));
+            }
+            if std::mem::take(&mut first) && line == b"id,tier" {
+                continue;
+            }
+            let (account, tier) = split_pair(line).map_err(|reason| format!("{reason} in line {number}"))?;
+            if !members.insert(account, tier) {
+                return Err(format!("gives an account a tier for the second time in line {number}"));
+            }
+        }
+        Ok(members)
+    }
+
     /// The tier of `account`.
     pub fn tier_of(&self, account: &[u8]) -> Option<&str> {
         self.tier_by_account.get(account).map(|tier| &**tier)
@@ -59,24 +80,6 @@ impl FileContent for TierMembers {
 
     fn suggest_content(reason: &str, _: &str) -> Option<String> {
         reason.contains(" line").then(|| "write one line for each account, such as alice,gold".to_owned())
-    }
-
-    /// Lines `id,tier`; skips empty lines, lines that begin with `#`, and a heading `id,tier`.
-    fn parse(bytes: &[u8]) -> Result<TierMembers, String> {
-        let (mut members, mut first) = (TierMembers::default(), true);
-        for (number, line) in numbered_lines(bytes) {
-            if number > LINES_MAX {
-                return Err(format!("has more than {LINES_MAX} lines"));
-            }
-            if std::mem::take(&mut first) && line == b"id,tier" {
-                continue;
-            }
-            let (account, tier) = split_pair(line).map_err(|reason| format!("{reason} in line {number}"))?;
-            if !members.insert(account, tier) {
-                return Err(format!("gives an account a tier for the second time in line {number}"));
-            }
-        }
-        Ok(members)
     }
 }
 

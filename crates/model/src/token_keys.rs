@@ -36,6 +36,21 @@ const PRIVATE: &str = "holds a private key; write the public one";
 const CERTIFICATE: &str = "holds a certificate; write the public key in it";
 
 impl TokenKeys {
+    /// The keys of a file.
+    ///
+    /// # Errors
+    /// A phrase that follows the file's name.
+    pub fn parse(bytes: &[u8]) -> Result<TokenKeys, String> {
+        let text = str::from_utf8(bytes).map_err(|_| NOT_TEXT.to_owned())?.trim_start();
+        if text.starts_with("-----BEGIN") {
+            return parse_pem_key(text).map(TokenKeys);
+        }
+        match parse_key_set(text)? {
+            (_, true) => Err("holds a key that cannot be read".to_owned()),
+            (keys, false) => check_key_count(keys),
+        }
+    }
+
     /// The keys that may have signed a token of this algorithm and key id.
     pub fn keys_for<'a>(
         &'a self,
@@ -99,17 +114,6 @@ impl FileContent for TokenKeys {
             }
             _ => return None,
         })
-    }
-
-    fn parse(bytes: &[u8]) -> Result<TokenKeys, String> {
-        let text = str::from_utf8(bytes).map_err(|_| NOT_TEXT.to_owned())?.trim_start();
-        if text.starts_with("-----BEGIN") {
-            return parse_pem_key(text).map(TokenKeys);
-        }
-        match parse_key_set(text)? {
-            (_, true) => Err("holds a key that cannot be read".to_owned()),
-            (keys, false) => check_key_count(keys),
-        }
     }
 }
 

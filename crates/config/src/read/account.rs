@@ -1,23 +1,22 @@
 //! Reads `account`: the sources of account and tier, and the verification of tokens.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use http::header::AUTHORIZATION;
 use jsonwebtoken::{Algorithm, AlgorithmFamily};
 
 use super::auth::is_copied;
+use super::named_file::read_named_file;
 use super::tls_files::UpstreamTlsReader;
 use crate::schema::field::{Field, ParseScalar};
-use crate::schema::kinds::Special;
 use crate::schema::tables::account::{account, jwt, keys, parse_tier, tier, tls as jwt_tls};
 use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_base::file::{self, FileContent, NamedFile};
+use sluicegate_base::file::FileContent;
 use sluicegate_model::api_keys::ApiKeyTable;
 use sluicegate_model::value::https_url::parse_https_url;
-use sluicegate_model::value::words::parse_or_none;
 use sluicegate_model::{
     AccountConfig, ApiKeysConfig, AuthConfig, JwtConfig, KeyFetchConfig, KeySource, LocationConfig, Mention,
     Secret, TierMembers, TierRules, TokenKeySource, TokenKeys, TokenRules, ValueError, ValueSource, codes,
@@ -72,41 +71,15 @@ fn read_tier_rules(fields: &FieldReader<'_>, folder: &Path) -> TierRules {
     TierRules {
         from: read_source(fields, &tier::FROM),
         members,
-        file: read_named_file::<TierMembers>(fields, &tier::FILE, folder).unwrap_or_default(),
+        file: read_named_file(fields, &tier::FILE, folder, TierMembers::parse).unwrap_or_default(),
         default: fields.read(&tier::DEFAULT),
     }
-}
-
-/// Loads a named file; `None` after an error, `Some(None)` for `none`.
-fn read_named_file<T: FileContent>(
-    fields: &FieldReader<'_>,
-    field: &Field<Special>,
-    folder: &Path,
-) -> Option<Option<Arc<NamedFile<T>>>> {
-    let Some(value) = fields.find(field) else { return Some(None) };
-    let name = field.name;
-    value.parse_with(parse_or_none(|text| {
-        if text.is_empty() || text.contains('\0') {
-            return Err(ValueError::new(codes::UNREADABLE, format!("`{name}` names no file")));
-        }
-        if text.starts_with("https://") || text.starts_with("http://") {
-            let help = "save it to a file; a file that changes is read again";
-            let message = format!("`{text}` is a URL, and `{name}` names a file");
-            return Err(ValueError::new(codes::UNREADABLE, message).with_help(help));
-        }
-        let path: PathBuf = folder.join(text);
-        NamedFile::load_file(path).map(Arc::new).map_err(|reason| {
-            let help = T::suggest_content(&reason, text);
-            let help = help.unwrap_or_else(|| file::explain_path(folder, Path::new(text)));
-            ValueError::new(codes::UNREADABLE, format!("the file `{text}` {reason}")).with_help(help)
-        })
-    }))
 }
 
 /// The API keys; `None` after an error.
 fn read_keys(fields: &FieldReader<'_>, folder: &Path, has_tokens: bool) -> Option<ApiKeysConfig> {
     let written = fields.find_required(&keys::FILE);
-    let file = read_named_file::<ApiKeyTable>(fields, &keys::FILE, folder);
+    let file = read_named_file(fields, &keys::FILE, folder, ApiKeyTable::parse);
     let (from, rejects_unknown) = (fields.read(&keys::FROM), fields.read(&keys::UNKNOWN));
     let (rejects_missing, is_passed) = (fields.read(&keys::MISSING), fields.read(&keys::FORWARD));
     if let Some(from) = fields.find(&keys::FROM) {
@@ -238,7 +211,7 @@ fn read_token_keys(
         if let Some(tls) = fields.find(&jwt::TLS) {
             tls.refuse_name(codes::TLS, "`tls` is for keys that are fetched", "remove tls");
         }
-        let file = read_named_file::<TokenKeys>(fields, &jwt::JWKS, folder)?;
+        let file = read_named_file(fields, &jwt::JWKS, folder, TokenKeys::parse)?;
         return Some(file.map(TokenKeySource::File));
     };
     let roots =

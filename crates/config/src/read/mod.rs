@@ -15,6 +15,7 @@ pub(crate) mod limits;
 pub(crate) mod listen;
 pub(crate) mod listen_tls;
 pub(crate) mod locations;
+pub(crate) mod named_file;
 pub(crate) mod operation;
 pub(crate) mod patterns;
 pub(crate) mod rates;

@@ -272,7 +272,7 @@ mod tests {
         };
         write(line("key-one-1", "one,gold,2001-09-09T01:46:40Z,x") + &line("key-two-1", "two"));
         let keys = ApiKeysConfig {
-            file: NamedFile::load_file(path.clone()).unwrap().into(),
+            file: NamedFile::load_file(path.clone(), ApiKeyTable::parse).unwrap().into(),
             from: Vec::new(),
             rejects_unknown: true,
             rejects_missing: false,
