@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use http::HeaderValue;
-use sluicegate_http::response::{MeterPlan, ResponseMeter};
+use sluicegate_http::response::{LlmParts, MeterPlan, ResponseMeter};
 
 const SIZE: usize = 1 << 20;
 
@@ -47,7 +47,7 @@ fn document() -> Vec<u8> {
 }
 
 fn scans(criterion: &mut Criterion) {
-    let plan = Arc::new(MeterPlan::new(true, &[]).expect("it is small"));
+    let plan = Arc::new(MeterPlan::new(LlmParts::Usage, &[]).expect("it is small"));
     let mut group = criterion.benchmark_group("a mebibyte of");
     for (name, content_type, body) in [
         ("OpenAI chunks", "text/event-stream", stream(openai_chunk)),

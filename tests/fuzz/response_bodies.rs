@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderValue;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use sluicegate_http::response::{MeterPlan, ResponseMeter};
+use sluicegate_http::response::{LlmParts, MeterPlan, ResponseMeter};
 
 use crate::fuzz;
 
@@ -72,7 +72,7 @@ fn scan<'a>(plan: &Arc<MeterPlan>, kind: &'static str, pieces: impl IntoIterator
 
 #[test]
 fn bodies_say_what_the_ledger_says() {
-    let plan = Arc::new(MeterPlan::new(true, &[]).expect("it is small"));
+    let plan = Arc::new(MeterPlan::new(LlmParts::Usage, &[]).expect("it is small"));
     fuzz((body(), any::<Index>()), |(body, cut)| {
         let (kind, bytes) = (body.content_type, &body.bytes[..]);
         let shown = bytes.escape_ascii();

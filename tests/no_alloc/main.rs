@@ -22,7 +22,7 @@ use sluicegate_http::request::access::AccessDecision;
 use sluicegate_http::request::body::RequestBody;
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::key::KeyInput;
-use sluicegate_http::response::{MeterPlan, ResponseMeter};
+use sluicegate_http::response::{LlmParts, MeterPlan, ResponseMeter};
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{
@@ -388,7 +388,7 @@ fn skipping_a_store_that_is_down_allocates_nothing() {
 /// A mebibyte of events, in the pieces in which it may come.
 #[test]
 fn reading_what_a_response_used_allocates_once() {
-    let plan = Arc::new(MeterPlan::new(true, &[]).unwrap());
+    let plan = Arc::new(MeterPlan::new(LlmParts::Usage, &[]).unwrap());
     let chunk = "data: {\"id\":\"chatcmpl-1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" a \\u00fc\\n w\u{f6}rd\"}}],\
         \"usage\":{\"prompt_tokens\":19,\"completion_tokens\":10}}\r\n\r\n: comment\r\n\r\ndata: [DONE]\r\n\r\n";
     let body = chunk.repeat((1 << 20) / chunk.len() + 1);

@@ -2,6 +2,7 @@
 
 use http::HeaderName;
 
+use super::prices::LlmWeights;
 use super::upstream::StatusRanges;
 use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_base::labelled::labelled_enum;
@@ -48,17 +49,6 @@ pub enum ChargedUnits {
     Json(JsonPointer),
     /// Tokens of a language model.
     Llm(LlmWeights),
-}
-
-/// Units per token of a language model, in millionths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LlmWeights {
-    /// Input that was not read from a cache.
-    pub input: u64,
-    /// Output, reasoning included.
-    pub output: u64,
-    /// Input that was read from a cache.
-    pub cached: u64,
 }
 
 /// The units that a request reserves.
@@ -129,17 +119,6 @@ impl ResponseSet {
     pub fn contains(&self, status: u16, grpc_code: Option<u8>) -> bool {
         self.statuses.contains(status) || grpc_code.is_some_and(|code| self.grpc_codes.contains(&code))
     }
-}
-
-// === impl LlmWeights ===
-
-impl LlmWeights {
-    /// Millionths in a whole.
-    pub const ONE: u64 = 1_000_000;
-
-    /// Each token is one unit.
-    pub const EQUAL: LlmWeights =
-        LlmWeights { input: LlmWeights::ONE, output: LlmWeights::ONE, cached: LlmWeights::ONE };
 }
 
 /// Millionths as a decimal.

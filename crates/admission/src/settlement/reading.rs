@@ -11,7 +11,7 @@ use super::extensions::Extensions;
 use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_http::request::body::BodyOutcomeCell;
 use sluicegate_http::request::headers::grpc;
-use sluicegate_http::response::{LlmUsage, MeterPlan, MeterReading, ResponseMeter};
+use sluicegate_http::response::{LlmParts, LlmUsage, MeterPlan, MeterReading, ResponseMeter};
 use sluicegate_model::{ChargeConfig, ChargedUnits, LimitConfig, LlmWeights, OverrunAction, ResponseSet};
 
 /// The parts of responses that the limits of a chain read; made once per chain.
@@ -65,16 +65,17 @@ impl ReadingPlan {
     /// The plan for a chain of these limits; `None`: none of them listens to responses.
     pub fn for_limits<'a>(limits: impl Iterator<Item = &'a LimitConfig>) -> Option<Arc<ReadingPlan>> {
         let charges: Vec<&ChargeConfig> = limits.filter_map(|limit| limit.charge.as_ref()).collect();
-        let (mut headers, mut pointers, mut reads_llm) = (Vec::new(), Vec::new(), false);
+        let (mut headers, mut pointers, mut llm) = (Vec::new(), Vec::new(), LlmParts::Nothing);
         for units in charges.iter().flat_map(|charge| &charge.units) {
             match units {
                 ChargedUnits::Header(name) => headers.push(name.clone()),
                 ChargedUnits::Json(pointer) => pointers.push(pointer.clone()),
-                ChargedUnits::Llm(_) => reads_llm = true,
+                ChargedUnits::Llm(_) => llm = LlmParts::Usage,
                 ChargedUnits::Request | ChargedUnits::Bytes => {}
             }
         }
-        let meter = (reads_llm || !pointers.is_empty()).then(|| MeterPlan::new(reads_llm, &pointers));
+        let reads_body = llm != LlmParts::Nothing || !pointers.is_empty();
+        let meter = reads_body.then(|| MeterPlan::new(llm, &pointers));
         let plan = ReadingPlan {
             headers,
             meter: meter.flatten().map(Arc::new),
@@ -253,7 +254,7 @@ impl ResponseReading {
         let output = said.output.unwrap_or(0).saturating_add(unsaid_text.div_ceil(BYTES_PER_TOKEN));
         let input = said.input.unwrap_or_else(|| request_bytes.div_ceil(BYTES_PER_TOKEN));
         TokenCount {
-            usage: LlmUsage { input: Some(input), output: Some(output), cached: said.cached },
+            usage: LlmUsage { input: Some(input), output: Some(output), ..said },
             is_said,
             is_broken: !is_said && self.is_broken(is_prompted && reading.is_unclear),
         }

@@ -109,12 +109,16 @@ fn describe_units(charge: &ChargeConfig) -> String {
         ChargedUnits::Header(name) => format!("the number in header {name} of the response"),
         ChargedUnits::Json(pointer) => format!("{} of the response body", pointer.as_str()),
         ChargedUnits::Llm(LlmWeights::EQUAL) => "the tokens that the response reports".to_owned(),
-        ChargedUnits::Llm(weights) => format!(
-            "the tokens that the response reports (input × {}, output × {}, cached input × {})",
-            format_millionths(weights.input.into()),
-            format_millionths(weights.output.into()),
-            format_millionths(weights.cached.into())
-        ),
+        ChargedUnits::Llm(weights) => {
+            let kinds =
+                [("input", weights.input), ("output", weights.output), ("cached input", weights.cached)];
+            let written =
+                (weights.cache_write != weights.input).then_some(("written input", weights.cache_write));
+            let shown =
+                |(kind, weight): (&str, u64)| format!("{kind} × {}", format_millionths(weight.into()));
+            let shown: Vec<String> = kinds.into_iter().chain(written).map(shown).collect();
+            format!("the tokens that the response reports ({})", shown.join(", "))
+        }
     };
     charge.units.iter().map(one).collect::<Vec<String>>().join(" + ")
 }

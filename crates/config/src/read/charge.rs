@@ -80,7 +80,7 @@ fn read_one_units(item: &FieldValue<'_>) -> Option<ChargedUnits> {
         NodeContent::Map(_) => item.open_section(&units::SECTION).read_all(|fields| {
             let value = fields.find_required(&units::LLM)?;
             let weights = fields.read_section(&units::LLM, read_weights);
-            let is_free = [weights.input, weights.output, weights.cached] == [0; 3];
+            let is_free = [weights.input, weights.output, weights.cached, weights.cache_write] == [0; 4];
             if is_free {
                 let message = "every weight is 0, so that no token costs anything";
                 value.refuse_name(codes::NUMBER, message, "write at least one weight above 0");
@@ -101,6 +101,7 @@ fn read_weights(fields: &FieldReader<'_>) -> LlmWeights {
         input,
         output: fields.read(&llm::OUTPUT),
         cached: fields.read(&llm::CACHED).unwrap_or(input),
+        cache_write: fields.read(&llm::CACHE_WRITE).unwrap_or(input),
     }
 }
 

@@ -41,10 +41,13 @@ fn responses_units_and_defaults() {
     else {
         panic!("{:?}", weighted.units)
     };
-    assert_eq!(*weights, LlmWeights { input: 250_000, output: 4_000_000, cached: 100_000 });
+    assert_eq!(
+        *weights,
+        LlmWeights { input: 250_000, output: 4_000_000, cached: 100_000, cache_write: 250_000 }
+    );
     assert_eq!((cost.segments()[1].as_str(), name.as_str()), ("images/hd", "x-cost"));
     assert_eq!((last, weighted.missing), (&ChargedUnits::Request, MissingUnits::Nothing));
-    let input = LlmWeights { input: 2_000_000, output: 1_000_000, cached: 2_000_000 };
+    let input = LlmWeights { input: 2_000_000, output: 1_000_000, cached: 2_000_000, cache_write: 2_000_000 };
     assert_eq!(charge(&config, "defaults").units, [ChargedUnits::Llm(input)], "cached input counts as input");
     let llm = charge(&config, "llm");
     assert_eq!(llm.units, [ChargedUnits::Llm(LlmWeights::EQUAL)]);

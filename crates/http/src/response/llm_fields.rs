@@ -72,6 +72,9 @@ pub(super) const USAGE_NUMBERS: [(&str, &str, UsageField); 28] = [
     (USAGE, "cacheWriteInputTokens", UsageField::CacheWrite),
 ];
 
+/// The model, as OpenAI, Anthropic and Gemini name it, and the parts of their streams.
+pub(super) const MODELS: &str = "model response/model message/model modelVersion */modelVersion";
+
 /// Texts of a body that is one document. The first two are names of one text: servers send either or both.
 pub(super) const DOCUMENT_TEXTS: &str = "
     choices/*/message/reasoning choices/*/message/reasoning_content

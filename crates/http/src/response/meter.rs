@@ -53,7 +53,12 @@ struct MeterState {
     totals: MeterTotals,
     /// The last number at each pointer, and the pointers that have one.
     numbers: [Option<u128>; METER_POINTERS_MAX],
+    /// The last name of the model; empty = none.
+    model: ModelName,
 }
+
+/// Longer names than most are allocated.
+type ModelName = SmallVec<[u8; 64]>;
 
 /// The sums over the whole documents of a body.
 #[derive(Debug, Clone, Copy, Default)]
@@ -78,6 +83,7 @@ struct MeteredDocument {
     /// Bytes of its texts, and those of the first two paths, which are names of one text.
     text_bytes: u64,
     alike_bytes: [u64; 2],
+    model: ModelName,
     /// The first bytes but white space, one more than those of the mark at the end of a stream.
     beginning: SmallVec<[u8; END_MARK.len() + 1]>,
 }
@@ -104,13 +110,14 @@ impl ResponseMeter {
             document: MeteredDocument::default(),
             totals: MeterTotals::default(),
             numbers: Default::default(),
+            model: ModelName::new(),
         };
         ResponseMeter { plan, state: Box::new(state) }
     }
 
     /// Reads the next piece of the body.
     pub fn scan(&mut self, bytes: &[u8]) {
-        let MeterState { framing, scanner, document, totals, numbers } = &mut *self.state;
+        let MeterState { framing, scanner, document, totals, numbers, model } = &mut *self.state;
         if matches!(framing, BodyFraming::Opaque) {
             document.bytes = document.bytes.saturating_add(bytes.len() as u64);
             return;
@@ -128,6 +135,9 @@ impl ResponseMeter {
                     totals.add_document(plan, document);
                     for (at, number) in numbers.iter_mut().enumerate().take(plan.count_pointers()) {
                         *number = document.number(plan.first_pointer() + at).or(*number);
+                    }
+                    if !document.model.is_empty() {
+                        std::mem::swap(model, &mut document.model);
                     }
                 } else {
                     totals.count_unread(document);
@@ -180,6 +190,14 @@ impl ResponseMeter {
             BodyFraming::Document => false,
             _ => totals.is_plain || scanner.is_invalid() && !END_MARK.starts_with(&document.beginning),
         }
+    }
+
+    /// The model that the body names last, where its usage is believed.
+    pub fn read_model(&self) -> Option<&str> {
+        let MeterState { scanner, document, model, .. } = &*self.state;
+        let is_last = scanner.is_whole() && !document.model.is_empty();
+        let name = if is_last { &document.model } else { model };
+        str::from_utf8(name).ok().filter(|name| !name.is_empty() && !self.is_opaque())
     }
 
     /// The number at a pointer of the plan, in millionths, rounded up: that of the last document that has one.
@@ -236,6 +254,7 @@ impl Default for MeteredDocument {
             bytes: 0,
             text_bytes: 0,
             alike_bytes: [0; 2],
+            model: ModelName::new(),
             beginning: SmallVec::new(),
         }
     }
@@ -245,6 +264,7 @@ impl MeteredDocument {
     fn restart(&mut self) {
         self.said = PathSet::default();
         (self.bytes, self.text_bytes, self.alike_bytes) = (0, 0, [0; 2]);
+        self.model.clear();
         self.beginning.clear();
     }
 
@@ -277,6 +297,10 @@ impl JsonVisitor for DocumentVisitor<'_> {
             JsonValue::Container => {
                 let first = paths.iter().next().filter(|_| paths.iter().all(is_listed));
                 first.map(|path| self.document.number(path).unwrap_or(0).saturating_add(ONE))
+            }
+            JsonValue::Text(name) if paths.iter().any(|path| self.plan.is_model(path)) => {
+                self.document.model = SmallVec::from_slice(name.as_bytes());
+                None
             }
             _ => None,
         };

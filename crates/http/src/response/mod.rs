@@ -13,7 +13,7 @@ mod plan;
 
 pub use llm_usage::LlmUsage;
 pub use meter::{MeterReading, ResponseMeter};
-pub use plan::{METER_POINTERS_MAX, MeterPlan};
+pub use plan::{LlmParts, METER_POINTERS_MAX, MeterPlan};
 
 #[cfg(test)]
 mod tests;

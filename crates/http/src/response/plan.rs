@@ -1,11 +1,22 @@
 //! The values that the meters of a location read.
 
-use super::llm_fields::{DOCUMENT_TEXTS, STREAM_TEXTS, USAGE_NUMBERS, UsageField};
+use super::llm_fields::{DOCUMENT_TEXTS, MODELS, STREAM_TEXTS, USAGE_NUMBERS, UsageField};
 use sluicegate_base::json::JsonPaths;
 use sluicegate_base::json_pointer::JsonPointer;
 
 /// The most numbers that a meter reads.
 pub const METER_POINTERS_MAX: usize = 24;
+
+/// The parts that are read from the responses of language models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LlmParts {
+    /// Nothing is read.
+    Nothing,
+    /// The usage, and the texts that tell it where it is missing.
+    Usage,
+    /// These, and the name of the model.
+    UsageAndModel,
+}
 
 /// The values to read from the responses of a location, for all of its limits.
 #[derive(Debug, Clone)]
@@ -13,7 +24,9 @@ pub struct MeterPlan {
     /// The usage fields of the first paths; empty if the usage of language models is not read.
     usage: Vec<UsageField>,
     pointers: Vec<JsonPointer>,
-    /// Paths of a body that is one document, and of the documents of a stream: usage, then numbers, then texts.
+    /// Paths to the name of the model.
+    models: usize,
+    /// Paths of a body that is one document, and of the documents of a stream: usage, then numbers, models and texts.
     document_paths: JsonPaths,
     stream_paths: JsonPaths,
 }
@@ -21,9 +34,11 @@ pub struct MeterPlan {
 // === impl MeterPlan ===
 
 impl MeterPlan {
-    /// A plan for the usage of language models and the numbers at these pointers; equal ones count once, and those
+    /// A plan for these parts and for the numbers at these pointers; equal ones count once, and those
     /// beyond [`METER_POINTERS_MAX`] are left out. `None`: there are too many paths.
-    pub fn new(reads_llm: bool, pointers: &[JsonPointer]) -> Option<MeterPlan> {
+    pub fn new(llm: LlmParts, pointers: &[JsonPointer]) -> Option<MeterPlan> {
+        let reads_llm = llm != LlmParts::Nothing;
+        let models = || MODELS.split(' ').filter(|_| llm == LlmParts::UsageAndModel);
         let mut own: Vec<JsonPointer> = Vec::new();
         for pointer in pointers {
             if !own.contains(pointer) && own.len() < METER_POINTERS_MAX {
@@ -46,6 +61,9 @@ impl MeterPlan {
             for pointer in &own {
                 paths.add_pointer(pointer)?;
             }
+            for way in models() {
+                paths.add_member(way)?;
+            }
             for way in texts.split_whitespace().filter(|_| reads_llm) {
                 paths.add_text(way)?;
             }
@@ -53,7 +71,7 @@ impl MeterPlan {
         };
         let (document_paths, stream_paths) = (compile(DOCUMENT_TEXTS)?, compile(STREAM_TEXTS)?);
         let usage = ways().map(|(_, field)| field).collect();
-        Some(MeterPlan { usage, pointers: own, document_paths, stream_paths })
+        Some(MeterPlan { usage, pointers: own, models: models().count(), document_paths, stream_paths })
     }
 
     /// The number by which a meter knows a pointer.
@@ -79,8 +97,13 @@ impl MeterPlan {
         self.pointers.len()
     }
 
+    /// True if a path leads to the name of the model.
+    pub(super) fn is_model(&self, path: usize) -> bool {
+        (self.first_text() - self.models..self.first_text()).contains(&path)
+    }
+
     /// The path of the first text.
     pub(super) fn first_text(&self) -> usize {
-        self.first_pointer() + self.pointers.len()
+        self.first_pointer() + self.pointers.len() + self.models
     }
 }

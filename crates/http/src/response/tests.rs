@@ -20,7 +20,7 @@ const POINTERS: [&str; 4] = ["/usage/total_tokens", "/cost/units", "/total_durat
 
 fn plan() -> Arc<MeterPlan> {
     let pointers = POINTERS.map(|text| JsonPointer::parse(text).unwrap());
-    Arc::new(MeterPlan::new(true, &pointers).unwrap())
+    Arc::new(MeterPlan::new(LlmParts::UsageAndModel, &pointers).unwrap())
 }
 
 fn meter(plan: &Arc<MeterPlan>, content_type: &'static str) -> ResponseMeter {
@@ -31,7 +31,8 @@ fn meter(plan: &Arc<MeterPlan>, content_type: &'static str) -> ResponseMeter {
 fn written(meter: &ResponseMeter) -> Ledger {
     let reading = meter.read();
     Ledger {
-        input: reading.usage.input,
+        // The ledger counts what was written to caches as input.
+        input: reading.usage.input.map(|input| input + reading.usage.cache_write.unwrap_or(0)),
         output: reading.usage.output,
         cached: reading.usage.cached,
         text: reading.text_bytes,

@@ -314,12 +314,14 @@ section! {
 section! {
     /// The units of one token, with up to six decimals. Their sum is rounded up once for each request.
     mod llm = "limits.NAME.charge.units.llm";
-    /// Of a token of input that was not read from a cache.
+    /// Of a token of input that was neither read from a cache nor written to one.
     INPUT: Text<u64> = WEIGHT, "input", "1", "1";
     /// Of a token of output, reasoning included.
     OUTPUT: Text<u64> = WEIGHT, "output", "1", "4";
     /// Of a token of input that was read from a cache; `auto` is `input`.
     CACHED: OrWord<Text<u64>> = OrWord("auto", WEIGHT), "cached", "auto", "0.1";
+    /// Of a token of input that was written to a cache; `auto` is `input`.
+    CACHE_WRITE: OrWord<Text<u64>> = OrWord("auto", WEIGHT), "cache_write", "auto", "1.25";
 }
 
 section! {

@@ -166,11 +166,11 @@ fn numbers_are_those_of_the_last_event_that_has_one() {
 fn plans_are_bounded_and_share_pointers() {
     let pointers: Vec<JsonPointer> =
         (0..=METER_POINTERS_MAX).map(|at| JsonPointer::parse(&format!("/{at}")).unwrap()).collect();
-    let most = MeterPlan::new(true, &pointers).unwrap();
+    let most = MeterPlan::new(LlmParts::UsageAndModel, &pointers).unwrap();
     let found: Vec<_> = pointers.iter().map(|pointer| most.find_pointer(pointer).is_some()).collect();
     assert_eq!(found, (0..=METER_POINTERS_MAX).map(|at| at < METER_POINTERS_MAX).collect::<Vec<_>>());
     let twice = [&pointers[1..], &pointers[1..]].concat();
-    let plan = Arc::new(MeterPlan::new(false, &twice).unwrap());
+    let plan = Arc::new(MeterPlan::new(LlmParts::Nothing, &twice).unwrap());
     let mut meter =
         ResponseMeter::new(plan.clone(), Some(&HeaderValue::from_static("application/json")), None);
     meter.scan(b"{\"1\":5,\"24\":6,\"usage\":{\"output_tokens\":3},\"response\":\"text\"}");
@@ -182,10 +182,11 @@ fn plans_are_bounded_and_share_pointers() {
 
 #[test]
 fn units_are_weighed() {
-    let weights = LlmWeights { input: LlmWeights::ONE, output: 4 * LlmWeights::ONE, cached: 100_000 };
-    let usage = LlmUsage { input: Some(10), output: Some(2), cached: Some(5) };
-    assert_eq!(usage.units(&weights), 18_500_000);
+    let weights =
+        LlmWeights { output: 4 * LlmWeights::ONE, cached: 100_000, cache_write: 7, ..LlmWeights::EQUAL };
+    let usage = LlmUsage { input: Some(10), output: Some(2), cached: Some(5), cache_write: Some(3) };
+    assert_eq!((usage.units(&weights), usage.all_input()), (18_500_021, 18));
     assert_eq!(LlmUsage::default().units(&weights), 0);
-    let all = LlmUsage { input: Some(u64::MAX), output: Some(u64::MAX), cached: Some(u64::MAX) };
-    assert_eq!(all.units(&LlmWeights { input: u64::MAX, output: u64::MAX, cached: u64::MAX }), u128::MAX);
+    let all = LlmUsage { input: Some(u64::MAX), output: Some(u64::MAX), ..usage };
+    assert_eq!(all.units(&LlmWeights { input: u64::MAX, output: u64::MAX, ..weights }), u128::MAX);
 }
