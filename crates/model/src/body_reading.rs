@@ -1,10 +1,13 @@
 //! The values that a configuration reads from the bodies of requests.
 
+use std::sync::Arc;
+
 use super::account::AccountConfig;
 use super::charge::{BodyReserve, Reserve};
 use super::key::{KeyPart, ValueSource, mcp_pointers};
 use super::limit::{Cost, LimitConfig};
 use super::location::BandwidthConfig;
+use super::prices::{Pricing, model_pointer};
 use super::{Config, LocationConfig};
 use sluicegate_base::json_pointer::JsonPointer;
 
@@ -49,25 +52,31 @@ impl KeyPart {
 }
 
 impl LimitConfig {
-    /// The values in the body that keys and cost are made of.
+    /// The values in the body that keys, cost and price are made of.
     pub fn body_pointers(&self) -> impl Iterator<Item = &JsonPointer> {
         let of_cost = match &self.cost {
             Cost::Json { pointer, .. } => Some(pointer),
             Cost::Units(_) | Cost::Header { .. } | Cost::JsonRpc { .. } => None,
         };
-        self.key_parts().flat_map(KeyPart::body_pointers).chain(of_cost)
+        let of_price = self.pricing().map(|_| model_pointer());
+        self.key_parts().flat_map(KeyPart::body_pointers).chain(of_cost).chain(of_price)
+    }
+
+    /// The prices of a limit that charges money.
+    pub fn pricing(&self) -> Option<&Arc<Pricing>> {
+        self.charge.as_ref()?.pricing.as_ref()
     }
 
     fn key_parts(&self) -> impl Iterator<Item = &KeyPart> {
         self.key.iter().chain(&self.fair_by)
     }
 
-    /// True if a key or the cost is read from the body.
+    /// True if a key, the cost or the price is read from the body.
     pub fn reads_body(&self) -> bool {
         self.reads_values() || self.hashes_body()
     }
 
-    /// True if a key or the cost is a value in the JSON of the body.
+    /// True if a key, the cost or the price is made of values in the JSON of the body.
     pub fn reads_values(&self) -> bool {
         matches!(self.cost, Cost::JsonRpc { .. }) || self.body_pointers().next().is_some()
     }

@@ -1,9 +1,12 @@
 //! The typed model of `charge`: a limit reserves units for a request, and its response settles the cost.
 
+use std::sync::Arc;
+
 use http::HeaderName;
 
-use super::prices::LlmWeights;
+use super::prices::{LlmWeights, Pricing};
 use super::upstream::StatusRanges;
+use super::value::money::Currency;
 use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_base::labelled::labelled_enum;
 
@@ -25,6 +28,8 @@ pub struct ChargeConfig {
     pub over: OverrunAction,
     /// The rates are written as sizes: the units are bytes alone, counted in KiB and rounded up for each request.
     pub counts_kib: bool,
+    /// The prices of [`ChargedUnits::Money`]; `None` = the units are others.
+    pub pricing: Option<Arc<Pricing>>,
 }
 
 /// Responses by their status or by their code of gRPC.
@@ -49,6 +54,8 @@ pub enum ChargedUnits {
     Json(JsonPointer),
     /// Tokens of a language model.
     Llm(LlmWeights),
+    /// The price of these tokens, in millionths of the currency; see [`ChargeConfig::pricing`].
+    Money(Currency),
 }
 
 /// The units that a request reserves.
@@ -65,11 +72,13 @@ pub enum Reserve {
 /// Units that the body of a request claims.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BodyReserve {
-    /// The first that is a number counts.
+    /// The first that is a number counts. Of money, it is tokens of output.
     pub from: Vec<JsonPointer>,
-    /// Bytes of the body per unit that is added, at least 1; `None` = none are.
+    /// Bytes of the body per unit that is added, at least 1; `None` = none are. Of money, the units are tokens of
+    /// input.
     pub bytes_per_unit: Option<u64>,
-    /// The units without a claim, or of a body that is no JSON or longer than the peek; at least 1.
+    /// The units without a claim, or of a body that is no JSON or longer than the peek; at least 1. Of money, they are
+    /// tokens of output.
     pub default: u64,
     /// Millionths of the smallest burst or window of the limit, above 0; larger claims are cut to it.
     pub at_most: u64,
@@ -107,6 +116,15 @@ impl ChargeConfig {
     }
 }
 
+// === impl ChargedUnits ===
+
+impl ChargedUnits {
+    /// True if the body of the response says them.
+    pub fn is_in_body(&self) -> bool {
+        matches!(self, ChargedUnits::Json(_) | ChargedUnits::Llm(_) | ChargedUnits::Money(_))
+    }
+}
+
 // === impl ResponseSet ===
 
 impl ResponseSet {
@@ -119,10 +137,4 @@ impl ResponseSet {
     pub fn contains(&self, status: u16, grpc_code: Option<u8>) -> bool {
         self.statuses.contains(status) || grpc_code.is_some_and(|code| self.grpc_codes.contains(&code))
     }
-}
-
-/// Millionths as a decimal.
-pub fn format_millionths(millionths: u128) -> String {
-    let (whole, rest) = (millionths / 1_000_000, millionths % 1_000_000);
-    if rest == 0 { whole.to_string() } else { format!("{whole}.{rest:06}").trim_end_matches('0').to_owned() }
 }

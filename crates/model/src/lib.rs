@@ -72,6 +72,7 @@ pub use token_keys::TokenKeys;
 pub use traces::*;
 pub use upstream::*;
 pub use value::https_url::HttpsUrl;
+pub use value::money::{Amount, Currency, format_millionths};
 pub use value::names::is_tier_name;
 pub use value::path_regex::PathRegex;
 pub use value::scalars::{Parsed, Rate, Secret, read_duration};

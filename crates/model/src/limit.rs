@@ -7,10 +7,11 @@ use http::{HeaderName, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
 use super::access::NetworkList;
-use super::charge::ChargeConfig;
+use super::charge::{ChargeConfig, ChargedUnits};
 use super::id::LimitId;
 use super::key::KeyPart;
 use super::reject::OnRejectPatch;
+use crate::value::money::{Amount, Currency};
 use crate::value::scalars::Rate;
 use sluicegate_base::calendar::Calendar;
 use sluicegate_base::json_pointer::JsonPointer;
@@ -271,6 +272,19 @@ impl LimitConfig {
     /// True if the rates are written as sizes, and count in KiB.
     pub fn counts_kib(&self) -> bool {
         self.charge.as_ref().is_some_and(|charge| charge.counts_kib)
+    }
+
+    /// The currency of a limit that counts money.
+    pub fn currency(&self) -> Option<Currency> {
+        match self.charge.as_ref()?.units.as_slice() {
+            [ChargedUnits::Money(currency)] => Some(*currency),
+            _ => None,
+        }
+    }
+
+    /// Units as they are shown.
+    pub fn amount(&self, units: u64) -> Amount {
+        Amount { units, currency: self.currency() }
     }
 
     /// The parts of the key that a request can lack.

@@ -31,6 +31,13 @@ pub fn in_lowest_terms_us(rate: Rate) -> Option<(u64, u64)> {
 /// # Errors
 /// The misfit and the remedy, separated by ": ".
 pub fn check_redis_range(limit: &LimitConfig) -> Result<(), String> {
+    check_units(limit).map_err(|reason| match limit.currency() {
+        Some(currency) => format!("{reason}, in millionths of {currency}"),
+        None => reason,
+    })
+}
+
+fn check_units(limit: &LimitConfig) -> Result<(), String> {
     if limit.warm_up.is_some() {
         return Err("warm_up works with local counters only: write warm_up: none, or state: local".into());
     }

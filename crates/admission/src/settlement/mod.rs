@@ -7,6 +7,7 @@ mod extensions;
 mod reading;
 
 use sluicegate_base::labelled::labelled_enum;
+use sluicegate_http::response::LlmUsage;
 use sluicegate_model::{ChargeConfig, ChargedUnits, Cost, LimitConfig, LimitId, LlmWeights, MissingUnits};
 
 pub(crate) use extensions::{
@@ -91,7 +92,14 @@ pub(crate) fn compute_charge(
             ChargedUnits::Bytes => sum.add(millionths(bytes), ChargeSource::Usage),
             ChargedUnits::Header(name) => sum.add_said(reading.header_number(name).map(u128::from), charge),
             ChargedUnits::Json(pointer) => sum.add_said(reading.json_number(pointer), charge),
-            ChargedUnits::Llm(weights) => sum.add_tokens(reading, weights, charge),
+            ChargedUnits::Llm(weights) => sum.add_tokens(reading, charge, |usage| usage.units(weights)),
+            ChargedUnits::Money(_) => {
+                match charge.pricing.as_ref().and_then(|pricing| reading.find_price(pricing)) {
+                    Some(price) => sum
+                        .add_tokens(reading, charge, |usage| usage.units(price.for_input(usage.all_input()))),
+                    None => sum.is_incomplete = true,
+                }
+            }
         }
     }
     sum.finish(reserved)
@@ -114,18 +122,24 @@ impl ChargeSum {
         }
     }
 
-    fn add_tokens(&mut self, reading: &ResponseReading, weights: &LlmWeights, charge: &ChargeConfig) {
+    /// `weigh` tells the millionths that tokens cost.
+    fn add_tokens(
+        &mut self,
+        reading: &ResponseReading,
+        charge: &ChargeConfig,
+        weigh: impl Fn(&LlmUsage) -> u128,
+    ) {
         let tokens = reading.count_tokens();
         // A response that broke off may have used all that it was allowed to.
         self.is_incomplete |= tokens.is_broken && charge.missing == MissingUnits::Estimate;
         match (tokens.is_said, charge.missing) {
-            (true, _) => self.add(tokens.usage.units(weights), ChargeSource::Usage),
-            (false, MissingUnits::Estimate) => self.add(tokens.usage.units(weights), ChargeSource::Estimate),
+            (true, _) => self.add(weigh(&tokens.usage), ChargeSource::Usage),
+            (false, MissingUnits::Estimate) => self.add(weigh(&tokens.usage), ChargeSource::Estimate),
             (false, missing) => {
                 let said = reading.said_tokens();
                 self.is_incomplete |= missing == MissingUnits::Reserved;
                 if said.is_said() {
-                    self.add(said.units(weights), ChargeSource::Usage);
+                    self.add(weigh(&said), ChargeSource::Usage);
                 }
             }
         }

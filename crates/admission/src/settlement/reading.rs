@@ -12,7 +12,10 @@ use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_http::request::body::BodyOutcomeCell;
 use sluicegate_http::request::headers::grpc;
 use sluicegate_http::response::{LlmParts, LlmUsage, MeterPlan, MeterReading, ResponseMeter};
-use sluicegate_model::{ChargeConfig, ChargedUnits, LimitConfig, LlmWeights, OverrunAction, ResponseSet};
+use sluicegate_model::{
+    ChargeConfig, ChargedUnits, LimitConfig, LlmWeights, OverrunAction, Price, Pricing, RequestPrice,
+    ResponseSet,
+};
 
 /// The parts of responses that the limits of a chain read; made once per chain.
 pub struct ReadingPlan {
@@ -35,6 +38,8 @@ pub struct ResponseReading {
     header_numbers: RefCell<SmallVec<[Option<u64>; 1]>>,
     /// `None` before the head, and if nothing is read from bodies.
     meter: RefCell<Option<ResponseMeter>>,
+    /// One for each list of prices in the chain.
+    prices: Vec<RequestPrice>,
     /// `None` = the body was read whole, before it was judged, or there is none.
     request_body: Option<BodyOutcomeCell>,
     read_before: u64,
@@ -70,7 +75,8 @@ impl ReadingPlan {
             match units {
                 ChargedUnits::Header(name) => headers.push(name.clone()),
                 ChargedUnits::Json(pointer) => pointers.push(pointer.clone()),
-                ChargedUnits::Llm(_) => llm = LlmParts::Usage,
+                ChargedUnits::Llm(_) => llm = llm.max(LlmParts::Usage),
+                ChargedUnits::Money(_) => llm = LlmParts::UsageAndModel,
                 ChargedUnits::Request | ChargedUnits::Bytes => {}
             }
         }
@@ -88,8 +94,8 @@ impl ReadingPlan {
 // === impl ResponseReading ===
 
 impl ResponseReading {
-    /// The reading of a request before its response; `is_grpc` makes it look for a gRPC code.
-    pub fn new(plan: Arc<ReadingPlan>, is_grpc: bool) -> ResponseReading {
+    /// The reading of a request with these prices before its response; `is_grpc` makes it look for a gRPC code.
+    pub fn new(plan: Arc<ReadingPlan>, is_grpc: bool, prices: Vec<RequestPrice>) -> ResponseReading {
         ResponseReading {
             plan,
             reached_server: Cell::new(false),
@@ -98,6 +104,7 @@ impl ResponseReading {
             grpc_code: Cell::new(None),
             header_numbers: RefCell::default(),
             meter: RefCell::default(),
+            prices,
             request_body: None,
             read_before: 0,
             is_complete: false,
@@ -228,6 +235,13 @@ impl ResponseReading {
     pub(super) fn json_number(&self, pointer: &JsonPointer) -> Option<u128> {
         let index = self.plan.meter.as_ref()?.find_pointer(pointer)?;
         self.meter.borrow().as_ref()?.read_number(index)
+    }
+
+    /// The price by the model of the response, or else of the request; `None` = the request was not judged by these
+    /// prices.
+    pub(super) fn find_price(&self, pricing: &Arc<Pricing>) -> Option<Price> {
+        let price = self.prices.iter().find(|price| price.is_by(pricing))?;
+        Some(price.of_response(self.meter.borrow().as_ref().and_then(ResponseMeter::read_model)))
     }
 
     /// The tokens that the response says.

@@ -20,6 +20,7 @@ fn charge(units: Vec<ChargedUnits>) -> ChargeConfig {
         missing: MissingUnits::Estimate,
         over: OverrunAction::Finish,
         counts_kib: false,
+        pricing: None,
     }
 }
 
@@ -31,7 +32,7 @@ fn limit(charge: ChargeConfig, cost: u64) -> LimitConfig {
 
 fn reading(limit: &LimitConfig, is_grpc: bool) -> ResponseReading {
     let plan = ReadingPlan::for_limits([limit].into_iter()).expect("a limit that listens");
-    ResponseReading::new(plan, is_grpc)
+    ResponseReading::new(plan, is_grpc, Vec::new())
 }
 
 fn headers(cost: &[&'static str]) -> HeaderMap {

@@ -191,6 +191,7 @@ fn charging(units: &[ChargedUnits], counts_kib: bool) -> model::LimitConfig {
         missing: MissingUnits::Estimate,
         over: OverrunAction::Finish,
         counts_kib,
+        pricing: None,
     };
     model::LimitConfig { charge: Some(charge), ..config(token(5, DAY, 5)) }
 }

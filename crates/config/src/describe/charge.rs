@@ -5,7 +5,7 @@ use sluicegate_model::value::byte_rate::KIB;
 use sluicegate_model::value::statuses::grpc_code_name;
 use sluicegate_model::{
     BodyReserve, ChargeConfig, ChargedUnits, Cost, LimitConfig, LlmWeights, MissingUnits, OverrunAction,
-    Reserve, ResponseSet, format_millionths,
+    Price, Reserve, ResponseSet, format_millionths,
 };
 
 /// More responses would hide the rest of the sentence.
@@ -21,17 +21,17 @@ pub(super) fn charged_noun(limit: &LimitConfig) -> Option<&'static str> {
     }
 }
 
-/// "10 requests", "100000 tokens", "50 GiB"; `noun` is for a limit that counts requests.
+/// "10 requests", "100000 tokens", "50 GiB", "50 USD"; `noun` is for a limit that counts requests.
 pub(super) fn format_units(limit: &LimitConfig, number: u64, noun: &str) -> String {
-    if limit.counts_kib() {
+    if limit.counts_kib() || limit.currency().is_some() {
         return format_amount(limit, number);
     }
     format_count(number, charged_noun(limit).unwrap_or(noun))
 }
 
-/// An amount beside a rate: "20", "1 GiB".
+/// An amount beside a rate: "20", "1 GiB", "5 USD".
 pub(super) fn format_amount(limit: &LimitConfig, number: u64) -> String {
-    if limit.counts_kib() { format_bytes(number.saturating_mul(KIB)) } else { number.to_string() }
+    if limit.counts_kib() { format_bytes(number.saturating_mul(KIB)) } else { limit.show_units(number) }
 }
 
 /// The reservation of a request, the cost of its response, and the responses that cost anything or clear a key.
@@ -64,7 +64,7 @@ pub(super) fn describe_charge(limit: &LimitConfig) -> Vec<String> {
         parts.push("a response that uses more than is left is cut".to_owned());
     }
     // The body of a response tells its cost.
-    if charge.units.iter().any(|units| matches!(units, ChargedUnits::Json(_) | ChargedUnits::Llm(_))) {
+    if charge.units.iter().any(ChargedUnits::is_in_body) {
         parts.push(
             "the upstream is asked for bodies without compression (Accept-Encoding: identity)".to_owned(),
         );
@@ -80,21 +80,22 @@ fn describe_reserve(limit: &LimitConfig, charge: &ChargeConfig) -> String {
         }
         (Reserve::Cost, Cost::Json { pointer, .. }) => format!("{} of its JSON body", pointer.as_str()),
         (Reserve::Cost, Cost::JsonRpc { .. }) => "1 for each call of a JSON-RPC batch".to_owned(),
-        (Reserve::Body(body), _) => describe_claim(body),
+        (Reserve::Body(body), _) => describe_claim(body, limit.currency().is_some()),
     }
 }
 
 /// "the first of /max_tokens and /n in its JSON body, and 1 per 4 bytes of it, else 2000, at most 25% of the limit".
-fn describe_claim(body: &BodyReserve) -> String {
+fn describe_claim(body: &BodyReserve, is_money: bool) -> String {
+    let (output, input) = if is_money { (" tokens of output", " token of input") } else { ("", "") };
     let pointers: Vec<&str> = body.from.iter().map(|pointer| pointer.as_str()).collect();
     let mut text = match pointers.as_slice() {
         [only] => format!("{only} of its JSON body"),
         several => format!("the first of {} in its JSON body", several.join(", ")),
     };
     if let Some(bytes) = body.bytes_per_unit {
-        text += &format!(" and 1 for each {} of it", format_count(bytes, "byte"));
+        text += &format!(" and 1{input} for each {} of it", format_count(bytes, "byte"));
     }
-    text += &format!(", else {}", body.default);
+    text += &format!(", else {}{output}", body.default);
     if body.at_most < LlmWeights::ONE {
         let percent = body.at_most as f64 / 10_000.0;
         text += &format!(", at most {percent}% of the limit");
@@ -118,6 +119,19 @@ fn describe_units(charge: &ChargeConfig) -> String {
                 |(kind, weight): (&str, u64)| format!("{kind} × {}", format_millionths(weight.into()));
             let shown: Vec<String> = kinds.into_iter().chain(written).map(shown).collect();
             format!("the tokens that the response reports ({})", shown.join(", "))
+        }
+        ChargedUnits::Money(_) => {
+            let pricing = charge.pricing.as_ref();
+            let file = pricing.and_then(|pricing| pricing.file.path.file_name()).unwrap_or_default();
+            let others = match pricing.and_then(|pricing| pricing.unknown_model) {
+                None => "a model without a price gets 400".to_owned(),
+                Some(Price { usual: LlmWeights { input, output, .. }, .. }) => format!(
+                    "other models cost {} for a million tokens of input and {} of output",
+                    format_millionths(input.into()),
+                    format_millionths(output.into())
+                ),
+            };
+            format!("the price in {} of the tokens that the response reports; {others}", file.display())
         }
     };
     charge.units.iter().map(one).collect::<Vec<String>>().join(" + ")

@@ -73,7 +73,8 @@ fn warn_of_claims(file: &LintContext<'_>, id: LimitId, charge: &ChargeConfig) {
         value.warn(codes::NO_EFFECT, message, help);
     }
     let share = file.limit_value(id, &["charge", "reserve", "at_most"]);
-    if share.path == value.path {
+    let is_usual = charge.pricing.is_some() && !value.path.ends_with(".reserve");
+    if share.path == value.path && !is_usual {
         let message =
             "one request may claim the whole limit, and shut out the others of its key until its response";
         let help = "write the share that one request may claim, e.g. at_most: 25%";
@@ -87,10 +88,9 @@ fn warn_of_own_responses(file: &LintContext<'_>, index: usize) {
     if let ActionConfig::Upstream(_) = location.action {
         return;
     }
-    let reports = |units: &ChargedUnits| matches!(units, ChargedUnits::Json(_) | ChargedUnits::Llm(_));
     let is_vain = |id: &&LimitId| {
         let charge = file.config.limits[**id].charge.as_ref();
-        charge.is_some_and(|charge| charge.units.iter().any(reports))
+        charge.is_some_and(|charge| charge.units.iter().any(ChargedUnits::is_in_body))
     };
     if let Some(id) = location.limits.iter().find(is_vain) {
         let message = format!(

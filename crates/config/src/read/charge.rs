@@ -29,6 +29,7 @@ pub(crate) fn read_charge<'n>(
         missing: fields.read(&charge::MISSING),
         over: read_overrun(fields),
         counts_kib: limit.form == RateForm::Kib,
+        pricing: None,
     })?;
     check_cost_of_sizes(limit);
     Some(config)

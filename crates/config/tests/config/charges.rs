@@ -23,6 +23,7 @@ const PLAIN: ChargeConfig = ChargeConfig {
     missing: MissingUnits::Estimate,
     over: OverrunAction::Finish,
     counts_kib: false,
+    pricing: None,
 };
 
 #[test]

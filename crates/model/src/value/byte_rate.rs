@@ -55,9 +55,9 @@ pub fn parse_kib(text: &str) -> Parsed<u64> {
 }
 
 impl LimitConfig {
-    /// Units as the file would have them: "10", or "50GiB" where rates are sizes.
+    /// Units as the file would have them: "10", "50GiB" where rates are sizes, or "50 USD" where they are money.
     pub fn show_units(&self, units: u64) -> String {
-        if self.counts_kib() { show_kib(units) } else { units.to_string() }
+        if self.counts_kib() { show_kib(units) } else { self.amount(units).to_string() }
     }
 }
 

@@ -6,6 +6,7 @@ pub mod foreign_variables;
 pub mod fraction;
 pub mod https_url;
 pub mod methods;
+pub mod money;
 pub mod names;
 pub mod network_hint;
 pub mod otlp_url;

@@ -46,6 +46,7 @@ fn config_of(algorithm: Algorithm) -> model::LimitConfig {
         missing: model::MissingUnits::Reserved,
         over: model::OverrunAction::Finish,
         counts_kib: false,
+        pricing: None,
     };
     model::LimitConfig { algorithm, charge: Some(charge), ..limit }
 }

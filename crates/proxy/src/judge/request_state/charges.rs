@@ -28,7 +28,7 @@ impl RequestState {
         let plan = self.chain().reading_plan.clone();
         if let (Some(plan), Some(permit)) = (plan, &self.permits.chain) {
             permit.count_reservations();
-            self.response.reading = Some(Box::new(ResponseReading::new(plan, self.identity.is_grpc)));
+            self.response.reading = Some(Box::new(ResponseReading::new(plan, self.identity.is_grpc, Vec::new())));
         }
     }
 

@@ -74,6 +74,7 @@ pub fn charging(algorithm: Algorithm) -> model::LimitConfig {
         missing: MissingUnits::Nothing,
         over: OverrunAction::Finish,
         counts_kib: false,
+        pricing: None,
     };
     model::LimitConfig { charge: Some(charge), ..limits::config(algorithm) }
 }
@@ -156,7 +157,7 @@ impl<'a> Twin<'a> {
         let mut open = self.open.swap_remove(which % self.open.len());
         let ours = self.settle_in_store(&open, used, clears, now);
         let plan = ReadingPlan::for_limits(self.shared.configs.iter()).unwrap();
-        let mut reading = ResponseReading::new(plan, false);
+        let mut reading = ResponseReading::new(plan, false, Vec::new());
         reading.begin_attempt();
         reading.read_head(&HeaderMap::from_iter([(COST, used.to_string().parse().unwrap())]));
         reading.set_status(if clears { CLEARS } else { StatusCode::OK });
@@ -171,7 +172,7 @@ impl<'a> Twin<'a> {
         items.iter_mut().zip(&open.answers).for_each(|(item, answer)| item.mark = answer.mark);
         self.counters.borrow_mut().call(ScriptOp::Refund, &items, now);
         let plan = ReadingPlan::for_limits(self.shared.configs.iter()).unwrap();
-        open.permit.settle_charges(&ResponseReading::new(plan, false), 0, Now(now * 1_000));
+        open.permit.settle_charges(&ResponseReading::new(plan, false, Vec::new()), 0, Now(now * 1_000));
     }
 }
 
