@@ -1,6 +1,7 @@
 //! Reads `charge` of a limit, and checks that it fits the limit's numbers.
 
 use super::algorithm::NumberReader;
+use super::prices::PriceReader;
 use super::rates::RateForm;
 use crate::schema::field::{Field, ParseScalar};
 use crate::schema::kinds::{OneOrMoreOrWord, Scalar};
@@ -10,28 +11,33 @@ use crate::schema::tables::limits::{
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
+use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_model::value::scalars;
 use sluicegate_model::{
     Algorithm, BodyReserve, ChargeConfig, ChargedUnits, Cost, LlmWeights, OverrunAction, Reserve,
     ResponseSet, codes,
 };
 
+/// Where a request for a model says the most tokens of output.
+const MONEY_CLAIMS: [&str; 3] = ["/max_completion_tokens", "/max_output_tokens", "/max_tokens"];
+
 /// Reads `charge` of a limit; `variants` are the numbers of the limit and of its tiers.
 pub(crate) fn read_charge<'n>(
     limit: NumberReader<'_>,
+    prices: &PriceReader<'_>,
     variants: impl Iterator<Item = &'n Algorithm>,
 ) -> Option<ChargeConfig> {
     let config = limit.fields.read_section_or_none(&limit::CHARGE, |fields| ChargeConfig {
         when: Some(read_responses(fields, &charge::WHEN)).filter(|when| !when.is_empty()),
         clear: read_responses(fields, &charge::CLEAR),
-        units: read_units(fields),
+        units: read_units(fields, limit.form),
         reserve: read_reserve(fields, limit, variants),
         missing: fields.read(&charge::MISSING),
         over: read_overrun(fields),
         counts_kib: limit.form == RateForm::Kib,
-        pricing: None,
+        pricing: prices.read_pricing(fields, limit.form),
     })?;
-    check_cost_of_sizes(limit);
+    check_cost(limit);
     Some(config)
 }
 
@@ -51,12 +57,23 @@ fn read_responses(
 }
 
 /// One or more kinds of units, each once; the cost of the request after an error.
-fn read_units(fields: &FieldReader<'_>) -> Vec<ChargedUnits> {
+fn read_units(fields: &FieldReader<'_>, form: RateForm) -> Vec<ChargedUnits> {
     let default = || vec![ChargedUnits::Request];
     let Some(value) = fields.find(&charge::UNITS) else { return default() };
     value.check_filled("write e.g. units: bytes");
     let items = value.one_or_more();
     check_length(&value, items.len());
+    if let RateForm::Money(currency) = form {
+        if items.len() > 1 {
+            let message = "money is not added to other units";
+            value.refuse_name(
+                codes::LIMIT_NUMBERS,
+                message,
+                "write units: money, and a limit for the others",
+            );
+        }
+        return vec![ChargedUnits::Money(currency)];
+    }
     let mut list: Vec<ChargedUnits> = Vec::new();
     for item in items {
         let Some(units) = read_one_units(&item) else { continue };
@@ -90,7 +107,7 @@ fn read_one_units(item: &FieldValue<'_>) -> Option<ChargedUnits> {
         }),
         NodeContent::Text(_) => item.parse_with(|text| CHARGED_UNITS.parse_text(text)),
         _ => {
-            item.report_shape("one of request, bytes, header:NAME, json:/POINTER and llm");
+            item.report_shape("one of request, bytes, header:NAME, json:/POINTER, llm and money");
             None
         }
     }
@@ -111,9 +128,21 @@ fn read_reserve<'n>(
     limit: NumberReader<'_>,
     variants: impl Iterator<Item = &'n Algorithm>,
 ) -> Reserve {
-    let Some(value) = fields.find(&charge::RESERVE).filter(|value| !value.is_word("cost")) else {
-        return Reserve::Cost;
-    };
+    let value = fields.find(&charge::RESERVE);
+    if let RateForm::Money(_) = limit.form {
+        let section = match value.filter(|value| !value.is_null()) {
+            Some(value) if !value.is_map() => {
+                let message = "what a request reserves of money is a mapping, in tokens";
+                let help = "write e.g. reserve: { from: json:/max_tokens, plus: json_bytes/4 }";
+                value.refuse_name(codes::LIMIT_NUMBERS, message, help);
+                return Reserve::Cost;
+            }
+            Some(value) => value.open_section(&reserve::SECTION),
+            None => fields.whole.absent_section(&reserve::SECTION),
+        };
+        return Reserve::Body(section.read_all(read_money_reserve));
+    }
+    let Some(value) = value.filter(|value| !value.is_word("cost")) else { return Reserve::Cost };
     if value.is_map() {
         return read_body_reserve(&value, limit, variants).map_or(Reserve::Cost, Reserve::Body);
     }
@@ -155,6 +184,19 @@ fn read_body_reserve<'n>(
     })
 }
 
+/// The tokens of a call that are reserved at their prices.
+fn read_money_reserve(fields: &FieldReader<'_>) -> BodyReserve {
+    let is_written = |name| fields.find_by_name(name).is_some();
+    // Cannot fail: each begins with a slash.
+    let usual = || MONEY_CLAIMS.iter().filter_map(|pointer| JsonPointer::parse(pointer).ok()).collect();
+    BodyReserve {
+        from: if is_written(reserve::FROM.name) { fields.read(&reserve::FROM) } else { usual() },
+        bytes_per_unit: if is_written(reserve::PLUS.name) { fields.read(&reserve::PLUS) } else { Some(4) },
+        default: fields.read(&reserve::DEFAULT).unwrap_or(2_000),
+        at_most: read_share(fields),
+    }
+}
+
 /// `at_most` in millionths, above 0.
 fn read_share(fields: &FieldReader<'_>) -> u64 {
     let millionths = (fields.read(&reserve::AT_MOST) * 10_000.0).round() as u64;
@@ -189,7 +231,9 @@ fn read_overrun(fields: &FieldReader<'_>) -> OverrunAction {
     if let (OverrunAction::Cut, Some(value)) = (over, fields.find(&charge::OVER)) {
         let units = fields.find(&charge::UNITS);
         let items = units.map(|units| units.one_or_more()).unwrap_or_default();
-        if !items.iter().any(|item| item.is_word("bytes") || item.is_word("llm") || item.is_map()) {
+        let is_counted =
+            |item: &FieldValue<'_>| ["bytes", "llm", "money"].iter().any(|word| item.is_word(word));
+        if !items.iter().any(|item| is_counted(item) || item.is_map()) {
             let message = "`over: cut` needs units that are counted while the response streams";
             let help = "write units: bytes or units: llm, or over: finish";
             value.refuse(codes::LIMIT_NUMBERS, message, help);
@@ -198,12 +242,18 @@ fn read_overrun(fields: &FieldReader<'_>) -> OverrunAction {
     over
 }
 
-/// Rejects a cost where the rate is a size: a cost is a number, and its unit would be unclear.
-fn check_cost_of_sizes(limit: NumberReader<'_>) {
+/// Rejects a cost where the rate is a size or money: a cost is a number, and its unit would be unclear.
+fn check_cost(limit: NumberReader<'_>) {
     let value = limit.fields.find(&limit::COST).filter(|value| !value.is_word("1"));
-    if let (RateForm::Kib, Some(value)) = (limit.form, value) {
-        let message = "a cost is a number, and the rate of this limit is a size";
-        let help = "write what a request reserves as a size, e.g. charge: { reserve: 64KiB }";
+    let (rate, help) = match limit.form {
+        RateForm::Kib => {
+            ("a size", "write what a request reserves as a size, e.g. charge: { reserve: 64KiB }")
+        }
+        RateForm::Money(_) => ("money", "remove it: a request costs the price of its tokens"),
+        RateForm::Units | RateForm::Bytes => return,
+    };
+    if let Some(value) = value {
+        let message = format!("a cost is a number, and the rate of this limit is {rate}");
         value.refuse_name(codes::LIMIT_NUMBERS, message, help);
     }
 }

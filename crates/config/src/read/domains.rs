@@ -109,7 +109,7 @@ fn read_rule(
     let chain_value = chain.as_ref().filter(|value| !value.is_null());
     let chain = chain_value.map(|value| limits.read_chain(value, &owner)).unwrap_or_default();
     if let Some(value) = chain_value {
-        limits.refuse_slots(&chain, value);
+        limits.refuse_for_calls(&chain, value);
     }
     let entries = entries?;
     Some(DescriptorRuleConfig { entries, exact, name, replaces, limits: chain.limits, views: chain.views })

@@ -1,9 +1,11 @@
 //! Reads `limits`: named limits, and chains of named and inline limits.
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 
 use super::access::IpSetReader;
 use super::algorithm::{self, NumberReader};
+use super::prices::PriceReader;
 use super::rates::RateForm;
 use super::state::{StateReader, check_shared_limit};
 use super::upstreams::UpstreamReader;
@@ -41,6 +43,7 @@ pub(crate) struct LimitReader<'a> {
     pub sets: &'a IpSetReader<'a>,
     state: &'a StateReader,
     upstreams: &'a UpstreamReader<'a>,
+    prices: PriceReader<'a>,
 }
 
 impl<'a> LimitReader<'a> {
@@ -49,6 +52,7 @@ impl<'a> LimitReader<'a> {
         sets: &'a IpSetReader<'a>,
         state: &'a StateReader,
         upstreams: &'a UpstreamReader<'a>,
+        folder: &'a Path,
     ) -> LimitReader<'a> {
         let mut limits = LimitReader {
             list: Vec::new(),
@@ -60,6 +64,7 @@ impl<'a> LimitReader<'a> {
             sets,
             state,
             upstreams,
+            prices: PriceReader::new(folder),
         };
         for (key, value) in root.find(&root_fields::LIMITS).map(|value| value.entries()).unwrap_or_default() {
             value.accept_name(names::check_name(&key.name));
@@ -181,7 +186,7 @@ impl<'a> LimitReader<'a> {
         let tiers = tiers::read_tiers(own, numbers.is_some());
         let shadow = tiers::read_shadow(own, numbers.is_some());
         let others = || tiers.iter().filter_map(|(_, own)| own.as_ref()).chain(&shadow);
-        let charge = charge::read_charge(own, numbers.iter().chain(others()));
+        let charge = charge::read_charge(own, &self.prices, numbers.iter().chain(others()));
         let algorithm = numbers.clone().unwrap_or(PLACEHOLDER);
         let warm_up = algorithm::read_warm_up(fields, std::iter::once(&algorithm).chain(others()));
         let enforce = tiers::read_enforce(fields, &config.key);
@@ -234,10 +239,19 @@ impl<'a> LimitReader<'a> {
         LimitId(self.list.len() - 1)
     }
 
-    /// Reports the limits of a chain that count requests in flight, for a place where nothing gives slots back.
-    pub(crate) fn refuse_slots(&self, chain: &ReadChain, value: &FieldValue<'_>) {
+    /// Reports the limits of a chain that count money, or requests in flight, for a place where nothing names models or
+    /// gives slots back.
+    pub(crate) fn refuse_for_calls(&self, chain: &ReadChain, value: &FieldValue<'_>) {
         for id in &chain.limits {
             let config = &self.list[*id];
+            if config.pricing().is_some() {
+                let message = format!("the limit `{}` counts the price of a model", config.name);
+                value.refuse(
+                    codes::FOREIGN_FIELD,
+                    message,
+                    "no call of Envoy names one: write another limit",
+                );
+            }
             let is_inline = self.defined.iter().all(|(defined, _)| defined != id);
             if matches!(config.algorithm, Algorithm::Concurrency { .. })
                 && (is_inline || self.has_numbers(*id))

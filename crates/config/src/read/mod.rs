@@ -18,6 +18,7 @@ pub(crate) mod locations;
 pub(crate) mod named_file;
 pub(crate) mod operation;
 pub(crate) mod patterns;
+pub(crate) mod prices;
 pub(crate) mod rates;
 pub(crate) mod reject;
 pub(crate) mod sections;

@@ -1,13 +1,16 @@
 //! `rate` of a limit, and the fields that hold one number or size for each rate.
 
+use std::num::NonZeroU64;
+
 use crate::schema::field::{Field, OneOrMore, ParseScalar};
 use crate::schema::kinds::OrWord;
 use crate::schema::tables::limits::{charge, limit};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::value::byte_rate::{is_size, parse_kib, parse_kib_rate, show_kib};
+use sluicegate_model::value::money::{parse_money, parse_money_rate};
 use sluicegate_model::value::scalars;
-use sluicegate_model::{LimitConfig, Parsed, Rate, ValueError, codes};
+use sluicegate_model::{Amount, Currency, LimitConfig, Parsed, Rate, ValueError, codes};
 
 /// How the rates of a limit are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,41 +21,67 @@ pub(crate) enum RateForm {
     Bytes,
     /// Sizes, which count in KiB.
     Kib,
+    /// Money of this currency, which counts in millionths.
+    Money(Currency),
 }
 
 impl RateForm {
     /// The form of the limit in `fields`, by its units and its first rate.
     pub(crate) fn find_form(fields: &FieldReader<'_>) -> RateForm {
-        let first = || fields.find(&limit::RATE)?.one_or_more().first()?.as_text();
-        match (counts_bytes_alone(fields), first().is_some_and(is_size)) {
-            (false, _) => RateForm::Units,
-            (true, false) => RateForm::Bytes,
-            (true, true) => RateForm::Kib,
+        let rates = fields.find(&limit::RATE).map(|value| value.one_or_more()).unwrap_or_default();
+        let units = find_units(fields);
+        if units.iter().any(|one| one.is_word("money")) {
+            let mut currencies = rates.iter().filter_map(|rate| Currency::find_in(rate.as_text()?));
+            return RateForm::Money(currencies.next().unwrap_or(Currency::NONE));
+        }
+        let is_sized = || rates.first().and_then(FieldValue::as_text).is_some_and(is_size);
+        match units.as_slice() {
+            [one] if one.is_word("bytes") && is_sized() => RateForm::Kib,
+            [one] if one.is_word("bytes") => RateForm::Bytes,
+            _ => RateForm::Units,
         }
     }
 
     /// The form of a limit that was read before.
     pub(crate) fn of_limit(limit: &LimitConfig) -> RateForm {
-        if limit.counts_kib() { RateForm::Kib } else { RateForm::Units }
+        match limit.currency() {
+            Some(currency) => RateForm::Money(currency),
+            None if limit.counts_kib() => RateForm::Kib,
+            None => RateForm::Units,
+        }
     }
 
     /// A rate in this form.
     pub(crate) fn parse_rate(self, text: &str) -> Parsed<Rate> {
         self.check_form(text)?;
-        if self == RateForm::Kib { parse_kib_rate(text) } else { scalars::parse_limit_rate(text) }
+        match self {
+            RateForm::Kib => parse_kib_rate(text),
+            RateForm::Money(currency) => parse_money_rate(text, currency),
+            RateForm::Units | RateForm::Bytes => scalars::parse_limit_rate(text),
+        }
     }
 
     /// An amount beside a rate in this form, e.g. `burst`; `parse` reads a number.
     pub(crate) fn parse_amount(self, text: &str, parse: impl Fn(&str) -> Parsed<u64>) -> Parsed<u64> {
         self.check_form(text)?;
-        if self == RateForm::Kib { parse_kib(text) } else { parse(text) }
+        match self {
+            RateForm::Kib => parse_kib(text),
+            RateForm::Money(currency) => parse_money(text, currency).map(NonZeroU64::get),
+            RateForm::Units | RateForm::Bytes => parse(text),
+        }
     }
 
-    /// Refuses a size among numbers, and a number among sizes.
+    /// Refuses a size among numbers, a number among sizes, and money among both.
     fn check_form(self, text: &str) -> Parsed<()> {
         let (code, text) = (codes::LIMIT_NUMBERS, text.trim());
         let is_number = text.split('/').next().is_some_and(|amount| amount.trim().parse::<u64>().is_ok());
         let (message, help) = match self {
+            RateForm::Money(_) => return Ok(()),
+            // A size in capitals is misspelt.
+            _ if Currency::find_in(text).is_some_and(|found| !found.to_string().ends_with("IB")) => (
+                format!("`{text}` is money, and this limit does not count it"),
+                "write charge: { units: money, prices: prices.yaml } beside the rate",
+            ),
             RateForm::Kib if is_number => (
                 format!("`{text}` is a number, and the rate of this limit is a size"),
                 "write a size here too, e.g. 10MiB, or all of them as numbers of bytes",
@@ -74,6 +103,7 @@ impl RateForm {
     pub(crate) fn show_amount(self, amount: u64) -> String {
         match self {
             RateForm::Kib => show_kib(amount),
+            RateForm::Money(currency) => Amount { units: amount, currency: Some(currency) }.to_string(),
             RateForm::Units | RateForm::Bytes => amount.to_string(),
         }
     }
@@ -110,11 +140,11 @@ pub(crate) fn read_rates<'a>(
     (rates.len() == count).then_some(rates)
 }
 
-/// True if `units` of the charge in `fields` is `bytes`, and nothing else.
-fn counts_bytes_alone(fields: &FieldReader<'_>) -> bool {
-    let Some(value) = fields.find(&limit::CHARGE).filter(|value| value.is_map()) else { return false };
+/// The `units` of the charge in `fields`.
+fn find_units<'a>(fields: &FieldReader<'a>) -> Vec<FieldValue<'a>> {
+    let Some(value) = fields.find(&limit::CHARGE).filter(|value| value.is_map()) else { return Vec::new() };
     let units = value.entries().into_iter().find(|(key, _)| key.name == charge::UNITS.name);
-    units.is_some_and(|(_, units)| matches!(units.one_or_more().as_slice(), [one] if one.is_word("bytes")))
+    units.map(|(_, units)| units.one_or_more()).unwrap_or_default()
 }
 
 /// `auto` (`None`), one amount for one rate, or a list as long as the rates.

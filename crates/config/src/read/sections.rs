@@ -38,7 +38,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let access = access::read_access_over(root.find(&root::ACCESS).as_ref(), &sets, &Arc::default());
     let upstreams = UpstreamReader::read_upstreams(&root, folder);
     let state = state::read_state(&root, folder);
-    let mut limits = LimitReader::read_limits(&root, &sets, &state, &upstreams);
+    let mut limits = LimitReader::read_limits(&root, &sets, &state, &upstreams, folder);
     let server = read_server(&root, &mut limits);
     let mut listen = listen::read_listen(&root, &server, folder);
     let service = service::read_service(&root, &mut listen, &server, folder, &mut limits);

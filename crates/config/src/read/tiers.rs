@@ -175,22 +175,23 @@ pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<P
 
 /// The numbers of a limit as the file could have them, one field a line.
 fn numbers_text(limit: &LimitConfig) -> String {
-    let unit = if limit.counts_kib() { "KiB" } else { "" };
+    let form = RateForm::of_limit(limit);
     let mut text = String::new();
     let mut line = |name: &str, value: String| text.push_str(&format!("{name}: {value}\n"));
     line("algorithm", limit.algorithm.word().to_owned());
     let rates: Vec<Rate> = limit.algorithm.rate_quotas().into_iter().map(|(rate, _)| rate).collect();
     if !rates.is_empty() {
-        line("rate", list(rates.iter().map(|rate| rate_text(*rate, unit))));
+        line("rate", list(rates.iter().map(|rate| rate_text(*rate, form))));
     }
     let wait_text = |max_wait: &Option<Duration>| max_wait.map_or("none".to_owned(), span_text);
     match &limit.algorithm {
         Algorithm::TokenBucket { rates } => {
-            line("burst", amounts(rates.iter().map(|one| (one.burst, one.rate.units.get())), unit));
+            line("burst", amounts(rates.iter().map(|one| (one.burst, one.rate.units.get())), form));
         }
         Algorithm::LeakyBucket { rates, max_wait } => {
-            line("burst", amounts(rates.iter().map(|one| (one.burst, 1)), unit));
-            line("queue", amounts(rates.iter().map(|one| (one.queue, units_per_second(one.rate))), ""));
+            line("burst", amounts(rates.iter().map(|one| (one.burst, 1)), form));
+            let queues = rates.iter().map(|one| (one.queue, units_per_second(one.rate)));
+            line("queue", amounts(queues, RateForm::Units));
             line("max_wait", wait_text(max_wait));
         }
         Algorithm::FixedWindow { align: WindowAlign::Calendar, .. } => {}
@@ -220,16 +221,16 @@ fn list(items: impl Iterator<Item = String>) -> String {
 }
 
 /// `auto`, if all amounts are those that follow from the rates.
-fn amounts(items: impl Iterator<Item = (u64, u64)> + Clone, unit: &str) -> String {
+fn amounts(items: impl Iterator<Item = (u64, u64)> + Clone, form: RateForm) -> String {
     match items.clone().all(|(amount, auto)| amount == auto) {
         true => "auto".to_owned(),
-        false => list(items.map(|(amount, _)| format!("{amount}{unit}"))),
+        false => list(items.map(|(amount, _)| form.show_amount(amount))),
     }
 }
 
-fn rate_text(rate: Rate, unit: &str) -> String {
+fn rate_text(rate: Rate, form: RateForm) -> String {
     let period = rate.calendar.map_or_else(|| span_text(rate.period), |unit| unit.as_str().to_owned());
-    format!("{}{unit}/{period}", rate.units)
+    format!("{}/{period}", form.show_amount(rate.units.get()))
 }
 
 fn span_text(span: Duration) -> String {

@@ -106,8 +106,9 @@ pub const WHOLE_PERCENTAGE: Text<u8> =
     Text::new("a whole percentage", scalars::parse_whole_percent).matching("^[0-9]+%$");
 
 /// `N/period`.
-pub const RATE_TEXT: Text<Rate> = Text::new("a rate", scalars::parse_limit_rate)
-    .matching("^[0-9]+ *(B|[KMGT]i?B)? */ *([0-9]*(ns|us|ms|s|m|h|d)|hour|day|week|month|quarter|year)$");
+pub const RATE_TEXT: Text<Rate> = Text::new("a rate", scalars::parse_limit_rate).matching(
+    r"^[0-9]+(\.[0-9]+)? *(B|[KMGT]i?B|[A-Z]{3})? */ *([0-9]*(ns|us|ms|s|m|h|d)|hour|day|week|month|quarter|year)$",
+);
 
 /// A number from 1 that fits into 32 bits.
 pub const COUNT: Number<u32> = Number(1, u32::MAX);
@@ -115,10 +116,11 @@ pub const COUNT: Number<u32> = Number(1, u32::MAX);
 /// `true` or `false`.
 pub const SWITCH: Scalar<bool> = Scalar(|| Shape::Boolean, scalars::parse_bool);
 
-/// A number from 1, or a size where the rate of the limit is one; only the rate tells whether a size fits.
+/// A number from 1, or a size or money where the rate of the limit is that; only the rate tells whether it fits.
 pub const NUMBER_OR_SIZE: Scalar<u64> = Scalar(
     || {
-        let size = Shape::Text("a size where the rate is one".to_owned(), Some(SIZE));
+        let pattern = r"^[0-9]+(B|[KMGT]i?B)$|^[0-9]+(\.[0-9]+)? *[A-Z]{3}$";
+        let size = Shape::Text("a size or money where the rate is one".to_owned(), Some(pattern));
         Shape::Either(vec![Shape::Integer(1, u64::MAX), size])
     },
     |text| scalars::parse_number(text, 1, u64::MAX),

@@ -39,7 +39,8 @@ pub fn substitute_all(node: &mut Node, environment: &Environment<'_>, sink: &Pro
     }
 }
 
-fn report_duplicate_keys(entries: &[(MapKey, Node)], sink: &ProblemSink) {
+/// Reports each key of a mapping that is there before.
+pub fn report_duplicate_keys(entries: &[(MapKey, Node)], sink: &ProblemSink) {
     let mut first: HashMap<&str, Position> = HashMap::new();
     for (key, _) in entries {
         match first.get(key.name.as_str()) {

@@ -13,14 +13,15 @@ use crate::schema::kinds::{
 };
 use sluicegate_base::calendar::{Calendar, Time, WEEKDAYS, Weekday, WindowStart, parse_time, parse_year_day};
 use sluicegate_base::json_pointer::JsonPointer;
+use sluicegate_model::value::money::parse_decimal;
 use sluicegate_model::value::names::parse_pointer;
 use sluicegate_model::value::statuses::{parse_grpc_code, parse_status_range};
 use sluicegate_model::value::words::parse_word_or;
 use sluicegate_model::value::{methods, names, scalars};
 use sluicegate_model::{
-    AlgorithmKind, BUCKETS_MAX, ChargedUnits, Cost, InvalidCost, KeyPart, LlmWeights, McpPart, MissingKey,
-    MissingUnits, OnFailure, OverrunAction, Parsed, Rate, StoreConfig, ValueError, WindowAlign, codes,
-    did_you_mean,
+    AlgorithmKind, BUCKETS_MAX, ChargedUnits, Cost, Currency, InvalidCost, KeyPart, LlmWeights, McpPart,
+    MissingKey, MissingUnits, OnFailure, OverrunAction, Parsed, Rate, StoreConfig, ValueError, WindowAlign,
+    codes, did_you_mean,
 };
 
 section! {
@@ -37,8 +38,9 @@ section! {
     /// How requests are counted; see [algorithms](algorithms.md).
     ALGORITHM: Words<AlgorithmKind> = Words(&AlgorithmKind::WORDS), "algorithm", "token_bucket", "sliding_window";
     /// Units and their period; of several rates all must hold. Every algorithm but concurrency needs it. With
-    /// `charge: { units: bytes }` it may be a size, such as `50GiB/1d`, which counts in KiB. `100000/month` counts in
-    /// fixed windows of the calendar.
+    /// `charge: { units: bytes }` it may be a size, such as `50GiB/1d`, which counts in KiB; with `units: money` it is
+    /// an amount of a currency, such as `50 USD/1d`, which counts in millionths. `100000/month`
+    /// counts in fixed windows of the calendar.
     RATE: OneOrMore<Text<Rate>> = OneOrMore(RATE_TEXT), "rate", "[]", "[10/s, 300/m]";
     /// Windows of the calendar, such as `/month`: their time zone, a name of the IANA data.
     ZONE: Text<String> = Text::new("the name of a time zone", parse_zone), "zone", "UTC", "Europe/Berlin";
@@ -292,16 +294,55 @@ section! {
     /// `when` too is charged first, and then forgotten with the rest.
     CLEAR: OneOrMoreOrWord<Scalar<ResponseItem>> = OneOrMoreOrWord("none", RESPONSE), "clear", "none", "[2xx]";
     /// What a response costs, the sum of a list: `request` is the cost of the request, `bytes` the body that was
-    /// delivered, `header:NAME` and `json:/POINTER` a number in the response, `llm` the tokens that it reports.
+    /// delivered, `header:NAME` and `json:/POINTER` a number in the response, `llm` the tokens that it reports, and
+    /// `money`, alone, their price.
     UNITS: Special = Special(units_shape), "units", "request", "bytes";
     /// The units that a request takes until its response settles them: a number, or one in its JSON body. `cost` is
-    /// the cost of the limit.
+    /// the cost of the limit. Of money it is a mapping, in tokens: `from` and `default` are output, `plus` is input.
     RESERVE: Special = Special(reserve_shape), "reserve", "cost", "100";
     /// The cost of a response that does not say it, or whose end nobody awaited: an estimate by what was delivered, of
     /// tokens after an early end or without a known text at least what was reserved; what was reserved; or nothing.
     MISSING: Words<MissingUnits> = Words(&MissingUnits::WORDS), "missing", "estimate", "reserved";
     /// What happens to a response that uses more than was reserved while nothing is left: it is finished, or cut.
     OVER: Words<OverrunAction> = Words(&OverrunAction::WORDS), "over", "finish", "cut";
+    /// The file of the prices of models, for `units: money`. It is read again when it changes. Each of its entries is a
+    /// model with a price as in `unknown_model`; `*` in its name stands for any text. Of the names that fit, the one
+    /// with most other characters counts, then the first.
+    PRICES: Special = Special(|| text("the path of a file, or none")), "prices", "none", "prices.yaml";
+    /// What becomes of a request for a model without a price: it is rejected with 400, or has this price.
+    UNKNOWN_MODEL: Special = Special(unknown_model_shape), "unknown_model", "reject", "{ input: 5, output: 20 }";
+}
+
+section! {
+    /// The price of a model: money per million tokens, with up to six decimals. Its sum is rounded up once for each
+    /// request, to a millionth.
+    mod price = "limits.NAME.charge.unknown_model";
+    /// Of input that was neither read from a cache nor written to one.
+    INPUT: Text<u64> = WEIGHT, "input", required, "0.25";
+    /// Of input that was read from a cache; `auto` is `input`.
+    CACHED: OrWord<Text<u64>> = OrWord("auto", WEIGHT), "cached", "auto", "0.025";
+    /// Of input that was written to a cache; `auto` is `input`.
+    CACHE_WRITE: OrWord<Text<u64>> = OrWord("auto", WEIGHT), "cache_write", "auto", "0.3125";
+    /// Of output, reasoning included.
+    OUTPUT: Text<u64> = WEIGHT, "output", "0", "2";
+    /// Other prices for a request with much input.
+    ABOVE: NestedOrNone = NestedOrNone(&above::SECTION), "above", "none", "{ input_tokens: 200000, input: 0.5 }";
+}
+
+section! {
+    /// Other prices for the whole of a request with more input than a number of tokens. Those that are missing are the
+    /// model's own.
+    mod above = "limits.NAME.charge.unknown_model.above";
+    /// The most tokens of input, cached and written ones included, at the usual prices.
+    INPUT_TOKENS: Number = Number(1, u64::MAX), "input_tokens", required, "200000";
+    /// As of the model.
+    INPUT: OrWord<Text<u64>> = OrWord("auto", WEIGHT), "input", "auto", "0.5";
+    /// As of the model.
+    CACHED: OrWord<Text<u64>> = OrWord("auto", WEIGHT), "cached", "auto", "0.05";
+    /// As of the model.
+    CACHE_WRITE: OrWord<Text<u64>> = OrWord("auto", WEIGHT), "cache_write", "auto", "0.625";
+    /// As of the model.
+    OUTPUT: OrWord<Text<u64>> = OrWord("auto", WEIGHT), "output", "auto", "3";
 }
 
 section! {
@@ -370,10 +411,10 @@ const JSON_POINTER: Text<JsonPointer> = Text::new("json:/POINTER", parse_json_so
 
 /// One summand of the cost of a response, without numbers.
 pub const CHARGED_UNITS: Text<ChargedUnits> =
-    Text::new("`request`, `bytes`, `header:NAME`, `json:/POINTER` or `llm`", parse_units)
-        .matching("^(request|bytes|llm|header:.+|json:/.+)$");
+    Text::new("`request`, `bytes`, `header:NAME`, `json:/POINTER`, `llm` or `money`", parse_units)
+        .matching("^(request|bytes|llm|money|header:.+|json:/.+)$");
 
-/// Millionths of a unit.
+/// Millionths of a unit, or of money per million tokens.
 const WEIGHT: Text<u64> = Text::new("a number with up to six decimals", parse_weight);
 
 /// A token that takes more units than this is certainly a mistake.
@@ -390,6 +431,10 @@ fn reserve_shape() -> Shape {
     Shape::Either(number.into_iter().chain([size, Shape::Section(&reserve::SECTION)]).collect())
 }
 
+fn unknown_model_shape() -> Shape {
+    Shape::Either(vec![Shape::Words(vec!["reject"]), Shape::Section(&price::SECTION)])
+}
+
 fn parse_units(text: &str) -> Parsed<ChargedUnits> {
     if let Some(name) = text.strip_prefix("header:") {
         return names::parse_header_name(name).map(ChargedUnits::Header);
@@ -401,6 +446,7 @@ fn parse_units(text: &str) -> Parsed<ChargedUnits> {
         ("request", ChargedUnits::Request),
         ("bytes", ChargedUnits::Bytes),
         ("llm", ChargedUnits::Llm(LlmWeights::EQUAL)),
+        ("money", ChargedUnits::Money(Currency::NONE)),
     ];
     parse_word_or(&words, text, || format!("write {}", CHARGED_UNITS.says.replace('`', "")))
 }
@@ -432,22 +478,11 @@ fn parse_weight(text: &str) -> Parsed<u64> {
         ValueError::new(codes::NUMBER, format!("`{text}` {why}"))
             .with_help(format!("write a number from 0 to {WEIGHT_MAX} with up to six decimals, e.g. 0.1"))
     };
-    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
-    let is_plain = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if text.starts_with('-') {
-        return Err(wrong("is negative, and a token cannot give units back"));
+    match parse_decimal(text) {
+        Ok(millionths) if millionths <= WEIGHT_MAX * LlmWeights::ONE => Ok(millionths),
+        Ok(_) => Err(wrong("is more than a token can cost")),
+        Err(why) => Err(wrong(why)),
     }
-    if !is_plain(whole) || !is_plain(decimals) {
-        return Err(wrong("is not the weight of a token"));
-    }
-    let decimals = decimals.trim_end_matches('0');
-    if decimals.len() > 6 {
-        return Err(wrong("has more than six decimals"));
-    }
-    let millionths = format!("{whole}{decimals:0<6}").parse::<u64>().ok();
-    millionths
-        .filter(|millionths| *millionths <= WEIGHT_MAX * LlmWeights::ONE)
-        .ok_or_else(|| wrong("is more than one token can cost"))
 }
 
 #[cfg(test)]
