@@ -18,7 +18,7 @@ use sluicegate_admission::ban;
 use sluicegate_base::file::{FileContent, NamedFile};
 use sluicegate_http::upstream::BackgroundTasks;
 use sluicegate_limit::snapshot::{LastFault, SnapshotThread};
-use sluicegate_model::{AccountConfig, JwtConfig, TokenKeySource, TokenKeys};
+use sluicegate_model::{AccountConfig, Config, JwtConfig, LimitConfig, PriceList, TokenKeySource, TokenKeys};
 use sluicegate_observe::metrics::values;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_store::Store;
@@ -59,7 +59,7 @@ impl GatewayTasks {
         let snapshot_fault = LastFault::default();
         watch_snapshots(&gateway, &snapshot_fault);
         Ok(GatewayTasks {
-            file_watch: tokio::spawn(watch_files(gateway.config.account.clone())),
+            file_watch: spawn_file_watch(&gateway.config),
             ban_sharing: share_bans(&gateway),
             entry_sharing: EntrySharing::start(None, &gateway, &entries_changed),
             entries_changed,
@@ -78,7 +78,7 @@ impl GatewayTasks {
     /// Switches all tasks from `before` to `gateway`, which is in force now.
     pub(super) fn switch_gateway(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
         self.file_watch.abort();
-        self.file_watch = tokio::spawn(watch_files(gateway.config.account.clone()));
+        self.file_watch = spawn_file_watch(&gateway.config);
         self.upstream_tasks.restart_all(&gateway.upstreams);
         self.key_fetches = std::mem::take(&mut self.key_fetches).continue_for(gateway);
         self.resume_orders(gateway);
@@ -193,16 +193,23 @@ fn start_snapshots(
 /// Interval between checks of the files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Watches the files of `account` until the task is dropped.
-async fn watch_files(account: AccountConfig) {
+/// Watches the files of a configuration that are read again by themselves.
+fn spawn_file_watch(config: &Config) -> JoinHandle<()> {
+    tokio::spawn(watch_files(config.account.clone(), price_files(config)))
+}
+
+/// Watches these files, and those of `account`, until the task is dropped.
+async fn watch_files(account: AccountConfig, prices: Vec<Arc<NamedFile<PriceList>>>) {
     let AccountConfig { tier, jwt, keys, .. } = &account;
-    if tier.file.is_none() && keys.is_none() && key_files(jwt.as_ref()).next().is_none() {
+    let has_keys = keys.is_some() || key_files(jwt.as_ref()).next().is_some();
+    if tier.file.is_none() && prices.is_empty() && !has_keys {
         return;
     }
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
-        let account = account.clone();
+        let (account, prices) = (account.clone(), prices.clone());
         let refresh = move || {
+            prices.iter().for_each(|file| refresh_file(file));
             account.tier.file.iter().for_each(|file| refresh_file(file));
             key_files(account.jwt.as_ref()).for_each(refresh_file);
             account.keys.iter().for_each(|keys| refresh_file(&keys.file));
@@ -217,6 +224,17 @@ pub(super) fn key_files(jwt: Option<&JwtConfig>) -> impl Iterator<Item = &NamedF
         Some(TokenKeySource::File(file)) => Some(&**file),
         _ => None,
     })
+}
+
+/// The files of prices, each once.
+pub(super) fn price_files(config: &Config) -> Vec<Arc<NamedFile<PriceList>>> {
+    let mut files: Vec<Arc<NamedFile<PriceList>>> = Vec::new();
+    for pricing in config.limits.iter().filter_map(LimitConfig::pricing) {
+        if !files.iter().any(|known| Arc::ptr_eq(known, &pricing.file)) {
+            files.push(pricing.file.clone());
+        }
+    }
+    files
 }
 
 fn refresh_file<T: FileContent>(file: &NamedFile<T>) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::control_thread::ControlThread;
-use super::gateway_tasks::{GatewayTasks, key_files};
+use super::gateway_tasks::{GatewayTasks, key_files, price_files};
 use super::reload_history::PROBLEMS_MAX;
 use crate::operate::admin::status::{
     AcmeStatus, CertificateStatus, FileTrouble, GatewayNode, HistoryStatus, IssuerStatus, Outage,
@@ -15,7 +15,7 @@ use sluicegate_base::certificate::earliest_end;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock::unix_seconds;
 use sluicegate_http::request::source::{KeySet, KeySetStatus};
-use sluicegate_model::{AccountConfig, CertificateFile, Config};
+use sluicegate_model::{CertificateFile, Config};
 use sluicegate_proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use sluicegate_store::node_reports::NodeReport;
 use sluicegate_store::{BreakerState, StoreServerState};
@@ -59,7 +59,7 @@ impl ControlThread {
             shared_limits: conflicting_limits(&gateway),
             redis,
             issuers: gateway.key_sets().map(|set| describe_issuer(set)).collect(),
-            files: file_troubles(&gateway.config.account, &acme),
+            files: file_troubles(&gateway.config, &acme),
             snapshot: snapshot
                 .map(|(path, error)| SnapshotStatus { file: path.display().to_string(), error }),
             last_reload: self.history.last_attempt().map(|last| last.shown),
@@ -95,15 +95,18 @@ impl ControlThread {
     }
 }
 
-fn file_troubles(account: &AccountConfig, ordered: &[AcmeStatus]) -> Vec<FileTrouble> {
+fn file_troubles(config: &Config, ordered: &[AcmeStatus]) -> Vec<FileTrouble> {
+    let account = &config.account;
     let trouble = |path: &Path, trouble: Option<String>| {
         Some(FileTrouble { file: path.display().to_string(), trouble: trouble? })
     };
     let tiers = account.tier.file.iter().filter_map(|file| trouble(&file.path, file.trouble()));
     let tokens = key_files(account.jwt.as_ref()).filter_map(|file| trouble(&file.path, file.trouble()));
     let keys = account.keys.iter().filter_map(|keys| trouble(&keys.file.path, keys.file.trouble()));
+    let prices = price_files(config);
+    let prices = prices.iter().filter_map(|file| trouble(&file.path, file.trouble()));
     let ordered = ordered.iter().filter_map(|one| trouble(Path::new(&one.file), one.trouble()));
-    tiers.chain(tokens).chain(keys).chain(ordered).collect()
+    tiers.chain(tokens).chain(keys).chain(prices).chain(ordered).collect()
 }
 
 /// The earliest end comes first.

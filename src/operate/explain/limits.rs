@@ -41,6 +41,8 @@ json_object! {
     }
 }
 
+/// The fault of a request whose model has no price.
+const NO_PRICE: &str = "its model has no price";
 /// The remark on a limit that reads the body, where none is given.
 const BODY_MISSING: &str = "no body was given, so its values are missing";
 
@@ -228,6 +230,7 @@ fn explain_limit(
         Err(ChargeFault::RepeatedCost) => {
             explanation.problem = Some("its cost is given more than once".to_owned());
         }
+        Err(ChargeFault::UnknownModel) => explanation.problem = Some(NO_PRICE.to_owned()),
         Err(ChargeFault::Body(fault)) => explanation.problem = Some(fault.detail().to_owned()),
         Err(ChargeFault::RepeatedKey) => {
             explanation.problem = Some(format!("its key is given more than once: {key}"));
@@ -246,6 +249,7 @@ fn explain_skip(caller: &Caller<'_>, limit: &Limit, missing: &str) -> String {
         }
         Some(Exemption::Tier) => format!("tier {} has no limit here", caller.subject.tier),
         Some(Exemption::Bypass) => format!("{} is in its bypass", caller.client.ip),
+        None if missing.is_empty() && config.pricing().is_some() => NO_PRICE.to_owned(),
         None => explain_missing(missing, config.missing_key),
     }
 }

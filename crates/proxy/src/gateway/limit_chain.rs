@@ -7,11 +7,11 @@ use sluicegate_admission::chain::{Chain, ChainedLimit, longest_wait_ns};
 use sluicegate_admission::settlement::ReadingPlan;
 use sluicegate_base::clock::duration_ns;
 use sluicegate_http::request::key::LimitKeys;
-use sluicegate_http::request::source::BodyPlan;
+use sluicegate_http::request::source::{BodyPlan, BodyValue, BodyValues};
 use sluicegate_limit::Limit;
 use sluicegate_model::{
     AuthConfig, BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, DescriptorRuleConfig, EchoedValue, KeyPart,
-    LimitConfig, LimitId, LocationConfig, ValueSource, ViewId,
+    LimitConfig, LimitId, LocationConfig, Pricing, RequestPrice, ValueSource, ViewId, model_pointer,
 };
 use sluicegate_store::SharedLimit;
 
@@ -23,6 +23,8 @@ pub struct LimitChain {
     pub places: Vec<ChainPlace>,
     /// The parts of responses that its limits read; `None`: none of them charges by the response.
     pub reading_plan: Option<Arc<ReadingPlan>>,
+    /// The prices of its limits that count money.
+    pub pricings: Vec<Arc<Pricing>>,
     /// The longest time for which its queues can hold a request that has to pause, ns.
     pub max_pause_ns: u64,
     /// A limit counts by a claim of tokens.
@@ -120,7 +122,19 @@ impl LimitChain {
         let mut parts =
             chain.limits().iter().flat_map(|limit| limit.config.key.iter().chain(&limit.config.fair_by));
         let reads_token = parts.any(|part| matches!(part, KeyPart::Source(ValueSource::Jwt(_))));
-        LimitChain { chain, places, reading_plan, max_pause_ns, reads_token }
+        let mut pricings: Vec<Arc<Pricing>> =
+            chain.limits().iter().filter_map(|limit| limit.config.pricing().cloned()).collect();
+        // A shadow, which stands behind its limit, has the same prices.
+        pricings.dedup_by(|later, earlier| Arc::ptr_eq(later, earlier));
+        LimitChain { chain, places, reading_plan, pricings, max_pause_ns, reads_token }
+    }
+
+    /// The prices of a request with this body, by the lists that are in force.
+    #[cold]
+    pub fn find_prices(&self, body: Option<&BodyValues>) -> Vec<RequestPrice> {
+        let model = body.map(|body| body.find(model_pointer()));
+        let model = model.and_then(BodyValue::key_text).and_then(|model| str::from_utf8(model).ok());
+        self.pricings.iter().filter_map(|pricing| RequestPrice::find(pricing, model)).collect()
     }
 }
 

@@ -91,6 +91,10 @@ impl<'r, M: JudgeMode<'r>> JudgeMode<'r> for CallMode<'r, M> {
         self.places
     }
 
+    fn states_units(&self) -> bool {
+        self.terms.cost.is_some()
+    }
+
     fn adjust_demand(&self, limit: &Limit, demand: LimitDemand) -> LimitDemand {
         if limit.is_concurrency() && !self.terms.takes_slots {
             return LimitDemand::Skip;

@@ -15,7 +15,10 @@ use sluicegate_http::request::key::{self, KeyHasher, KeyInput, KeyOutcome, KeySp
 use sluicegate_http::request::source::{self, BodyForm, BodyValue, BodyValues, CostFault, HeaderMismatch};
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{Limit, Units};
-use sluicegate_model::{BodyReserve, Cost, EnforcedShare, InvalidCost, LlmWeights, Reserve};
+use sluicegate_model::{
+    BodyReserve, ChargeConfig, Cost, EnforcedShare, InvalidCost, LlmWeights, RequestPrice, Reserve,
+    model_pointer,
+};
 use sluicegate_store::SharedKey;
 
 /// The caller of a request, as limits see it.
@@ -23,6 +26,8 @@ pub struct Caller<'a> {
     /// The client's address, and the trust in its peer.
     pub client: Client,
     now: Now,
+    /// The prices of the request; `None` = its caller states the units.
+    prices: Option<&'a [RequestPrice]>,
     /// The facts that keys are made of.
     pub subject: KeyInput<'a>,
 }
@@ -32,10 +37,12 @@ pub struct Caller<'a> {
 pub enum ChargeFault {
     /// A source of the key occurs more than once.
     RepeatedKey,
-    /// A value of the body that is the cost, or is reserved by, occurs more than once.
+    /// A value of the body that is the cost or the model, or is reserved by, occurs more than once.
     RepeatedCost,
     /// The cost cannot be read, and the limit is configured to reject that.
     InvalidCost,
+    /// The model of the request has no price, and the limit is configured to reject that.
+    UnknownModel,
     /// The key or the cost is a value in a body that cannot be read.
     Body(Fault),
 }
@@ -45,6 +52,7 @@ impl From<ChargeFault> for Fault {
         match fault {
             ChargeFault::RepeatedKey | ChargeFault::RepeatedCost => Fault::RepeatedKey,
             ChargeFault::InvalidCost => Fault::InvalidCost,
+            ChargeFault::UnknownModel => Fault::UnknownModel,
             ChargeFault::Body(fault) => fault,
         }
     }
@@ -81,12 +89,12 @@ impl<'a> Caller<'a> {
             token: facts.token,
             body: facts.body_values(),
         };
-        Caller { client: head.client, now: head.received, subject }
+        Caller { client: head.client, now: head.received, prices: facts.prices.as_deref(), subject }
     }
 
     /// A caller with facts that a trusted caller states.
     pub fn stated(client: Client, now: Now, subject: KeyInput<'a>) -> Caller<'a> {
-        Caller { client, now, subject }
+        Caller { client, now, prices: None, subject }
     }
 
     /// The demand on `limit` at its place in the chain.
@@ -115,7 +123,10 @@ impl<'a> Caller<'a> {
             KeyOutcome::Key(key) => {
                 let fair = limit_keys.fair_key.as_ref().map_or(Ok(0), |key| self.hash_fair_key(keys, key));
                 let fair = if is_dry_run { fair.unwrap_or(0) } else { fair? };
-                let cost = self.read_units(limit, variant, unenforced)?;
+                let cost = match self.read_units(limit, variant, unenforced) {
+                    Err(ChargeFault::UnknownModel) if is_dry_run => return Ok(LimitDemand::Skip),
+                    cost => cost?,
+                };
                 let units = Units { key, cost, variant, fair_hash: fair, unenforced };
                 Ok(match limit.config.shared {
                     None => LimitDemand::Units(self.use_grant(units, limit, key.id)),
@@ -175,7 +186,7 @@ impl<'a> Caller<'a> {
             Some(charge) => match &charge.reserve {
                 Reserve::Cost => self.read_cost(limit, unenforced),
                 Reserve::Units(units) => Ok(*units),
-                Reserve::Body(claim) => self.claim_units(claim, limit, variant, unenforced),
+                Reserve::Body(claim) => self.claim_units((claim, charge), limit, variant, unenforced),
             },
         }
     }
@@ -183,23 +194,33 @@ impl<'a> Caller<'a> {
     /// The units that the body claims, at least 1 and at most the limit's share for one request.
     fn claim_units(
         &self,
-        claim: &BodyReserve,
+        (claim, charge): (&BodyReserve, &ChargeConfig),
         limit: &Limit,
         variant: usize,
         unenforced: bool,
     ) -> Result<u64, ChargeFault> {
         let body = self.subject.body;
-        let is_repeated =
-            |body: &BodyValues| claim.from.iter().any(|at| *body.find(at) == BodyValue::Repeated);
+        let of_price = charge.pricing.as_ref().map(|_| model_pointer());
+        let mut told = claim.from.iter().chain(of_price);
+        let is_repeated = |body: &BodyValues| told.any(|at| *body.find(at) == BodyValue::Repeated);
         if body.is_some_and(is_repeated) && !limit.is_dry_run(unenforced) {
             return Err(ChargeFault::RepeatedCost);
         }
-        let units = match body.and_then(|body| Some((body, body.json_bytes()?))) {
-            None => claim.default.into(),
+        let (claimed, added) = match body.and_then(|body| Some((body, body.json_bytes()?))) {
+            None => (claim.default.into(), 0),
             Some((body, bytes)) => {
                 let said = claim.from.iter().find_map(|pointer| body.find(pointer).millionths());
                 let base = said.map_or(claim.default.into(), |said| said.div_ceil(LlmWeights::ONE.into()));
-                base + claim.bytes_per_unit.map_or(0, |per_unit| u128::from(bytes.div_ceil(per_unit)))
+                (base, claim.bytes_per_unit.map_or(0, |per_unit| bytes.div_ceil(per_unit)))
+            }
+        };
+        let units = match (&charge.pricing, self.prices) {
+            (None, _) => claimed + u128::from(added),
+            (Some(_), None) => 1,
+            (Some(pricing), Some(prices)) => {
+                let price =
+                    prices.iter().find(|price| price.is_by(pricing)).ok_or(ChargeFault::UnknownModel)?;
+                price.reserve(added, claimed)
             }
         };
         let capacity = limit.rate_range(variant).map(|rate| limit.max_units(rate)).min().unwrap_or(1);

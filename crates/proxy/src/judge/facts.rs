@@ -26,7 +26,7 @@ use sluicegate_http::request::location::{Arrival, LocationLookup};
 use sluicegate_http::request::source::{BodyValues, SourceInput, Token};
 use sluicegate_limit::bandwidth::BandwidthShare;
 use sluicegate_limit::pushback::PauseCheck;
-use sluicegate_model::{LocationId, Scheme, TierRules};
+use sluicegate_model::{LocationId, RequestPrice, Scheme, TierRules};
 
 /// The head of a request, and the client that sent it.
 #[derive(Clone, Copy)]
@@ -114,6 +114,8 @@ pub struct RequestFacts<'r> {
     pub bandwidth: Option<Box<BandwidthShare>>,
     /// `None` if its upstream never pushes back.
     pub pause: Option<Box<PauseCheck>>,
+    /// The prices by which its limits judge and charge it; `None` = none does, or not yet.
+    pub prices: Option<Vec<RequestPrice>>,
 }
 
 impl<'r> RequestHead<'r> {
@@ -172,6 +174,7 @@ impl<'r> RequestFacts<'r> {
             target: None,
             bandwidth: None,
             pause: None,
+            prices: None,
         }
     }
 
@@ -267,6 +270,7 @@ impl<'r> RequestFacts<'r> {
         state.permits.bandwidth = self.bandwidth.take();
         state.response.cors = self.cors.take();
         state.permits.pause = self.pause.take();
+        state.judgement.prices = self.prices.take();
         if self.answer.is_some() && state.auth.is_none() {
             state.auth = Some(Box::new(AuthProgress { answer: self.answer.take(), is_charged: false }));
         }

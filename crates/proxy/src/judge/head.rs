@@ -415,12 +415,16 @@ fn heed_pause<'r, M: JudgeMode<'r>>(
 #[inline(always)]
 pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
     gateway: &Gateway,
-    facts: &RequestFacts<'r>,
+    facts: &mut RequestFacts<'r>,
     mode: &mut M,
     decisions: &mut Decisions,
     verdict: &mut Option<ChainVerdict<PendingStore<M::Chain>>>,
 ) -> Result<(), Fault> {
-    judge_chain(gateway, mode.find_chain(gateway, facts.route()), facts, mode, decisions, verdict)
+    let limits = mode.find_chain(gateway, facts.route());
+    if !limits.pricings.is_empty() && !mode.states_units() {
+        facts.prices = Some(limits.find_prices(facts.body_values()));
+    }
+    judge_chain(gateway, limits, facts, mode, decisions, verdict)
 }
 
 /// Judges a chain; without limits there is no verdict.

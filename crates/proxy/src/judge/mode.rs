@@ -72,6 +72,12 @@ pub trait JudgeMode<'r> {
         None
     }
 
+    /// True if it states the units that it takes.
+    #[inline]
+    fn states_units(&self) -> bool {
+        false
+    }
+
     /// The demand on a limit that judges it.
     #[inline]
     fn adjust_demand(&self, _limit: &Limit, demand: LimitDemand) -> LimitDemand {

@@ -123,6 +123,7 @@ faults! {
     BadBody "bad_body" BAD_REQUEST "3" "the request body broke off or is malformed"
     RepeatedKey "repeated_key" BAD_REQUEST "3" "a value that requests are counted by is given more than once"
     InvalidCost "invalid_cost" BAD_REQUEST "3" "the cost of this request cannot be read"
+    UnknownModel "unknown_model" BAD_REQUEST "3" "the model of this request has no price"
     HeaderMismatch "header_mismatch" BAD_REQUEST "3" "the header Mcp-Method or Mcp-Name says otherwise than the body"
     BadCall "bad_call" BAD_REQUEST "3" "the call of the rate-limit service is not understood"
     MissingApiKey "missing_api_key" UNAUTHORIZED "16" "an API key is needed here"

@@ -28,7 +28,8 @@ impl RequestState {
         let plan = self.chain().reading_plan.clone();
         if let (Some(plan), Some(permit)) = (plan, &self.permits.chain) {
             permit.count_reservations();
-            self.response.reading = Some(Box::new(ResponseReading::new(plan, self.identity.is_grpc, Vec::new())));
+            let prices = self.judgement.prices.take().unwrap_or_default();
+            self.response.reading = Some(Box::new(ResponseReading::new(plan, self.identity.is_grpc, prices)));
         }
     }
 

@@ -38,7 +38,7 @@ use sluicegate_http::upstream::Upstream;
 use sluicegate_limit::bandwidth::BandwidthShare;
 use sluicegate_limit::pushback::PauseCheck;
 use sluicegate_limit::table::CounterKey;
-use sluicegate_model::{LimitId, LocationId, LogField, Scheme, TierRules, UpstreamId};
+use sluicegate_model::{LimitId, LocationId, LogField, RequestPrice, Scheme, TierRules, UpstreamId};
 use sluicegate_observe::metrics::{AnswerOrigin, VerdictKind};
 use sluicegate_observe::traces::SpanContext;
 
@@ -134,6 +134,8 @@ pub struct RequestJudgement {
     pub wait_ns: u64,
     /// The index of the upstream that responds instead of the location's, because `limit` rejected.
     pub degraded: Option<UpstreamId>,
+    /// The prices by which its limits judged it, until its response is read; `None` = none did.
+    pub prices: Option<Vec<RequestPrice>>,
 }
 
 /// The permits that it holds, and the terms of its way to the upstream.
@@ -317,6 +319,7 @@ impl RequestState {
                 retry_after_ns: None,
                 wait_ns: 0,
                 degraded: None,
+                prices: None,
             },
             permits: RequestPermits { chain: None, in_flight: None, bandwidth: None, pause: None },
             response: ResponseProgress {
