@@ -145,10 +145,12 @@ fn describe_change(verb: &OperatorVerb, answer: &Value) -> Option<String> {
         OperatorVerb::Unban { whom, .. } => {
             let left = answer["left"].as_array().into_iter().flatten().map(|one| {
                 let (limit, next) = (text(&one["limit"], ""), lasts(&one["reset_s"], "0s"));
-                match one["remaining"].as_u64() {
-                    Some(0) => format!("; {limit} has 0 left, one more in {next}"),
-                    Some(left) => format!("; {limit} has {left} left"),
-                    None => String::new(),
+                match &one["remaining"] {
+                    Value::Number(left) if left.as_u64() == Some(0) => {
+                        format!("; {limit} has 0 left, one more in {next}")
+                    }
+                    Value::Number(left) => format!("; {limit} has {left} left"),
+                    _ => String::new(),
                 }
             });
             format!("{whom} is no longer banned{}", left.collect::<String>())

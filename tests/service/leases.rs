@@ -144,3 +144,26 @@ fn parallel_callers_never_hold_more_than_the_slots() {
     let left = check(&gateway, &json!({ "limits": "jobs" })).expect(200);
     assert_eq!(left.json()["remaining"], 2);
 }
+
+const BUDGET: &str = "\"limits\": \"budget\", \"key\": { \"account\": \"acme\" }";
+
+/// A call names no model, so it states its money, in millionths, as its settlement does.
+#[test]
+fn money_is_reserved_and_settled_in_millionths() {
+    let folder = Scratch::new();
+    let prices = folder.file("prices.yaml", "gpt-5: { input: 1, output: 10 }\n").display().to_string();
+    let charge = format!("charge: {{ units: money, prices: {prices} }}");
+    let gateway = start(&format!("limits: {{ budget: {{ key: account, rate: 5 USD/30d, {charge} }} }}"));
+    let ask =
+        |more: &str| check(&gateway, &serde_json::from_str(&format!("{{ {BUDGET}{more} }}")).expect("JSON"));
+    assert_eq!(ask("").expect(400).json()["error"], "unknown_model");
+    let answer = ask(", \"cost\": 1250000").expect(200);
+    assert_eq!(answer.json()["remaining"], 3_750_000);
+    let settled =
+        call(&gateway, "/settle", &json!({ "lease": lease_of(&answer), "units": 7 })).expect(200).json();
+    assert_eq!(
+        settled["settled"],
+        json!([{ "limit": "budget", "reserved": 1_250_000, "charged": 7, "overrun": 0 }])
+    );
+    assert_eq!(ask(", \"cost\": 1").expect(200).json()["remaining"], 4_999_992);
+}

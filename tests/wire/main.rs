@@ -16,6 +16,7 @@ mod bans_answers;
 mod body;
 mod charge;
 mod charge_llm;
+mod charge_money;
 mod commands;
 mod connections;
 mod cors;

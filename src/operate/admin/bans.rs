@@ -19,7 +19,7 @@ use sluicegate_admission::operator_bans::{DEFAULT_LENGTH, NewBan};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::JsonShape::{Nullable, Text};
 use sluicegate_base::json_shape::{JsonObject, JsonShaped, json_object, maybe};
-use sluicegate_model::{KeyPart, LimitId};
+use sluicegate_model::{Amount, KeyPart, LimitId};
 use sluicegate_proxy::gateway::{ActiveBan, BanOrigin, EndedBans, OperatorChange, OperatorOutcome};
 
 /// The shortest prefixes of networks: a shorter one is rather a slip than a client.
@@ -50,7 +50,7 @@ json_object! {
     struct UnitsLeft as "UnitsLeft" {
         limit: String = "Its name.",
         key: String = "The client as a key of the limit.",
-        remaining: Option<u64> = "As in `Key`.",
+        remaining: Option<Amount> = "As in `Key`.",
         reset_s: Option<f64> = "As in `Key`.",
     }
 }

@@ -7,7 +7,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::describe_rates;
 use sluicegate_limit::{Decision, Units};
-use sluicegate_model::{GrantConfig, GrantKey, LimitId};
+use sluicegate_model::{Amount, GrantConfig, GrantKey, LimitId};
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::heavy_keys::report::HeavyKey;
 
@@ -15,10 +15,10 @@ json_object! {
     #[derive(Debug)]
     pub(super) struct KeyStatus as "Key" {
         pub key: String = "Its name, e.g. `ip=192.0.2.7`.",
-        pub asked_per_s: f64 = "Units that it asked per second, faded with a half-life of a minute.",
+        pub asked_per_s: f64 = "Units, or money, that it asked per second, faded with a half-life of a minute.",
         pub refused_per_s: f64 = "Units that it was refused, or would be if the limit acted on it, likewise.",
         pub error_per_s: f64 = "The greatest amount by which either rate may be too low.",
-        pub remaining: Option<u64> = "Units that it has left; null without a limit, or if unknown.",
+        pub remaining: Option<Amount> = "Units, or money, that it has left; null without a limit, or if unknown.",
         pub reset_s: Option<f64> = "Seconds until one more unit fits.",
         pub waiting: Option<u64> = "Units that wait in its queue; null if unknown.",
         pub grant: Option<KeyGrant> = "Other numbers that an operator granted it.",
@@ -44,14 +44,15 @@ impl KeyStatus {
         sees_accounts: bool,
         now: Now,
     ) -> KeyStatus {
-        let name = key.shown_name(sees_accounts);
+        let (name, config) = (key.shown_name(sees_accounts), &gateway.config.limits[limit.0]);
+        let shown = |per_s: f64| if config.currency().is_some() { per_s / 1e6 } else { per_s };
         let (remaining, reset_s, waiting) = read_usage(gateway, limit, key, tier, now);
         KeyStatus {
             key: name.to_owned(),
-            asked_per_s: key.asked.per_s,
-            refused_per_s: key.refused.per_s,
-            error_per_s: key.asked.error_per_s.max(key.refused.error_per_s),
-            remaining,
+            asked_per_s: shown(key.asked.per_s),
+            refused_per_s: shown(key.refused.per_s),
+            error_per_s: shown(key.asked.error_per_s.max(key.refused.error_per_s)),
+            remaining: remaining.map(|units| config.amount(units)),
             reset_s,
             waiting,
             grant: KeyGrant::find(gateway, limit, key, now),

@@ -7,7 +7,7 @@ use crate::operate::traffic::{LimitSize, LimitTraffic, Traffic, read_sizes};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::{describe_key, describe_limit, describe_rates};
-use sluicegate_model::Algorithm;
+use sluicegate_model::{Algorithm, Amount, LimitConfig};
 use sluicegate_proxy::gateway::Gateway;
 
 json_object! {
@@ -38,9 +38,9 @@ json_object! {
     }
 
     struct RateNumbers as "Rate" {
-        units: u64 = "Units in each period.",
+        units: Amount = "Units, or money, in each period.",
         period_ms: f64 = "The period, in milliseconds.",
-        burst: Option<u64> = maybe "Units that pass at once.",
+        burst: Option<Amount> = maybe "Units, or money, that pass at once.",
         queue: Option<u64> = maybe "Requests that may wait.",
     }
 
@@ -105,7 +105,7 @@ impl LimitStatus {
             key: describe_key(&config.key),
             sentence: describe_limit(&gateway.config, found.limit, None),
             numbers: describe_rates(config, &config.algorithm).join(", "),
-            rates: list_rates(&config.algorithm),
+            rates: list_rates(config),
             max_concurrent: match config.algorithm {
                 Algorithm::Concurrency { max, .. } => Some(max),
                 _ => None,
@@ -125,16 +125,17 @@ impl LimitStatus {
     }
 }
 
-fn list_rates(numbers: &Algorithm) -> Vec<RateNumbers> {
+fn list_rates(limit: &LimitConfig) -> Vec<RateNumbers> {
+    let numbers = &limit.algorithm;
     let (bursts, queues): (Vec<u64>, Vec<u64>) = match numbers {
         Algorithm::TokenBucket { rates } => (rates.iter().map(|one| one.burst).collect(), Vec::new()),
         Algorithm::LeakyBucket { rates, .. } => rates.iter().map(|one| (one.burst, one.queue)).unzip(),
         _ => (Vec::new(), Vec::new()),
     };
     let rates = numbers.rate_quotas().into_iter().enumerate().map(|(at, (rate, _))| RateNumbers {
-        units: rate.units.get(),
+        units: limit.amount(rate.units.get()),
         period_ms: rate.period.as_secs_f64() * 1_000.0,
-        burst: bursts.get(at).copied(),
+        burst: bursts.get(at).map(|units| limit.amount(*units)),
         queue: queues.get(at).copied(),
     });
     rates.collect()

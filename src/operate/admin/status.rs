@@ -29,7 +29,7 @@ json_object! {
         pub shared_limits: Vec<SharedTrouble> = "Shared limits that other gateways count differently.",
         pub redis: Option<RedisStatus> = "Null without Redis.",
         pub issuers: Vec<IssuerStatus> = "Issuers of tokens whose keys are fetched.",
-        pub files: Vec<FileTrouble> = "Files of `account` and ordered certificates that are not as they should be.",
+        pub files: Vec<FileTrouble> = "Files of `account`, prices and certificates that are not as they should be.",
         pub snapshot: Option<SnapshotStatus> = "Null without a snapshot.",
         pub last_reload: Option<LastReload> = "Null before the first reload.",
         pub warnings: Vec<Problem> = "The warnings about the file in force, at most 100.",

@@ -13,7 +13,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::{describe_chain_limit, describe_rate};
 use sluicegate_limit::{Limit, LimitOutcome};
-use sluicegate_model::MissingKey;
+use sluicegate_model::{Amount, MissingKey};
 use sluicegate_proxy::gateway::{Gateway, LimitChain};
 use sluicegate_proxy::judge::{self, BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
 use sluicegate_proxy::reject::Rejection;
@@ -33,7 +33,7 @@ json_object! {
         pub counts_by: Option<String> = maybe "The key.",
         pub grant: Option<GrantExplanation> = maybe "The other numbers that an operator granted the key.",
         pub cost: Option<u64> = maybe "The units that the request takes.",
-        pub reserves: Option<u64> = maybe "The units that it reserves; its response settles them.",
+        pub reserves: Option<Amount> = maybe "The units, or the money, that it reserves; its response settles them.",
         pub without_redis: Option<&'static str> = maybe "The fallback in force, if Redis does not answer.",
         pub counters: Vec<CounterExplanation> = "One for each rate.",
         // A call of the rate-limit service names the limit.
@@ -59,8 +59,8 @@ json_object! {
     #[derive(Debug, Clone)]
     pub struct CounterExplanation as "ExplainedCounter" {
         pub rate: Option<String> = maybe "The rate; absent for slots.",
-        pub remaining: u64 = "Units that still fit.",
-        pub of: u64 = "Units that fit when nothing is used.",
+        pub remaining: Amount = "Units that still fit, or money.",
+        pub of: Amount = "Units that fit when nothing is used, or money.",
         pub reset_ms: u64 = "Milliseconds until one more fits.",
         pub outcome: &'static str = "The decision." in ["admit", "wait", "reject"],
         pub wait_ms: u64 = "Milliseconds in the queue.",
@@ -215,7 +215,7 @@ fn explain_limit(
             });
             match config.charge {
                 None => explanation.cost = Some(units.cost),
-                Some(_) => explanation.reserves = Some(units.cost),
+                Some(_) => explanation.reserves = Some(config.amount(units.cost)),
             }
         }
         Ok(LimitDemand::Skip) => explanation.skipped = Some(explain_skip(caller, limit, &missing)),
@@ -284,8 +284,8 @@ fn explain_counter(limit: &Limit, rate_decision: &RateDecision, now: Now) -> Cou
         ends,
         window,
         rate: quota.map(|(rate, _)| describe_rate(&limit.config, &rate)),
-        remaining: decision.remaining,
-        of: quota.map_or_else(|| limit.max_units(rate), |(_, units)| units),
+        remaining: limit.config.amount(decision.remaining),
+        of: limit.config.amount(quota.map_or_else(|| limit.max_units(rate), |(_, units)| units)),
         reset_ms: ms(decision.shown_reset_ns()),
         outcome: match decision.outcome {
             LimitOutcome::Admit => "admit",

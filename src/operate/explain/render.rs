@@ -140,7 +140,7 @@ impl CounterExplanation {
         if let Some(window) = &self.window {
             write!(f, " {window}")?;
         }
-        if self.remaining == 0 && self.reset_ms > 0 {
+        if self.remaining.units == 0 && self.reset_ms > 0 {
             write!(f, ", one more in {}", format_ns(self.reset_ms * MS))?;
         }
         match (self.outcome, self.retry_after_ms) {

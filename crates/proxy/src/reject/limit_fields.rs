@@ -1,5 +1,6 @@
 //! The fields `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers), and `X-RateLimit-*`.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::sync::{Arc, OnceLock};
 
@@ -376,17 +377,21 @@ fn build_items(config: &Config, id: LimitId, style: RateLimitHeaders) -> Vec<Pol
 }
 
 /// The unit of a quota, unless it is requests. Only three units are registered; others have a parameter of our own.
-fn unit_parameter(limit: &LimitConfig) -> &'static str {
+fn unit_parameter(limit: &LimitConfig) -> Cow<'static, str> {
+    if let Some(currency) = limit.currency() {
+        return format!(";sluicegate-unit=\"millionths of {currency}\"").into();
+    }
     if matches!(limit.algorithm, Algorithm::Concurrency { .. }) {
-        return ";qu=\"concurrent-requests\"";
+        return ";qu=\"concurrent-requests\"".into();
     }
     let (units, _) = ChargeConfig::counted_units(limit.charge.as_ref());
-    match units {
+    let parameter = match units {
         [ChargedUnits::Bytes] => ";qu=\"content-bytes\"",
         [ChargedUnits::Llm(_)] => ";sluicegate-unit=\"tokens\"",
         [ChargedUnits::Request] if limit.cost == Cost::Units(1) => "",
         _ => ";sluicegate-unit=\"units\"",
-    }
+    };
+    parameter.into()
 }
 
 /// The time from one unit to as many as each request costs, where one time holds for all units; else no bound.

@@ -14,6 +14,7 @@ use http::{HeaderName, HeaderValue};
 use sluicegate_base::address::write_address;
 use sluicegate_base::escape;
 use sluicegate_base::value_hash::ValueHasher;
+use sluicegate_model::{Amount, format_millionths};
 
 /// The fields of one request.
 #[derive(Debug, Clone, Copy)]
@@ -105,9 +106,9 @@ pub struct CallRecord<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct RecordedCharge {
     /// Units that were charged before the response.
-    pub reserved: u64,
+    pub reserved: Amount,
     /// Units that the settled charge has after the response.
-    pub charged: u64,
+    pub charged: Amount,
     /// `usage`, `estimate`, `reserve` or `nothing`.
     pub source: &'static str,
 }
@@ -193,8 +194,8 @@ impl LineFormat {
         write_optional(out, b",\"key\":\"", record.key);
         write_retry_after(out, record.retry_after_ns);
         if let Some(charge) = &record.charge {
-            write_number(out, b",\"reserved\":", charge.reserved);
-            write_number(out, b",\"charged\":", charge.charged);
+            write_amount(out, b",\"reserved\":", charge.reserved);
+            write_amount(out, b",\"charged\":", charge.charged);
             write_text(out, b",\"charged_by\":\"", charge.source, VALUE_MAX);
             out.push(b'"');
         }
@@ -275,6 +276,16 @@ fn write_optional(out: &mut Vec<u8>, label: &[u8], value: Option<&str>) {
     if let Some(value) = value {
         write_text(out, label, value, VALUE_MAX);
         out.push(b'"');
+    }
+}
+
+fn write_amount(out: &mut Vec<u8>, label: &[u8], amount: Amount) {
+    match amount.currency {
+        None => write_number(out, label, amount.units),
+        Some(_) => {
+            out.extend_from_slice(label);
+            out.extend_from_slice(format_millionths(amount.units.into()).as_bytes());
+        }
     }
 }
 

@@ -3,12 +3,13 @@
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Version};
 
+use crate::gateway::Gateway;
 use crate::judge::request_state::{LogFields, RequestSpan, RequestState, Verdict};
 use crate::reject::{CLIENT_GONE, Fault};
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::account::Tier;
 use sluicegate_http::request::client::UNIX_CLIENT;
-use sluicegate_model::LogField;
+use sluicegate_model::{Amount, LimitId, LogField};
 use sluicegate_observe::access_log::line::{AccessRecord, RecordedCharge};
 use sluicegate_observe::metrics::AnswerOrigin;
 use sluicegate_observe::traces::WorkerTracer;
@@ -85,8 +86,8 @@ impl RequestState {
             key: key.as_deref(),
             retry_after_ns: self.judgement.retry_after_ns,
             charge: self.response.settlement.as_ref().map(|settled| RecordedCharge {
-                reserved: settled.reserved,
-                charged: settled.charged,
+                reserved: amount_of(gateway, settled.limit, settled.reserved),
+                charged: amount_of(gateway, settled.limit, settled.charged),
                 source: settled.source.as_str(),
             }),
             dry_run: fields.dry_run.as_deref(),
@@ -150,4 +151,10 @@ fn version_name(version: Version) -> &'static str {
         Version::HTTP_2 => "HTTP/2.0",
         _ => "HTTP/1.1",
     }
+}
+
+/// Units of a limit; a lease may have been settled whose limit is gone.
+fn amount_of(gateway: &Gateway, limit: LimitId, units: u64) -> Amount {
+    let limit = gateway.limits.get(limit.0);
+    limit.map_or(Amount { units, currency: None }, |limit| limit.config.amount(units))
 }
