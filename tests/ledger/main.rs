@@ -10,6 +10,7 @@ use sluicegate_testkit as support;
 
 mod call;
 mod dialect;
+mod prices;
 mod random;
 
 use std::collections::HashMap;
