@@ -79,3 +79,21 @@ fn llm_gateway() {
     let refused = refused.into_iter().find(|answer| answer.status != 200).expect("a refusal");
     assert_eq!(refused.expect(429).json()["error"]["type"], "rate_limit_error");
 }
+
+#[test]
+fn llm_budget() {
+    let usage = r#"{"model":"claude-4-opus-1","usage":{"input_tokens":100000,"output_tokens":10000}}"#;
+    let upstream = Upstream::new(move |_| Reply::with(200, &[("Content-Type", "application/json")], usage));
+    let ask = |model: &str| {
+        let body = format!("{{\"model\":\"{model}\",\"max_tokens\":1}}");
+        post("/v1/messages", body.as_bytes()).header("X-Account-Id", "acme")
+    };
+    example("llm_budget", "").ask(&ask("gpt-5")).expect(200);
+    let gateway = example_before("llm_budget", &upstream);
+    assert_eq!(gateway.ask(&ask("gpt-6")).expect(400).json()["error"]["type"], "invalid_request_error");
+    gateway.ask(&ask("claude-4-opus")).expect(200);
+    // That cost 2.25 dollars, and this reserves 10 tokens of input and one of output.
+    let field = gateway.ask(&ask("claude-4-opus")).expect(200).header("ratelimit").expect("numbers");
+    assert!(field.contains("\"budget\";r=47749775;"), "{field}");
+    gateway.ask(&post("/v1/messages", br#"{"model":"gpt-5"}"#)).expect(401);
+}

@@ -23,6 +23,8 @@ pub fn moved(text: &str) -> String {
     // No Redis listens there, and no file of the user is written.
     let text = text.replace("${REDIS_URL:-redis://127.0.0.1:6379}", "redis://127.0.0.1:9");
     let text = text.replace("api_keys.csv", concat!(env!("CARGO_MANIFEST_DIR"), "/examples/api_keys.csv"));
+    let text = text
+        .replace("prices/models.yaml", concat!(env!("CARGO_MANIFEST_DIR"), "/examples/prices/models.yaml"));
     let text = text.replace("../tests/", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/"));
     // No issuer answers there.
     let text = text.replace("https://id.example.com", "https://127.0.0.1:9");

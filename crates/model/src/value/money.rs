@@ -126,11 +126,11 @@ pub fn parse_money_rate(text: &str, currency: Currency) -> Parsed<Rate> {
         return Err(wrong(format!("the rate `{text}` has no period")).with_help(format!("write {text}/1d")));
     };
     let (units, period) = (parse_money(amount, currency)?, parse_rate_period(text, period.trim())?);
-    if u128::from(units.get()) > period.as_nanos() {
+    if u128::from(units.get()) > period.0.as_nanos() {
         let message = format!("the rate `{text}` is more than a millionth per nanosecond");
         return Err(wrong(message).with_help("write a longer period"));
     }
-    Ok(Rate { units, period })
+    Ok(Rate::per(units, period))
 }
 
 /// The number and the currency of an amount, which need no space between them.
