@@ -9,9 +9,10 @@ trap 'rm -rf "$folder"' EXIT
 trap 'exit 1' INT TERM
 unset CARGO_TARGET_DIR
 export CARGO_PROFILE=quick PGO=no
+commit=$(git rev-parse HEAD)
 for copy in one another/with-a-longer-name; do
     mkdir -p "$folder/$copy/target"
-    git archive HEAD | tar --extract --directory "$folder/$copy"
+    git archive "$commit" | tar --extract --directory "$folder/$copy"
     cp -R "$root/target/tools" "$folder/$copy/target/tools"
     SOURCE_DATE_EPOCH=1750000000 "$folder/$copy/deploy/dist/dist.sh" >"$folder/log" 2>&1 ||
         { tail -n 30 "$folder/log" >&2; exit 1; }

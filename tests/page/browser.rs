@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,7 +16,6 @@ use thirtyfour::session::http::{Body, HttpClient};
 use thirtyfour::{ChromiumLikeCapabilities, LoggingPrefsLogLevel};
 
 use crate::support::run::Lines;
-use crate::support::timing::eventually_within;
 use crate::support::*;
 
 /// The start of a browser on a busy machine, and every other command to it.
@@ -54,17 +54,30 @@ impl Processes {
         Processes { shell, output }
     }
 
+    /// chromedriver wants the free port that it found for IPv4 for IPv6, too, and ends if another program has that.
     #[track_caller]
-    fn address(&self) -> SocketAddr {
-        let mut port = None;
+    fn start_driver(home: &Path) -> (Processes, SocketAddr) {
+        let started = (0..3).find_map(|_| {
+            let processes = Processes::start(home);
+            processes.address().map(|address| (processes, address))
+        });
+        started.expect("chromedriver starts")
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
         let started = |line: &String| {
             line.split_once("successfully on port ")?.1.trim_end_matches('.').parse::<u16>().ok()
         };
-        eventually_within(COMMAND_TIMEOUT, "chromedriver", || {
-            port = self.output.all().iter().find_map(started);
-            port.is_some()
-        });
-        SocketAddr::from(([127, 0, 0, 1], port.expect("a port")))
+        let deadline = Instant::now() + COMMAND_TIMEOUT;
+        loop {
+            if let Some(port) = self.output.all().iter().find_map(started) {
+                return Some(SocketAddr::from(([127, 0, 0, 1], port)));
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+            thread::sleep(ms(20));
+        }
     }
 }
 
@@ -118,8 +131,7 @@ impl Browser {
     #[track_caller]
     pub fn start() -> Browser {
         let scratch = Scratch::new();
-        let processes = Processes::start(scratch.path());
-        let address = processes.address();
+        let (processes, address) = Processes::start_driver(scratch.path());
         let mut wanted = DesiredCapabilities::chrome();
         let profile = format!("--user-data-dir={}", scratch.path().join("profile").display());
         let names =
