@@ -120,6 +120,28 @@ fn oidc() {
 }
 
 #[test]
+fn plans() {
+    let gateway = example("plans", "");
+    let fields = |account: &str| {
+        let answer = gateway.ask(&from_account("/", account)).expect(200);
+        let field = |name: &str| answer.header(name).unwrap_or_default();
+        (field("ratelimit"), field("ratelimit-policy"))
+    };
+    let (left, policy) = fields("small");
+    assert!(
+        left.starts_with("\"plan\";r=999;t=") && policy.starts_with("\"plan\";q=1000;w="),
+        "{left} {policy}"
+    );
+    assert!(fields("small").0.starts_with("\"plan\";r=998;"));
+    let (left, policy) = fields("acme");
+    assert!(
+        left.starts_with("\"plan\";r=4999;") && policy.starts_with("\"plan\";q=5000;"),
+        "{left} {policy}"
+    );
+    assert!(!fields("monitoring").0.contains("plan"));
+}
+
+#[test]
 fn account_tiers() {
     let gateway = example("account_tiers", "");
     let passed = |account: &str| {
