@@ -55,7 +55,7 @@ fn a_better_plan_counts_on() {
 #[test]
 fn gateways_share_a_quota_in_one_call() {
     let redis = Redis::start();
-    let state = format!("store: redis, redis: {{ url: \"{}\" }}", redis.url());
+    let state = format!("store: redis, redis: {{ url: \"{}\", timeout: 200ms }}", redis.url());
     let [one, other] = [(); 2].map(|()| Gateway::start(&file(&state, "[100/1h, 5/year]")));
     assert_eq!(admitted(&one, "small", 3), 3);
     let before = redis.judgements();

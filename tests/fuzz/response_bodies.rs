@@ -61,7 +61,8 @@ fn scan<'a>(plan: &Arc<MeterPlan>, kind: &'static str, pieces: impl IntoIterator
     pieces.into_iter().for_each(|piece| meter.scan(piece));
     let reading = meter.read();
     Ledger {
-        input: reading.usage.input,
+        // The ledger counts what was written to caches as input.
+        input: reading.usage.input.map(|input| input.saturating_add(reading.usage.cache_write.unwrap_or(0))),
         output: reading.usage.output,
         cached: reading.usage.cached,
         text: reading.text_bytes,
