@@ -108,7 +108,7 @@ impl CalendarUnit {
         Self::ALL.into_iter().find(|unit| unit.as_str() == word)
     }
 
-    /// The longest window of the unit.
+    /// The longest window of the unit by the clock; a change of the offset may add to it.
     pub fn longest(self) -> Duration {
         let hours = match self {
             CalendarUnit::Hour => 1,
@@ -206,16 +206,18 @@ impl Calendar {
         let offset = self.offset_at(at);
         let begins = at - (at + offset).rem_euclid(HOUR_S);
         let ends = begins + HOUR_S;
-        let shift = |near: Option<i64>| near.filter(|moment| (begins + 1..ends).contains(moment));
-        let before = || self.zone.preceding(timestamp(at + 1)).next();
-        let after = || self.zone.following(timestamp(at)).next();
-        let begins_later = (self.offset_at(begins) != offset)
-            .then(|| shift(before().map(|change| change.timestamp().as_second())))
-            .flatten();
-        let ends_earlier = (self.offset_at(ends - 1) != offset)
-            .then(|| shift(after().map(|change| change.timestamp().as_second())))
-            .flatten();
-        (begins_later.unwrap_or(begins), ends_earlier.unwrap_or(ends))
+        let mut hour = (begins, ends);
+        if self.offset_at(begins) != offset
+            && let Some(change) = self.zone.preceding(timestamp(at + 1)).next()
+        {
+            hour.0 = begins.max(change.timestamp().as_second());
+        }
+        if self.offset_at(ends - 1) != offset
+            && let Some(change) = self.zone.following(timestamp(at)).next()
+        {
+            hour.1 = ends.min(change.timestamp().as_second());
+        }
+        hour
     }
 
     fn days_at(&self, unit: CalendarUnit, at: i64) -> (i64, i64) {

@@ -92,7 +92,7 @@ fn previous_rates(
     let mut previous = Vec::new();
     for (variant, span) in spans.iter().enumerate() {
         let tier = config.variant_tier(variant);
-        // Some have no counters of their own.
+        // A view and a tier of a calendar have no counters of their own.
         let same_tier = before.filter(|_| !config.counts_as_own(variant)).and_then(|before| {
             let variant = (0..before.spans.len()).find(|other| before.config.variant_tier(*other) == tier)?;
             Some((before, before.spans[variant].clone()))

@@ -59,6 +59,7 @@ impl Limit {
 
 #[cfg(test)]
 mod tests {
+    use crate::algorithm::calendar_window::CalendarEntry;
     use crate::algorithm::fixed_window::FixedWindowEntry;
     use crate::algorithm::leaky_bucket::LeakyBucketEntry;
     use crate::algorithm::rate::Level;
@@ -92,6 +93,19 @@ mod tests {
             assert_eq!(translate_and_back::<E>(&bytes[..length]), None, "cut to {length}");
         }
         assert_eq!(translate_and_back::<E>(&[bytes, &[0]].concat()), None, "one byte too many");
+    }
+
+    #[test]
+    fn a_window_that_a_clock_set_back_renumbered_is_restored() {
+        // The window begins before the one that is kept beside it; none of its moments moves.
+        let bytes = [5_u64, 8, 4, 7, 3].map(u64::to_le_bytes).concat();
+        let shift = ClockShift::new(Now(0), 0, Now(SHIFT));
+        let decode =
+            |mut bytes: &[u8]| CalendarEntry::decode_entry(&mut bytes, shift, &mut Default::default());
+        let mut restored = Vec::new();
+        decode(&bytes).unwrap().encode_entry(&Default::default(), &mut restored);
+        assert_eq!(restored, bytes);
+        assert!((0..bytes.len()).all(|length| decode(&bytes[..length]).is_none()));
     }
 
     #[test]

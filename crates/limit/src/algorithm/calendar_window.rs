@@ -67,6 +67,7 @@ impl CalendarParams {
         }
     }
 
+    /// Begins a new window, or gives the present one a number or an end that suits `at`, in ns since 1970.
     #[cold]
     fn find_window(&self, entry: &mut CalendarEntry, at: u64) {
         let (begins, ends) = self.window_at(at);
@@ -171,10 +172,12 @@ impl SettleParams for CalendarParams {
 impl CalendarEntry {
     /// The units of the window with this beginning; `None` = it is neither the newest nor the one before.
     fn used_at(&mut self, begins: u64) -> Option<&mut u64> {
-        match begins {
-            begins if begins == self.begins => Some(&mut self.used),
-            begins if begins == self.begins_before => Some(&mut self.used_before),
-            _ => None,
+        if begins == self.begins {
+            Some(&mut self.used)
+        } else if begins == self.begins_before {
+            Some(&mut self.used_before)
+        } else {
+            None
         }
     }
 }
@@ -199,7 +202,7 @@ impl PersistentEntry for CalendarEntry {
         let mut number = || Some(u64::from_le_bytes(take_bytes(bytes)?));
         let (begins, ends, used) = (number()?, number()?, number()?);
         let (begins_before, used_before) = (number()?, number()?);
-        let entry = CalendarEntry { begins, ends, used, begins_before, used_before };
-        (begins_before < begins && begins < ends).then_some(entry)
+        // In any order, because a window gets another number when the clock is set back.
+        Some(CalendarEntry { begins, ends, used, begins_before, used_before })
     }
 }

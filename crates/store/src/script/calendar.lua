@@ -58,18 +58,9 @@ local changed = back and op == 1
 if op < 3 then
   local y, z
   y, z, p = unpack_from('<dd', body, p)
-  local dry = flags % 2 == 1
   outs = outs + 1
   out[outs] = pack('<dddd', used, begins, ends, held)
-  if dry and flags % 4 >= 2 then first, dry_refused = #writes + 1, false end
-  if used > z then
-    if dry then
-      for i = #writes, first, -1 do writes[i] = nil end
-      dry_refused = true
-    else
-      refused = true
-    end
-  elseif taking and not refused and not (dry and dry_refused) then
+  if accepts(flags, used, z) then
     changed, used = true, used + y
     if flags >= 4 then held = held + y end
   end

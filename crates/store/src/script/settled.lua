@@ -297,7 +297,7 @@ local changed = back and op == 1
 if op < 3 then
   local y, z
   y, z, p = unpack_from('<dd', body, p)
-  local dry, mark, fits, one = flags % 2 == 1, now, 0, 0
+  local mark, fits, one = now, 0, 0
   if kind > 0 then
     mark = leaving()
     if level > z then
@@ -309,15 +309,7 @@ if op < 3 then
   end
   outs = outs + 1
   out[outs] = pack('<ddddd', level, mark, fits, one, reserved)
-  if dry and flags % 4 >= 2 then first, dry_refused = #writes + 1, false end
-  if level > z then
-    if dry then
-      for i = #writes, first, -1 do writes[i] = nil end
-      dry_refused = true
-    else
-      refused = true
-    end
-  elseif taking and not refused and not (dry and dry_refused) then
+  if accepts(flags, level, z) then
     changed = true
     if kind > 0 then
       append(mark, y, y)

@@ -71,6 +71,24 @@ for pass = 1, 2 do
   local p = 2
   local first, before, dry_refused
   out, outs, writes, notes = {}, 0, {}, {}
+
+  -- Whether an item with a key of its own, which has `level` units and takes at most `z`, is charged.
+  local function accepts(flags, level, z)
+    local dry = flags % 2 == 1
+    if dry and flags % 4 >= 2 then first, dry_refused = #writes + 1, false end
+    if level > z then
+      if dry then
+        -- The rates of a limit in a dry run are a transaction of their own.
+        for i = #writes, first, -1 do writes[i] = nil end
+        dry_refused = true
+      else
+        refused = true
+      end
+      return false
+    end
+    return taking and not refused and not (dry and dry_refused)
+  end
+
   while p <= size do
     local class, place, count
     class, place, count, p = unpack_from('<BI2I2', body, p)
@@ -171,7 +189,6 @@ for pass = 1, 2 do
           if dry and flags % 4 >= 2 then first, before, dry_refused = n, {}, false end
           if level > z then
             if dry then
-              -- The rates of a limit in a dry run are a transaction of their own.
               for i = first, n - 1 do new[i] = before[i] end
               dry_refused = true
             else
@@ -318,19 +335,11 @@ for pass = 1, 2 do
         outs = outs + 1
         out[outs] = pack('<dddd', level, present, oldest, leaves)
 
-        local dry, add = flags % 2 == 1, 0
-        if dry and flags % 4 >= 2 then first, dry_refused = #writes + 1, false end
+        local add = 0
         if op == 5 then
           -- A longer list would be unsound.
           add = y < LOG_MAX - level and y or LOG_MAX - level
-        elseif level > z then
-          if dry then
-            for i = #writes, first, -1 do writes[i] = nil end
-            dry_refused = true
-          else
-            refused = true
-          end
-        elseif taking and not refused and not (dry and dry_refused) then
+        elseif accepts(flags, level, z) then
           add = y
         end
         local anew = back or not sound
