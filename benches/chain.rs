@@ -39,6 +39,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         fair_by: vec![],
         warm_up: None,
         calendar: None,
+        steps: Vec::new(),
         cost: Cost::Units(1),
         charge: None,
         methods: vec![],

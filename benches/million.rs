@@ -55,6 +55,7 @@ impl Ours {
             fair_by: vec![],
             warm_up: None,
             calendar: None,
+            steps: Vec::new(),
             cost: Cost::Units(1),
             charge: None,
             methods: vec![],

@@ -89,6 +89,7 @@ fn token_bucket() -> LimitConfig {
         fair_by: vec![],
         warm_up: None,
         calendar: None,
+        steps: Vec::new(),
         cost: Cost::Units(1),
         charge: None,
         methods: vec![],

@@ -252,6 +252,7 @@ fn limit(key: Vec<KeyPart>, cost: model::Cost) -> model::LimitConfig {
         fair_by: vec![],
         warm_up: None,
         calendar: None,
+        steps: Vec::new(),
         algorithm: model::Algorithm::Concurrency { min: None, max: 1, queue: 0, max_wait: None },
         cost,
         charge: None,

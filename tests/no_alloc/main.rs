@@ -80,6 +80,7 @@ fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
         fair_by: vec![],
         warm_up,
         calendar: Calendar::new("Europe/Berlin", WindowStart::default()).map(Arc::new),
+        steps: vec![],
         cost: Cost::Units(1),
         charge: None,
         methods: vec![],

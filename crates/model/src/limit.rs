@@ -43,6 +43,8 @@ pub struct LimitConfig {
     pub warm_up: Option<Duration>,
     /// Where windows of the calendar begin; `None` = it has none.
     pub calendar: Option<Arc<Calendar>>,
+    /// The steps of its quotas, rising; empty = a quota rejects what is above it.
+    pub steps: Vec<QuotaStep>,
     /// The units that a request takes.
     pub cost: Cost,
     /// The response settles the cost of the request; `None` = the cost is the reserved one.
@@ -63,6 +65,26 @@ pub struct LimitConfig {
     pub shared: Option<OnFailure>,
     /// The limit's own section, which goes over the top-level one and below that of the location.
     pub on_reject: OnRejectPatch,
+}
+
+/// A part of a quota, and the consequence for requests from there on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuotaStep {
+    /// In millionths of the quota.
+    pub at: u64,
+    /// The consequence.
+    pub then: StepAction,
+}
+
+/// The consequence of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepAction {
+    /// The caller is told.
+    Warn,
+    /// Requests above it are admitted at this rate.
+    Slow(Rate),
+    /// Requests above it are rejected.
+    Reject,
 }
 
 /// The part of a limit that may change without a reset of its counters.
@@ -111,6 +133,9 @@ pub struct GrantKey {
 
 /// Ends the name of a shadow. No limit of the file has a colon in its name.
 const SHADOW_SUFFIX: &str = ":shadow";
+
+/// The most steps of a limit: a counter keeps a bit for each.
+pub const STEPS_MAX: usize = 8;
 
 /// No tier has a space in its name.
 const NAME_PREFIX: &str = "grant ";
@@ -267,6 +292,14 @@ impl LimitConfig {
     /// True if its windows are those of a calendar.
     pub fn has_calendar(&self) -> bool {
         matches!(self.algorithm, Algorithm::FixedWindow { align: WindowAlign::Calendar, .. })
+    }
+
+    /// The steps of the quota that one of its rates is: rates without a unit of the calendar have none beside one with.
+    pub fn steps_of(&self, rate: &Rate) -> &[QuotaStep] {
+        match self.calendar.is_some() && rate.calendar.is_none() {
+            true => &[],
+            false => &self.steps,
+        }
     }
 
     /// True if the rates are written as sizes, and count in KiB.
@@ -499,6 +532,31 @@ impl EnforcedShare {
 impl std::fmt::Display for EnforcedShare {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}%", self.percent)
+    }
+}
+
+// === impl QuotaStep ===
+
+impl QuotaStep {
+    /// 100%, as [`QuotaStep::at`] counts.
+    pub const WHOLE: u64 = 1_000_000;
+
+    /// The percentage, with as many decimals as it has.
+    pub fn percent(&self) -> f64 {
+        self.at as f64 / 10_000.0
+    }
+}
+
+// === impl StepAction ===
+
+impl StepAction {
+    /// The word of the file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StepAction::Warn => "warn",
+            StepAction::Slow(_) => "slow",
+            StepAction::Reject => "reject",
+        }
     }
 }
 

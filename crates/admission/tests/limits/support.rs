@@ -90,6 +90,7 @@ pub fn config(algorithm: Algorithm) -> model::LimitConfig {
         fair_by: vec![],
         warm_up: None,
         calendar: None,
+        steps: Vec::new(),
         cost: Cost::Header {
             name: http::HeaderName::from_static("cost"),
             invalid: sluicegate_model::InvalidCost::One,

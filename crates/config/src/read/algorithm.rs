@@ -48,6 +48,13 @@ impl NumberReader<'_> {
         if self.written_rates().iter().any(|rate| rate.calendar.is_some()) {
             return self.read_calendar_windows(kind);
         }
+        if let Some(value) = fields.find(&limit::STEPS) {
+            if kind == AlgorithmKind::FixedWindow {
+                return self.read_calendar_windows(kind);
+            }
+            let help = "write algorithm: fixed_window, or a unit of the calendar such as 1000/month";
+            value.refuse_name(codes::FOREIGN_FIELD, "`steps` is for fixed windows", help);
+        }
         report_foreign_fields(fields, kind);
         Some(match kind {
             AlgorithmKind::TokenBucket => Algorithm::TokenBucket { rates: self.read_token_bucket()? },
@@ -74,7 +81,7 @@ impl NumberReader<'_> {
         items.iter().filter_map(|item| self.form.parse_rate(item.as_text()?).ok()).collect()
     }
 
-    /// Windows of which at least one is of the calendar.
+    /// Windows of which at least one is of the calendar, or that have steps.
     fn read_calendar_windows(self, kind: AlgorithmKind) -> Option<Algorithm> {
         let written = self.fields.find(&limit::ALGORITHM);
         if let Some(value) = written.filter(|_| kind != AlgorithmKind::FixedWindow) {
@@ -84,11 +91,11 @@ impl NumberReader<'_> {
             return None;
         }
         if let Some(value) = self.fields.find(&limit::ALIGN) {
-            let message = "`align` is for windows without a calendar";
+            let message = "`align` is for windows without a calendar and steps";
             value.refuse_name(
                 codes::FOREIGN_FIELD,
                 message,
-                "remove it; begins moves windows of the calendar",
+                "remove it; windows of the calendar begin by the clock",
             );
         }
         report_foreign_fields(self.fields, AlgorithmKind::FixedWindow);

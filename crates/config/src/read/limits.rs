@@ -9,7 +9,7 @@ use super::prices::PriceReader;
 use super::rates::RateForm;
 use super::state::{StateReader, check_shared_limit};
 use super::upstreams::UpstreamReader;
-use super::{calendar, charge, keys, reject, tiers, views};
+use super::{calendar, charge, keys, reject, steps, tiers, views};
 use crate::schema::field::Field;
 use crate::schema::kinds::{OneOrMoreOrWord, Text};
 use crate::schema::tables::limits::{LIMIT_KEY_PART, chain_view, limit};
@@ -191,7 +191,8 @@ impl<'a> LimitReader<'a> {
         let warm_up = algorithm::read_warm_up(fields, std::iter::once(&algorithm).chain(others()));
         let enforce = tiers::read_enforce(fields, &config.key);
         let calendar = numbers.as_ref().and_then(|numbers| calendar::read_calendar(fields, numbers));
-        let config = LimitConfig { algorithm, tiers, warm_up, charge, enforce, calendar, ..config };
+        let steps = numbers.as_ref().map(|numbers| steps::read_steps(fields, numbers)).unwrap_or_default();
+        let config = LimitConfig { algorithm, tiers, warm_up, charge, enforce, calendar, steps, ..config };
         let warm_up = fields.find(&limit::WARM_UP);
         check_shared_limit(&config, &fields.whole, warm_up.as_ref());
         if let (Some(numbers), Some(value)) = (shadow, fields.find(&limit::SHADOW)) {
@@ -221,6 +222,7 @@ impl<'a> LimitReader<'a> {
                 .unwrap_or_default(),
             warm_up: None,
             calendar: None,
+            steps: Vec::new(),
             cost: read_invalid_cost(fields),
             charge: None,
             methods: read_methods(fields, &limit::METHODS),

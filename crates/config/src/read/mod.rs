@@ -24,6 +24,7 @@ pub(crate) mod reject;
 pub(crate) mod sections;
 pub(crate) mod service;
 pub(crate) mod state;
+pub(crate) mod steps;
 pub(crate) mod tiers;
 pub(crate) mod tls_files;
 pub(crate) mod upstreams;

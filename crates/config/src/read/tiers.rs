@@ -194,7 +194,8 @@ fn numbers_text(limit: &LimitConfig) -> String {
             line("queue", amounts(queues, RateForm::Units));
             line("max_wait", wait_text(max_wait));
         }
-        Algorithm::FixedWindow { align: WindowAlign::Calendar, .. } => {}
+        // Their steps tell windows without a unit of the calendar from others.
+        Algorithm::FixedWindow { align: WindowAlign::Calendar, .. } => line("steps", "[]".to_owned()),
         Algorithm::FixedWindow { align, .. } => {
             line("align", if *align == WindowAlign::Clock { "clock" } else { "first" }.to_owned());
         }

@@ -8,12 +8,12 @@ use super::access::list_networks;
 use super::charge::{charged_noun, describe_charge, format_amount};
 use super::state::describe_store;
 use super::{
-    describe_optional_key, format_bytes, format_count, format_full_period, format_key, format_rate,
-    join_parts,
+    describe_optional_key, format_bytes, format_count, format_full_period, format_key, format_period,
+    format_rate, join_parts,
 };
 use sluicegate_model::{
     Algorithm, Config, Cost, Degrade, InvalidCost, LeakyBucketRate, LimitConfig, LimitId, LocationConfig,
-    MissingKey, OnReject, Rate, Reserve, TokenBucketRate, ViewId, WindowAlign,
+    MissingKey, OnReject, QuotaStep, Rate, Reserve, StepAction, TokenBucketRate, ViewId, WindowAlign,
 };
 
 /// Describes the limit at `index` of the configuration, in the chain of `location` if one is given, e.g. "per-ip:
@@ -58,6 +58,7 @@ fn compose_sentence(
     let words = SentenceWriter { config, limit, on_reject };
     let mut parts =
         vec![words.describe_numbers(&limit.algorithm, &format_key(&limit.key)), words.describe_consequence()];
+    parts.extend(limit.steps.iter().filter_map(describe_step));
     parts.extend(
         limit
             .warm_up
@@ -82,6 +83,27 @@ fn compose_sentence(
         None => String::new(),
     };
     format!("{}: {}{dry_run}", limit.name, parts.join("; "))
+}
+
+/// "from 80% the caller is told"; `None` for a rejection.
+fn describe_step(step: &QuotaStep) -> Option<String> {
+    let percent = step.percent();
+    match step.then {
+        StepAction::Warn => Some(format!("from {percent}% the caller is told")),
+        StepAction::Slow(rate) => {
+            let pace = format_count(rate.units.get(), "request");
+            Some(format!("above {percent}% {pace} per {}", format_period(rate.period)))
+        }
+        StepAction::Reject => None,
+    }
+}
+
+/// The requests that the last step refuses.
+fn describe_refused(last: &QuotaStep) -> String {
+    match last.then {
+        StepAction::Reject => format!("a request above {}%", last.percent()),
+        _ => "one that comes sooner".to_owned(),
+    }
 }
 
 struct SentenceWriter<'a> {
@@ -160,8 +182,9 @@ impl SentenceWriter<'_> {
 
     /// The treatment of a request beyond the limit.
     fn describe_consequence(&self) -> String {
-        let (subject, mut is) = match self.first_rejected() {
-            Some(nth) => (format!("the {}", format_ordinal(nth)), " is"),
+        let first = || self.first_rejected().map(|nth| format!("the {}", format_ordinal(nth)));
+        let (subject, mut is) = match self.limit.steps.last().map(describe_refused).or_else(first) {
+            Some(subject) => (subject, " is"),
             None if self.has_queue() => ("beyond that".to_owned(), ""),
             None => (self.describe_excess().to_owned(), " is"),
         };

@@ -9,7 +9,7 @@ use super::reject::on_reject;
 use crate::schema::field::{DescribeValue, OneOrMore, Shape, section};
 use crate::schema::kinds::{
     COUNT, NONZERO_TIME, NUMBER_OR_SIZE, Nested, NestedOrNone, Number, OneOrMoreOrWord, OrWord, PERCENTAGE,
-    RATE_TEXT, STATUS_RANGE, SWITCH, Scalar, Special, Text, Words, text,
+    RATE_TEXT, SHARE, STATUS_RANGE, SWITCH, Scalar, Special, Text, Words, text,
 };
 use sluicegate_base::calendar::{Calendar, Time, WEEKDAYS, Weekday, WindowStart, parse_time, parse_year_day};
 use sluicegate_base::json_pointer::JsonPointer;
@@ -20,8 +20,8 @@ use sluicegate_model::value::words::parse_word_or;
 use sluicegate_model::value::{methods, names, scalars};
 use sluicegate_model::{
     AlgorithmKind, BUCKETS_MAX, ChargedUnits, Cost, Currency, InvalidCost, KeyPart, LlmWeights, McpPart,
-    MissingKey, MissingUnits, OnFailure, OverrunAction, Parsed, Rate, StoreConfig, ValueError, WindowAlign,
-    codes, did_you_mean,
+    MissingKey, MissingUnits, OnFailure, OverrunAction, Parsed, QuotaStep, Rate, StoreConfig, ValueError,
+    WindowAlign, codes, did_you_mean,
 };
 
 section! {
@@ -46,6 +46,10 @@ section! {
     ZONE: Text<String> = Text::new("the name of a time zone", parse_zone), "zone", "UTC", "Europe/Berlin";
     /// Windows of the calendar: their beginnings; see [quotas](quotas.md).
     BEGINS: Nested = Nested(&begins::SECTION), "begins", "{}", "{ month: 15 }";
+    /// Fixed windows: the consequences at percentages of the quota, rising; see [quotas](quotas.md). A quota without
+    /// steps rejects at 100%.
+    STEPS: Special = Special(|| Shape::List(Box::new(Shape::Section(&step::SECTION)))), "steps", "[]",
+        "[{ at: 80%, then: warn }, { at: 120%, then: reject }]";
     /// token_bucket: the size of the bucket, `auto` the number of the rate. leaky_bucket: the requests that leave at
     /// once, `auto` 1.
     BURST: OneOrMore<OrWord<Scalar<u64>>> = OneOrMore(OrWord("auto", NUMBER_OR_SIZE)), "burst", "auto", "20";
@@ -108,6 +112,18 @@ section! {
     MONTH: Number<i8> = Number(1, 31), "month", "1", "15";
     /// The first month and day of years; quarters begin then, and three, six and nine months later.
     YEAR: Text<(i8, i8)> = Text::new("a month and a day such as 04-06", parse_year_begin), "year", "01-01", "04-06";
+}
+
+section! {
+    /// A step of a quota.
+    mod step = "limits.NAME.steps";
+    /// The percentage of the quota, with up to four decimals. What would use more is slowed or rejected.
+    AT: Text<u64> = Text::new("a percentage", parse_step_percent).matching(SHARE), "at", required, "80%";
+    /// The consequence: the caller is told, has what is above admitted at `rate`, or is rejected.
+    THEN: Words<&'static str> = Words(&[("warn", "warn"), ("slow", "slow"), ("reject", "reject")]),
+        "then", required, "warn";
+    /// slow: the requests that are admitted above the step; its number may come at once.
+    RATE: OrWord<Text<Rate>> = OrWord("none", Text::new("a rate", scalars::parse_rate)), "rate", "none", "1/s";
 }
 
 section! {
@@ -209,6 +225,22 @@ fn parse_missing_key_status(text: &str) -> Parsed<StatusCode> {
             let message = format!("`{text}` is not a status of a request without its key");
             Err(ValueError::new(codes::STATUS, message).with_help("write 401 or 403"))
         }
+    }
+}
+
+/// A percentage above 0, in millionths of the whole.
+fn parse_step_percent(text: &str) -> Parsed<u64> {
+    let wrong = |why: &str| {
+        ValueError::new(codes::PERCENT, format!("`{text}` {why}"))
+            .with_help("write a number from 0.0001 to 1000 and a percent sign: 80%")
+    };
+    let number = text.strip_suffix('%').ok_or_else(|| wrong("is not a percentage"))?;
+    let millionths = parse_decimal(number).map_err(wrong)?;
+    match millionths / 100 {
+        _ if millionths % 100 > 0 => Err(wrong("has more than four decimals")),
+        0 => Err(wrong("is no part of a quota")),
+        at if at > 10 * QuotaStep::WHOLE => Err(wrong("is more than ten times the quota")),
+        at => Ok(at),
     }
 }
 
