@@ -121,6 +121,7 @@ impl Case {
                 slot_count: SlotCount::default(),
                 mark: 0,
                 owed: 0,
+                name: "",
             };
             let items: Vec<CallItem<'_>> = rules.iter().enumerate().map(item).collect();
             let packed = PackedCall::new(ScriptOp::Take, "sg", 1, 0, &items);

@@ -177,7 +177,7 @@ impl Meters {
             }
             Algorithm::FixedWindow { align: WindowAlign::Calendar, .. } => {
                 meters!(CalendarWindow, before, spec, windows, |rate, spec| {
-                    CalendarParams::new(rate, config.calendar.as_ref(), spec)
+                    CalendarParams::new(rate, config, spec)
                 })
             }
             Algorithm::FixedWindow { align, .. } => {

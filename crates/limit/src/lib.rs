@@ -28,8 +28,10 @@ mod settle;
 mod slots;
 pub mod snapshot;
 mod snapshot_tables;
+pub mod steps;
 pub mod table;
 pub mod throttle;
+mod windows;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,6 +52,7 @@ pub use operator_changes::{KeyReset, ResetFault};
 use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::IpSets;
 use sluicegate_model::{self as model, LimitId};
+use steps::StepNotes;
 
 /// The outcome of one limit for one request; a stricter outcome is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +70,8 @@ pub enum LimitOutcome {
 pub struct Decision {
     /// The outcome by this rate alone.
     pub outcome: LimitOutcome,
+    /// The steps of a quota that its key has reached, a bit for each.
+    pub reached: u8,
     /// Units that still fit now.
     pub remaining: u64,
     /// Nanoseconds until one more unit fits; 0 = now.
@@ -98,6 +103,8 @@ pub struct Limit {
     max_keys: usize,
     /// Units that requests in flight have reserved, if it charges by the response.
     reserved: Arc<AtomicU64>,
+    /// The steps that keys have reached, until they are told.
+    pub step_notes: Arc<StepNotes>,
 }
 
 /// The units a request takes from one limit.
@@ -139,7 +146,7 @@ impl Decision {
     /// The decision of a limit that has no numbers to show.
     pub fn without_numbers(outcome: LimitOutcome) -> Decision {
         let retry_after_ns = if outcome == LimitOutcome::Reject { u64::MAX } else { 0 };
-        Decision { outcome, remaining: 0, reset_ns: 0, retry_after_ns, wait_ns: 0, full_ns: 0 }
+        Decision { outcome, reached: 0, remaining: 0, reset_ns: 0, retry_after_ns, wait_ns: 0, full_ns: 0 }
     }
 
     /// The effective window that clients are told: until its end at most the remaining units may be used. Of a rejected

@@ -43,9 +43,10 @@ impl Limit {
         let spec = LimitSpec { config, max_keys, owner: &name, previous: &previous };
         let meters = Meters::new(&spec, before.map(|before| &before.meters));
         let reserved = before.map(|before| before.reserved.clone()).unwrap_or_default();
+        let step_notes = before.map(|before| before.step_notes.clone()).unwrap_or_default();
         let (config, bypass) = (config.clone(), IpSets::default());
         let granted = GrantedKey::all_of(&config);
-        Limit { name, id, spans, meters, max_keys, granted, reserved, config, bypass }
+        Limit { name, id, spans, meters, max_keys, granted, reserved, step_notes, config, bypass }
     }
 
     /// True if its counters are valid for the limit `config`: the same name, key, kind and units. The numbers may

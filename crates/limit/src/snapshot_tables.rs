@@ -96,16 +96,33 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_a_clock_set_back_renumbered_is_restored() {
-        // The window begins before the one that is kept beside it; none of its moments moves.
-        let bytes = [5_u64, 8, 4, 7, 3].map(u64::to_le_bytes).concat();
+    fn a_window_of_a_calendar_is_restored_with_its_name() {
+        // The present window begins before the one that is kept beside it, because a clock was set back; none of its
+        // moments moves.
+        let window = |numbers: [u64; 3], reached: u8| {
+            [&numbers.map(u64::to_le_bytes).concat()[..], &[reached]].concat()
+        };
+        let bytes = [
+            &window([5, 4, 10], 1)[..],
+            &window([7, 3, 9], 3),
+            &[8_u64, 6].map(u64::to_le_bytes).concat(),
+            &[4, 0],
+            b"ip=1",
+        ]
+        .concat();
         let shift = ClockShift::new(Now(0), 0, Now(SHIFT));
+        let (mut shard, mut restored) = (Default::default(), Vec::new());
+        let mut rest = &bytes[..];
+        let entry = CalendarEntry::decode_entry(&mut rest, shift, &mut shard).unwrap();
+        entry.encode_entry(&shard, &mut restored);
+        assert_eq!((restored, rest), (bytes.clone(), &[][..]));
         let decode =
             |mut bytes: &[u8]| CalendarEntry::decode_entry(&mut bytes, shift, &mut Default::default());
-        let mut restored = Vec::new();
-        decode(&bytes).unwrap().encode_entry(&Default::default(), &mut restored);
-        assert_eq!(restored, bytes);
         assert!((0..bytes.len()).all(|length| decode(&bytes[..length]).is_none()));
+        let mut long = bytes[..bytes.len() - 6].to_vec();
+        long.extend(257_u16.to_le_bytes());
+        long.extend([b'a'; 257]);
+        assert!(decode(&long).is_none(), "no name is that long");
     }
 
     #[test]

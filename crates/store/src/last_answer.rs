@@ -22,6 +22,8 @@ pub(super) struct LastAnswer {
     pub remaining: u32,
     /// The local share was seeded with it, and leaves no more than the store did.
     pub seeded: bool,
+    /// [`sluicegate_limit::Decision::reached`].
+    pub reached: u8,
 }
 
 // === impl LastAnswer ===
@@ -52,6 +54,7 @@ impl PersistentEntry for LastAnswer {
             remaining: u32::from_le_bytes(take_bytes(bytes)?),
             // The share may not have been restored with it, and seeding twice changes nothing.
             seeded: false,
+            reached: 0,
         })
     }
 }

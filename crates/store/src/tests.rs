@@ -53,6 +53,7 @@ fn item(rule: &RateRule, limit_index: u16, key: u8) -> CallItem<'_> {
         slot_count,
         mark: 55,
         owed: 0,
+        name: "",
     }
 }
 

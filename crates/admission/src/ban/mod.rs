@@ -325,7 +325,7 @@ impl Bans {
 
     /// Counts the active bans that a snapshot restored.
     pub fn count_restored(&self, now: Now) {
-        self.state.table.for_each_entry(|record| {
+        self.state.table.for_each_entry(|record, _, _| {
             if record.banned_until > now.0 {
                 self.state.active.add_ban(record.banned_until, now);
             }

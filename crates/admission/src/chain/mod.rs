@@ -113,6 +113,8 @@ pub(crate) struct SharedDemand {
     pub limit_index: u16,
     pub units: Units,
     pub key: SharedKey,
+    /// The name of its key, where the store keeps it and it is known.
+    pub name: Option<Arc<str>>,
 }
 
 /// The limits a request passes, in the order they are judged.
@@ -204,6 +206,7 @@ impl SharedDemand {
     pub(crate) fn to_question(&self, rate: usize) -> StoreQuestion<'_> {
         let mut question = StoreQuestion::new(&self.limit, rate, self.key, self.units.cost);
         (question.item.limit_index, question.item.dry_run) = (self.limit_index, self.is_dry_run());
+        question.item.name = self.name.as_deref().unwrap_or_default();
         question
     }
 }

@@ -8,9 +8,9 @@ use super::meter::{Locked, MeterSpec};
 use super::open_charges::{OpenUnits, ShardCharges};
 use super::settle::{ForcedUnits, GivenBack, SettleParams};
 use super::window_quota::{WindowParams, WindowQuota};
-use crate::Decision;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{CounterKey, TableEntry, TableParams};
+use crate::{ChargeMark, Decision};
 use sluicegate_base::clock::{self, ClockShift, Now};
 use sluicegate_model::{Rate, WindowAlign};
 
@@ -137,14 +137,14 @@ impl WindowParams for FixedWindowParams {
     }
 
     #[inline]
-    fn take_units(&self, (window, _): Locked<'_, Self>, cost: u64, now: Now, _: bool) -> Option<u64> {
+    fn take_units(&self, (window, _): Locked<'_, Self>, cost: u64, now: Now, _: bool) -> Option<ChargeMark> {
         let used = if window.is_running(now) { window.used } else { 0 };
         if cost > self.quota.max.saturating_sub(used) {
             return None;
         }
         self.begin_window(window, now);
         window.used = { window.used }.saturating_add(cost);
-        Some(window.ends)
+        Some(ChargeMark::at_moment(window.ends))
     }
 
     #[inline]

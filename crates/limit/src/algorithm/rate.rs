@@ -111,6 +111,16 @@ impl ChargeMark {
         ChargeMark { at_ns, ..ChargeMark::default() }
     }
 
+    /// The mark of a window for a request that took a place in the pace of a step.
+    pub(crate) fn paced_at(at_ns: u64) -> ChargeMark {
+        ChargeMark { at_ns, ahead_ns: 1, ..ChargeMark::default() }
+    }
+
+    /// True if [`ChargeMark::paced_at`] made it.
+    pub(crate) fn is_paced(self) -> bool {
+        self.ahead_ns > 0
+    }
+
     pub(crate) fn at_ns(self) -> u64 {
         self.at_ns
     }
@@ -257,7 +267,7 @@ impl TickRate {
             _ => 0,
         };
         let (outcome, full_ns) = (LimitOutcome::Admit, self.ticks_to_ns(backlog));
-        Decision { outcome, remaining, reset_ns, retry_after_ns: 0, wait_ns: 0, full_ns }
+        Decision { outcome, reached: 0, remaining, reset_ns, retry_after_ns: 0, wait_ns: 0, full_ns }
     }
 
     /// Nanoseconds that last at least `ticks`.

@@ -16,6 +16,8 @@ pub(crate) struct GivenBack<'a> {
     pub key: &'a CounterKey,
     pub charge: &'a ChargeRecord,
     pub units: u64,
+    /// The whole charge is undone.
+    pub is_all: bool,
 }
 
 /// Units that are charged whatever is left.
@@ -40,6 +42,9 @@ pub(crate) trait SettleParams: RateParams {
     /// Charges units, at most until the debt is a whole limit; returns the units beyond.
     fn force_units(&self, counter: Locked<'_, Self>, forced: &ForcedUnits<'_>, now: Now) -> u64;
 
+    /// Notes that `closed` reserved units of a charge of this epoch are reserved no longer, and that `opened` ones are.
+    fn note_reserved(&self, _: Locked<'_, Self>, _: &ChargeRecord, _closed: u64, _opened: u64) {}
+
     /// Forgets all units of a key but those that are `open`, the oldest first.
     fn keep_open_units(&self, counter: Locked<'_, Self>, key: &CounterKey, open: &[OpenUnits], now: Now);
 }
@@ -56,23 +61,24 @@ impl<N: SettleParams> Meter<N> {
         now: Now,
     ) -> u64 {
         let close = |charges: &mut ShardCharges, _| charges.close_charge(key, corrected.0, charge);
-        self.correct_charge(key, corrected, charge, now, close)
+        self.correct_charge(key, corrected, charge, (0, now), close)
     }
 
     /// Adds `units` to a charge that stays open; returns those that were forgiven.
     pub(crate) fn extend_charge(&self, key: &CounterKey, units: u64, charge: &ChargeRecord, now: Now) -> u64 {
         let open =
             |charges: &mut ShardCharges, forgiven| charges.extend_charge(key, units - forgiven, charge);
-        self.correct_charge(key, (0, units), charge, now, open)
+        self.correct_charge(key, (0, units), charge, (units, now), open)
     }
 
-    /// [`Meter::settle_charge`], after which `record` notes the open charge, by the units that were forgiven.
+    /// [`Meter::settle_charge`], after which `opened` units stay reserved, and `record` notes the open charge, by the
+    /// units that were forgiven.
     fn correct_charge(
         &self,
         key: &CounterKey,
         (reserved, actual): (u64, u64),
         charge: &ChargeRecord,
-        now: Now,
+        (opened, now): (u64, Now),
         record: impl FnOnce(&mut ShardCharges, u64),
     ) -> u64 {
         let excess = actual.saturating_sub(reserved);
@@ -82,8 +88,11 @@ impl<N: SettleParams> Meter<N> {
             let forgiven = entry.map(|entry| {
                 advance_settled(params, (entry, extra), now);
                 if let Some(charge) = own.filter(|_| actual < reserved) {
-                    let units = reserved - actual;
-                    params.give_back((entry, extra), &GivenBack { key, charge, units }, now);
+                    let given = GivenBack { key, charge, units: reserved - actual, is_all: actual == 0 };
+                    params.give_back((entry, extra), &given, now);
+                }
+                if let Some(charge) = own {
+                    params.note_reserved((entry, extra), charge, reserved, opened);
                 }
                 let forced = ForcedUnits { key, units: excess, own, overflow: charge.overflow };
                 if excess > 0 { params.force_units((entry, extra), &forced, now) } else { 0 }

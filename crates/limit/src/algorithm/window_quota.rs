@@ -44,8 +44,14 @@ pub(crate) trait WindowParams: TableParams<Self::Entry> + Sized {
     /// Carries the debt of a counter.
     fn carry_debt(&self, counter: Locked<'_, Self>, now: Now);
 
-    /// Takes units if they fit; returns the moment by which their charge is known.
-    fn take_units(&self, counter: Locked<'_, Self>, cost: u64, now: Now, overflow: bool) -> Option<u64>;
+    /// Takes units if they fit; returns the mark by which their charge is known.
+    fn take_units(
+        &self,
+        counter: Locked<'_, Self>,
+        cost: u64,
+        now: Now,
+        overflow: bool,
+    ) -> Option<ChargeMark>;
 
     /// The decision on `cost` more units.
     fn build_decision(&self, counter: &Locked<'_, Self>, cost: u64, now: Now) -> Decision;
@@ -115,7 +121,7 @@ impl WindowQuota {
             false => (LimitOutcome::Reject, wait_ns(cost)),
         };
         let reset_ns = if remaining == 0 { wait_ns(1) } else { 0 };
-        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
+        Decision { outcome, reached: 0, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
     }
 
     /// The same where the units leave one after the other; `leaves_ns`: how long until so many have left, `carry_ns`:
@@ -169,11 +175,11 @@ impl<W: WindowParams> RateParams for W {
         now: Now,
         overflow: bool,
     ) -> Charged {
-        let Some(at_ns) = self.take_units((entry, extra), units.cost, now, overflow) else {
+        let Some(since) = self.take_units((entry, extra), units.cost, now, overflow) else {
             return (self.build_decision(&(entry, extra), units.cost, now), None);
         };
         let (quota, charges) = (self.quota(), extra.as_mut());
-        let (since, epoch) = (ChargeMark::at_moment(at_ns), charges.charge_epoch(quota.epoch));
+        let epoch = charges.charge_epoch(quota.epoch);
         let charge = ChargeRecord { since, node: NO_NODE, overflow, displaces: false, epoch };
         if quota.settle_terms.clears && !overflow {
             charges.open_charge(&units.key, units.cost, &charge);

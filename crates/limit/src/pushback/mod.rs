@@ -202,7 +202,7 @@ impl Pauses {
 
     /// Counts the pauses that another process saved.
     pub fn count_restored(&self) {
-        self.table.for_each_entry(|entry| {
+        self.table.for_each_entry(|entry, _, _| {
             self.latest_end.fetch_max(entry.until, Relaxed);
         });
     }

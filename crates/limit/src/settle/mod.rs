@@ -19,7 +19,12 @@ impl Limit {
         charge: &ChargeRecord,
         now: Now,
     ) -> u64 {
-        settled!(&self.meters, rate, meter => meter.settle_charge(key, corrected, charge, now), else 0)
+        let forgiven =
+            settled!(&self.meters, rate, meter => meter.settle_charge(key, corrected, charge, now), else 0);
+        if corrected.1 > corrected.0 {
+            self.note_settled(rate, key);
+        }
+        forgiven
     }
 
     /// Adds units to a charge that stays open, whatever is left, as [`Limit::settle_charge`] does; returns the units

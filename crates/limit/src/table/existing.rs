@@ -75,11 +75,12 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
     }
 
     /// Calls `visit` for every entry with a cell, one shard locked at a time.
-    pub fn for_each_entry(&self, mut visit: impl FnMut(&E)) {
+    pub fn for_each_entry(&self, mut visit: impl FnMut(&E, &E::Extra, &N)) {
         for shard in &self.shards {
             let shard = shard.0.lock();
             let is_used = |index: &usize| shard.tag_at(*index) != 0;
-            (0..shard.cells.len()).filter(is_used).for_each(|index| visit(&shard.cells[index].entry));
+            let cells = (0..shard.cells.len()).filter(is_used);
+            cells.for_each(|index| visit(&shard.cells[index].entry, &shard.extra, &shard.params));
         }
     }
 

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::rule::RuleShape;
 use crate::{RateRule, SharedKey};
 use sluicegate_limit::Decision;
+use sluicegate_limit::steps::{KEY_NAME_MAX, StepTerm, WindowUsage};
 use sluicegate_model::WindowAlign;
 
 /// The operation of a call, by its number in the script.
@@ -47,6 +48,8 @@ pub struct CallItem<'a> {
     pub mark: u64,
     /// Units admitted without the store that it does not count yet: judged as if it did.
     pub owed: u64,
+    /// The name of the key, which a window of the calendar keeps; empty = it is not known here.
+    pub name: &'a str,
 }
 
 /// The number of slots of a key that this gateway holds.
@@ -106,6 +109,10 @@ pub struct RateAnswer {
     pub window_ns: Option<u64>,
     /// Requests in flight hold reservations that may be given back before a rejection's retry time.
     pub has_reserved: bool,
+    /// The window of a quota.
+    pub window: Option<WindowUsage>,
+    /// The steps of the quota that this call has reached first, a bit for each.
+    pub fired: u8,
 }
 
 /// The class of a key in the store, in the order in which the script receives them. The first five hold counters.
@@ -128,6 +135,7 @@ const DRY_RUN: u8 = 1;
 const FIRST: u8 = 2;
 const BY_CLOCK: u8 = 4;
 const SETTLES: u8 = 4;
+const AT_FIRST: u8 = 8;
 
 // === impl CallItem ===
 
@@ -135,7 +143,7 @@ impl CallItem<'_> {
     /// Units of one rate, without slots and debts, as the only limit of a chain.
     pub fn new(rule: &RateRule, key: SharedKey, cost: u64) -> CallItem<'_> {
         let slot_count = SlotCount::default();
-        CallItem { rule, key, cost, limit_index: 0, dry_run: false, slot_count, mark: 0, owed: 0 }
+        CallItem { rule, key, cost, limit_index: 0, dry_run: false, slot_count, mark: 0, owed: 0, name: "" }
     }
 }
 
@@ -223,7 +231,7 @@ impl PackedCall {
         let is_first = index == 0 || items[index - 1].limit_index != item.limit_index;
         let flags = if item.dry_run { DRY_RUN } else { 0 } | if is_first { FIRST } else { 0 };
         if item.rule.class() == KeyClass::Calendar {
-            self.push_calendar(item.rule, flags, at);
+            self.push_calendar(item.rule, flags, at, item.name);
             return self.push_units(op, item);
         }
         if item.rule.settles {
@@ -274,11 +282,25 @@ impl PackedCall {
         }
     }
 
-    /// The flags of a rate with windows of a calendar, and the borders around the time of the store.
-    pub(super) fn push_calendar(&mut self, rule: &RateRule, flags: u8, at: u64) {
-        self.body.push(if rule.settles { flags | SETTLES } else { flags });
+    /// The flags of a rate with windows of a calendar, the borders around the time of the store, its steps, and the
+    /// name of the key.
+    pub(super) fn push_calendar(&mut self, rule: &RateRule, flags: u8, at: u64, name: &str) {
+        let by_request = if rule.begins_at_first() { AT_FIRST } else { 0 };
+        self.body.push(flags | by_request | if rule.settles { SETTLES } else { 0 });
         self.push_number((rule.shape.recovery_us() / 1_000_000) as f64);
         self.push_numbers(rule.borders(at).map(|border| border as f64));
+        let (quota, steps) =
+            rule.steps.as_ref().map_or((0, &[][..]), |(quota, terms)| (*quota, terms.steps()));
+        self.push_numbers([rule.capacity() as f64, quota as f64]);
+        self.body.push(steps.len() as u8);
+        for StepTerm { reached_at, most, bars, .. } in steps {
+            let (interval, ahead) =
+                bars.map_or((-1.0, 0.0), |pace| (pace.interval as f64, pace.ahead as f64));
+            self.push_numbers([*reached_at as f64, *most as f64, interval, ahead]);
+        }
+        let name = if name.len() > KEY_NAME_MAX { "" } else { name };
+        self.body.extend((name.len() as u16).to_le_bytes());
+        self.body.extend(name.as_bytes());
     }
 
     fn push_slots(&mut self, flags: u8, node: u64, SlotCount { slots, sequence, .. }: SlotCount, max: u64) {

@@ -8,6 +8,7 @@ use super::rule::RuleShape;
 use super::settle::SettledState;
 use super::{EXACT_MAX, RateRemainder, bucket_remainder, read_double, read_number, take_bytes, ticks_to_us};
 use crate::{CallItem, RateAnswer, ScriptOp, ScriptReply};
+use sluicegate_limit::steps::{StepJudgement, WindowUsage};
 use sluicegate_limit::{Decision, LimitOutcome};
 use sluicegate_model::WindowAlign;
 
@@ -18,13 +19,9 @@ enum FoundState {
     Level(u64),
     /// A fixed window: its end and units; 0 if none is open.
     Window(u64, u64),
-    /// A window of a calendar: its units, its begin and end in seconds, and whether some units are reserved.
-    Calendar {
-        used: u64,
-        begins: u64,
-        ends: u64,
-        has_reserved: bool,
-    },
+    /// A window of a calendar with the steps that it had reached, without owed units; and the moment in microseconds
+    /// at which the bucket of its pace is full.
+    Calendar(WindowUsage, u64),
     /// A sliding window: when the newest sub-window leaves, and the units of each.
     Counts(u64, SmallVec<[u64; 11]>),
     Log {
@@ -84,12 +81,27 @@ impl ScriptReply {
             let skipped = matches!(found, FoundState::Slots(None));
             let has_reserved = match found {
                 FoundState::Settled(found) => found.has_reserved,
-                FoundState::Calendar { has_reserved, .. } => *has_reserved,
+                FoundState::Calendar(usage, _) => usage.reserved > 0,
                 _ => false,
             };
             let window_ns = rest.window_us.map(|us| us.saturating_mul(1_000));
             let mark = if charged && !skipped { rest.mark } else { 0 };
-            reply.answers.push(RateAnswer { decision, mark, skipped, window_ns, has_reserved });
+            let noted = match op {
+                ScriptOp::Take if charged => Noted::Charged,
+                ScriptOp::Take if rejects(index) && !item.dry_run => Noted::Refused,
+                _ => Noted::Nothing,
+            };
+            let (window, fired) = note_window(item, found, noted);
+            let decision = Decision { reached: window.map_or(0, |window| window.reached), ..decision };
+            reply.answers.push(RateAnswer {
+                decision,
+                mark,
+                skipped,
+                window_ns,
+                has_reserved,
+                window,
+                fired,
+            });
         }
         Some(reply)
     }
@@ -99,12 +111,17 @@ fn read_state(item: &CallItem<'_>, bytes: &mut &[u8]) -> Option<FoundState> {
     let shape = item.rule.shape;
     let with_owed = |level: u64| level.saturating_add(shape.scale_units(item.owed));
     Some(match shape {
-        RuleShape::Calendar { .. } => FoundState::Calendar {
-            used: with_owed(read_number(bytes)?),
-            begins: read_number(bytes)?,
-            ends: read_number(bytes)?,
-            has_reserved: read_double(bytes)? > 0.0,
-        },
+        RuleShape::Calendar { .. } => {
+            let usage = WindowUsage {
+                quota: item.rule.steps.as_ref().map_or(0, |(quota, _)| *quota),
+                used: read_number(bytes)?,
+                begins: read_number(bytes)?,
+                ends: read_number(bytes)?,
+                reserved: read_number(bytes)?,
+                reached: read_number(bytes)? as u8,
+            };
+            FoundState::Calendar(usage, read_number(bytes)?)
+        }
         _ if item.rule.settles => FoundState::Settled(SettledState::read_from(item, bytes)?),
         RuleShape::TokenBucket { .. } | RuleShape::LeakyBucket { .. } => {
             FoundState::Level(with_owed(read_number(bytes)?))
@@ -159,8 +176,14 @@ fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> Decision {
             // No window is open if only owed units count.
             (cost > max.saturating_sub(*used)).then(|| end.saturating_sub(now).max(1))
         }
-        (RuleShape::Calendar { max, .. }, FoundState::Calendar { used, ends, .. }) => {
-            (cost > max.saturating_sub(*used)).then(|| seconds_left(*ends, now).max(1))
+        (RuleShape::Calendar { .. }, FoundState::Calendar(WindowUsage { used, ends, .. }, full_at)) => {
+            let left = seconds_left(*ends, now).max(1);
+            let used = used.saturating_add(item.owed);
+            item.rule.steps.as_ref().and_then(|(_, steps)| match steps.judge(used, cost, *full_at, now) {
+                StepJudgement::Fits | StepJudgement::Paced(_) => None,
+                StepJudgement::TooSoon(wait) => Some(wait.min(left)),
+                StepJudgement::Rejected => Some(left),
+            })
         }
         (RuleShape::SlidingWindow { max, .. }, FoundState::Counts(until, counts)) => {
             let used = sum_live(counts, shape.live_buckets(*until, now)).saturating_add(item.owed);
@@ -211,12 +234,8 @@ fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged:
             let full_us = if used.saturating_add(cost) == 0 { 0 } else { left };
             RateRemainder { remaining, reset_us, mark: end, window_us: Some(left), full_us }
         }
-        (RuleShape::Calendar { max, .. }, FoundState::Calendar { used, begins, ends, .. }) => {
-            let (used, left) = (used.saturating_add(cost), seconds_left(*ends, now));
-            let remaining = max.saturating_sub(used);
-            let reset_us = if remaining == 0 { left } else { 0 };
-            let full_us = if used == 0 { 0 } else { left };
-            RateRemainder { remaining, reset_us, mark: *begins, window_us: Some(left), full_us }
+        (RuleShape::Calendar { .. }, FoundState::Calendar(usage, full_at)) => {
+            calendar_remainder(item, usage, *full_at, now, cost)
         }
         (RuleShape::SlidingWindow { max, .. }, FoundState::Counts(until, counts)) => {
             let (mut until, mut counts) = (*until, counts.clone());
@@ -245,6 +264,59 @@ fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged:
         }
         _ => RateRemainder::default(),
     }
+}
+
+/// [`compute_remainder`] of a window of a calendar.
+fn calendar_remainder(
+    item: &CallItem<'_>,
+    usage: &WindowUsage,
+    full_at: u64,
+    now: u64,
+    cost: u64,
+) -> RateRemainder {
+    let Some((_, steps)) = &item.rule.steps else { return RateRemainder::default() };
+    let used = usage.used.saturating_add(item.owed);
+    let full_at = match steps.judge(used, cost, full_at, now) {
+        StepJudgement::Paced(later) if cost > 0 => later,
+        _ => full_at,
+    };
+    let (used, left) = (used.saturating_add(cost), seconds_left(usage.ends, now));
+    let reset_us = match steps.judge(used, 1, full_at, now) {
+        StepJudgement::Fits | StepJudgement::Paced(_) => 0,
+        StepJudgement::TooSoon(wait) => wait.min(left),
+        StepJudgement::Rejected => left,
+    };
+    let (remaining, full_us) = (steps.remaining(used, full_at, now), if used == 0 { 0 } else { left });
+    RateRemainder { remaining, reset_us, mark: usage.begins, window_us: Some(left), full_us }
+}
+
+/// The window of a quota after the call, with the steps that it has reached first. A refusal reaches the step that
+/// refuses.
+fn note_window(item: &CallItem<'_>, found: &FoundState, noted: Noted) -> (Option<WindowUsage>, u8) {
+    let (FoundState::Calendar(usage, _), Some((_, steps))) = (found, &item.rule.steps) else {
+        return (None, 0);
+    };
+    let after = usage.used.saturating_add(item.cost);
+    let (used, new) = match noted {
+        Noted::Charged => (after, steps.reached_by(after)),
+        Noted::Refused => {
+            (usage.used, steps.reached_by(usage.used) | steps.barred_by(after.saturating_add(item.owed)))
+        }
+        Noted::Nothing => (usage.used, 0),
+    };
+    // A dry run tells nothing.
+    let reached = usage.reached | if item.dry_run { 0 } else { new };
+    let reserved = usage.reserved + if item.rule.settles { used - usage.used } else { 0 };
+    (Some(WindowUsage { used, reserved, reached, ..*usage }), reached & !usage.reached)
+}
+
+/// The part of a call that a window keeps.
+#[derive(Clone, Copy)]
+enum Noted {
+    Charged,
+    /// The rate itself refuses the request.
+    Refused,
+    Nothing,
 }
 
 /// Microseconds until a moment in seconds.

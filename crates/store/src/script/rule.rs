@@ -7,8 +7,10 @@ use aws_lc_rs::digest;
 use smallvec::SmallVec;
 
 use sluicegate_base::calendar::{Calendar, CalendarUnit, CalendarWindow};
+use sluicegate_limit::steps::StepTerms;
 use sluicegate_model::{
-    self as model, Algorithm, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign, in_lowest_terms_us,
+    self as model, Algorithm, LeakyBucketRate, QuotaStep, Rate, TokenBucketRate, WindowAlign,
+    in_lowest_terms_us,
 };
 
 /// The numbers of one rate, or of the slots of a concurrency limit, in the store's units.
@@ -22,8 +24,10 @@ pub struct RateRule {
     pub(crate) settles: bool,
     /// The greatest cost that any rule of the entry can accept: views share that of the limit's own rate.
     pub(crate) capacity_max: u64,
-    /// The unit of [`RuleShape::Calendar`], and where its windows begin.
+    /// The unit of [`RuleShape::Calendar`], and where its windows begin; `None` = with their first request.
     calendar: Option<(CalendarUnit, Arc<Calendar>)>,
+    /// The units of [`RuleShape::Calendar`], and their steps in microseconds.
+    pub(super) steps: Option<(u64, StepTerms)>,
 }
 
 /// An algorithm with its numbers. Times are in microseconds; a tick of a bucket is 1/`num` of one, and `unit` ticks
@@ -45,7 +49,7 @@ pub(crate) enum RuleShape {
         period: u64,
         align: WindowAlign,
     },
-    /// `longest`: the longest window of the unit.
+    /// `max`: the units below the last step; `longest`: the longest window of the unit.
     Calendar {
         max: u64,
         longest: u64,
@@ -92,8 +96,12 @@ impl RateRule {
         for (variant, numbers) in limit.algorithm_variants().enumerate() {
             let rates = numbers.rate_quotas();
             for (rate, shape) in shapes_of(numbers).into_iter().enumerate() {
+                let (shape, steps) = match rates.get(rate) {
+                    Some((rate, _)) if limit.has_calendar() => shape_steps(shape, limit.steps_of(rate), rate),
+                    _ => (shape, None),
+                };
                 if let Some(own) = rules.get(rate).filter(|_| limit.counts_as_own(variant)) {
-                    rules.push(RateRule { shape, ..own.clone() });
+                    rules.push(RateRule { shape, steps, ..own.clone() });
                     continue;
                 }
                 let unit = rates.get(rate).and_then(|(rate, _)| rate.calendar);
@@ -103,7 +111,14 @@ impl RateRule {
                 while rules.iter().any(|other| other.id >> 6 == hash) {
                     hash = (hash + 1) % (1 << 26);
                 }
-                rules.push(RateRule { id: hash << 6 | words, shape, settles, capacity_max: 0, calendar });
+                rules.push(RateRule {
+                    id: hash << 6 | words,
+                    shape,
+                    settles,
+                    capacity_max: 0,
+                    calendar,
+                    steps,
+                });
             }
         }
         for rate in 0..rules.len() {
@@ -132,6 +147,11 @@ impl RateRule {
             RuleShape::FixedWindow { period, .. } => Some(period.saturating_mul(1_000)),
             _ => None,
         }
+    }
+
+    /// True if a window begins with its first request, and not by a calendar.
+    pub(crate) fn begins_at_first(&self) -> bool {
+        self.calendar.is_none()
     }
 
     /// The borders of the window with the moment `at`, of the one before and of the one after, in seconds since 1970.
@@ -203,6 +223,18 @@ fn shapes_of(numbers: &Algorithm) -> SmallVec<[RuleShape; 4]> {
         Algorithm::Concurrency { max, .. } => {
             SmallVec::from_slice(&[RuleShape::Concurrency { max: (*max).into() }])
         }
+    }
+}
+
+/// The shape of a rate with these steps; it has the units of its last one.
+fn shape_steps(shape: RuleShape, steps: &[QuotaStep], rate: &Rate) -> (RuleShape, Option<(u64, StepTerms)>) {
+    match shape {
+        RuleShape::FixedWindow { .. } if steps.is_empty() => (shape, None),
+        RuleShape::Calendar { max, longest } | RuleShape::FixedWindow { max, period: longest, .. } => {
+            let terms = StepTerms::new(rate.units.get(), steps, 1_000);
+            (RuleShape::Calendar { max: terms.ceiling, longest }, Some((max, terms)))
+        }
+        _ => (shape, None),
     }
 }
 

@@ -64,7 +64,7 @@ impl PackedCall {
                 let rule = settled.items[order[0]].rule;
                 packed.push_group(rule.counters_name(prefix, &settled.key), rule.class(), order.len());
                 match rule.class() {
-                    KeyClass::Calendar => packed.push_calendar(rule, 0, at),
+                    KeyClass::Calendar => packed.push_calendar(rule, 0, at, ""),
                     _ => packed.push_shape(rule, 0),
                 }
                 for index in order {
@@ -91,6 +91,9 @@ impl PackedCall {
         self.push_number(shape.scale_units(item.cost) as f64);
         let taken = item.cost.saturating_add(item.owed);
         match op {
+            ScriptOp::Take | ScriptOp::Peek if item.rule.class() == KeyClass::Calendar => {
+                self.push_number(taken as f64);
+            }
             ScriptOp::Take | ScriptOp::Peek => {
                 let free = i128::from(item.rule.capacity()) - i128::from(taken);
                 self.push_number((free * i128::from(shape.unit())) as f64);

@@ -74,6 +74,8 @@ impl SharedLimit {
                 &rules[..config.file_rate_count()],
             ),
             counts: named.map(|before| before.counts.clone()).unwrap_or_default(),
+            step_notes: named.map(|before| before.step_notes.clone()).unwrap_or_default(),
+            names: same.map(|before| before.names.clone()).unwrap_or_default(),
             resets: named.map(|before| before.resets.clone()).unwrap_or_default(),
             recovery_ns: config.algorithm_variants().flat_map(recovery_times).collect(),
             rules,

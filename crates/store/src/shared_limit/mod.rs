@@ -4,11 +4,13 @@
 mod adopt;
 mod reset;
 
+use std::collections::HashMap;
 use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use parking_lot::Mutex;
 use siphasher::sip::SipHasher13;
 
 use super::departures::Departures;
@@ -21,6 +23,7 @@ use super::slot_queue::{SharedSlotQueue, SlotTerms};
 use super::{GatewayTurn, RateAnswer, RateRule, SharedKey, SlotKey};
 use reset::LastReset;
 use sluicegate_base::clock::{Now, duration_ns};
+use sluicegate_limit::steps::{StepNote, StepNotes};
 use sluicegate_limit::table::persistent::SnapshotTable;
 use sluicegate_limit::table::{CounterKey, Table, TableEntry};
 use sluicegate_limit::{Decision, Limit, LimitOutcome, Units};
@@ -28,6 +31,8 @@ use sluicegate_model::{self as model, LimitId, OnFailure};
 
 /// The time that a rejection is trusted before the store is asked again; a deletion in the store is noticed after that.
 const REJECTION_TRUST_NS: u64 = 1_000_000_000;
+
+const NAMES_MAX: usize = 65_536;
 
 /// The time that a new key keeps its place among those of the store without an answer.
 const PLACE_KEPT_NS: u64 = 1_000_000_000;
@@ -55,6 +60,10 @@ pub struct SharedLimit {
     pub(super) local_share: Arc<LocalShare>,
     /// What happened to it, counted for its name.
     pub counts: Arc<LimitCounts>,
+    /// The steps that keys have reached in the store, until they are told.
+    pub step_notes: Arc<StepNotes>,
+    /// Names of keys that were asked about lately, where the store keeps them.
+    names: Arc<Mutex<HashMap<u128, Arc<str>>>>,
     resets: Arc<LastReset>,
 }
 
@@ -85,6 +94,22 @@ impl SharedLimit {
         max_keys: usize,
     ) -> SharedLimit {
         SharedLimit::adopt_from(None, id, config, on_failure, max_keys)
+    }
+
+    /// Keeps the name of a key for questions about it; all are forgotten where there are too many.
+    pub fn name_key(&self, key: &CounterKey, name: impl FnOnce() -> String) {
+        let mut names = self.names.lock();
+        if !names.contains_key(&key.id) {
+            if names.len() >= NAMES_MAX {
+                names.clear();
+            }
+            names.insert(key.id, name().into());
+        }
+    }
+
+    /// The name of a key, if it is known.
+    pub fn find_name(&self, key: &CounterKey) -> Option<Arc<str>> {
+        self.names.lock().get(&key.id).cloned()
     }
 
     /// Counts a decision without the store.
@@ -118,7 +143,8 @@ impl SharedLimit {
             let reset_ns = if last.remaining == 0 { left_ns } else { 0 };
             let (remaining, full_ns) = (last.remaining.into(), { last.until }.saturating_sub(now.0));
             let rejected = Decision::without_numbers(LimitOutcome::Reject);
-            Decision { remaining, reset_ns, retry_after_ns: left_ns, full_ns, ..rejected }
+            let reached = last.reached;
+            Decision { reached, remaining, reset_ns, retry_after_ns: left_ns, full_ns, ..rejected }
         })
     }
 
@@ -130,7 +156,8 @@ impl SharedLimit {
         let is_known = |last: &LastAnswer| last.at > 0 && now.0 < last.until;
         let last = self.find_last_answer(rate, &units.key).filter(is_known)?;
         let (remaining, full_ns) = (last.remaining.into(), last.until - now.0);
-        Some(Decision { remaining, full_ns, ..Decision::without_numbers(LimitOutcome::Admit) })
+        let reached = last.reached;
+        Some(Decision { reached, remaining, full_ns, ..Decision::without_numbers(LimitOutcome::Admit) })
     }
 
     /// The rate of `rates` with most keys, if this gateway may put no further key into the store: it has put there as
@@ -155,6 +182,11 @@ impl SharedLimit {
     /// Records the store's answer to a question sent at `sent`. A rejection is repeated here from now on as long as
     /// it certainly holds, but for a second at most.
     pub fn record_answer(&self, rate: usize, units: &Units, sent: Now, answer: &RateAnswer) {
+        if let Some(usage) = answer.window.filter(|_| answer.fired > 0) {
+            let name = self.find_name(&units.key).map_or_else(Box::default, |name| Box::from(&*name));
+            let (variant, fired) = (units.variant, answer.fired);
+            self.step_notes.push(StepNote { rate, variant, name, usage, fired });
+        }
         let Some(table) = self.last_answers.get(rate) else { return };
         let decision = &answer.decision;
         let until = sent.0.saturating_add(answer.window_ns.unwrap_or(self.recovery_ns[rate]));
@@ -163,7 +195,7 @@ impl SharedLimit {
             if overflows || sent.0 < last.at {
                 return;
             }
-            last.at = sent.0;
+            (last.at, last.reached) = (sent.0, decision.reached);
             last.until = until;
             let remaining = decision.remaining.min(u32::MAX.into()) as u32;
             // Calls of several workers overtake each other: while a rejection holds, no units have come back since.

@@ -101,7 +101,15 @@ fn without_room_no_key_answers_for_a_neighbour() {
 
 /// An answer with this decision, as the store gives it to a bucket.
 fn answer(decision: Decision) -> RateAnswer {
-    RateAnswer { decision, mark: 0, skipped: false, window_ns: None, has_reserved: false }
+    RateAnswer {
+        decision,
+        mark: 0,
+        skipped: false,
+        window_ns: None,
+        has_reserved: false,
+        window: None,
+        fired: 0,
+    }
 }
 
 /// The share of one of so many gateways.

@@ -48,6 +48,8 @@ fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (u
                 skipped: false,
                 window_ns: None,
                 has_reserved: false,
+                window: None,
+                fired: 0,
             };
             gateway.record_answer(rate, &units, at, &answer);
         }

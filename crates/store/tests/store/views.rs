@@ -28,6 +28,7 @@ fn item<'a>(rules: &'a [RateRule], place: usize, id: u8, cost: u64) -> CallItem<
         slot_count,
         mark: 0,
         owed: 0,
+        name: "",
     }
 }
 

@@ -142,8 +142,9 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         }
         let now = self.held.judged_at;
         let rejects = |rate: usize| shared_limit.known_rejection(rate, &units, now).is_some();
+        let name = limit.keeps_names().then(|| shared_limit.find_name(&units.key)).flatten();
         let demand =
-            SharedDemand { limit: shared_limit.clone(), limit_index: limit_index as u16, units, key };
+            SharedDemand { limit: shared_limit.clone(), limit_index: limit_index as u16, units, key, name };
         // A shadow must be asked about although its limit rejects.
         if !dry_run
             && limit.config.shadow.is_none()

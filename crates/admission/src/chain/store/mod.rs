@@ -231,7 +231,7 @@ impl StoreQuery {
             lacking,
         };
         for demand in &self.shared_demands {
-            let SharedDemand { limit: shared_limit, limit_index, units, key } = demand;
+            let SharedDemand { limit: shared_limit, limit_index, units, key, .. } = demand;
             let limit = &held.limits[usize::from(*limit_index)];
             // Slots are taken after the wait; a request that does not wait asks for them at once.
             let has_wait = lacking.is_some() || self.findings.longest_wait.is_some();

@@ -16,9 +16,9 @@ use super::open_charges::ShardCharges;
 use super::queue::NO_NODE;
 use super::slab::Slab;
 use super::window_quota::{WindowParams, WindowQuota};
-use crate::Decision;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{TableCapacity, TableEntry, TableParams};
+use crate::{ChargeMark, Decision};
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::Rate;
 
@@ -160,7 +160,13 @@ impl WindowParams for SlidingLogParams {
     }
 
     #[inline]
-    fn take_units(&self, (log, rings): Locked<'_, Self>, cost: u64, now: Now, overflow: bool) -> Option<u64> {
+    fn take_units(
+        &self,
+        (log, rings): Locked<'_, Self>,
+        cost: u64,
+        now: Now,
+        overflow: bool,
+    ) -> Option<ChargeMark> {
         let at = self.clamp_now(log, now);
         let (runs, left) = self.expired_runs(log, rings, at);
         if u64::from(log.used - left).saturating_add(cost) > self.quota.max {
@@ -168,7 +174,7 @@ impl WindowParams for SlidingLogParams {
         }
         rings.remove_oldest(log, runs, left);
         self.append_run(log, rings, ChargeRun { at, units: cost as u32 }, overflow);
-        Some(at)
+        Some(ChargeMark::at_moment(at))
     }
 
     #[inline]

@@ -11,9 +11,9 @@ use std::task::Waker;
 use super::meter::{Locked, MeterSpec};
 use super::open_charges::ShardCharges;
 use super::window_quota::{WindowParams, WindowQuota};
-use crate::Decision;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{TableEntry, TableParams};
+use crate::{ChargeMark, Decision};
 use settle::take_units;
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::Rate;
@@ -86,7 +86,7 @@ impl<const COUNTS: usize> WindowParams for SlidingWindowParams<COUNTS> {
     }
 
     #[inline]
-    fn take_units(&self, (entry, _): Locked<'_, Self>, cost: u64, now: Now, _: bool) -> Option<u64> {
+    fn take_units(&self, (entry, _): Locked<'_, Self>, cost: u64, now: Now, _: bool) -> Option<ChargeMark> {
         let used = entry.sum_units(self.live_windows(entry, now));
         if used.saturating_add(cost) > self.quota.max {
             return None;
@@ -94,7 +94,7 @@ impl<const COUNTS: usize> WindowParams for SlidingWindowParams<COUNTS> {
         self.advance_window(entry, now);
         // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
         entry.units[0] += cost as u32;
-        Some(entry.until_ns())
+        Some(ChargeMark::at_moment(entry.until_ns()))
     }
 
     #[inline]

@@ -7,14 +7,22 @@ use sluicegate_model::{LimitId, LocationId};
 /// An admission; `ns`: the time until one more unit fits, and until all do.
 fn decision(remaining: u64, ns: u64) -> Decision {
     let reset_ns = if remaining == 0 { ns } else { 0 };
-    Decision { outcome: LimitOutcome::Admit, remaining, reset_ns, retry_after_ns: 0, wait_ns: 0, full_ns: ns }
+    Decision {
+        outcome: LimitOutcome::Admit,
+        reached: 0,
+        remaining,
+        reset_ns,
+        retry_after_ns: 0,
+        wait_ns: 0,
+        full_ns: ns,
+    }
 }
 
 /// A rejection, whose window is its wait whatever else it says.
 fn refusal(remaining: u64, retry_after_ns: u64) -> Decision {
     let reset_ns = if remaining == 0 { 1 } else { 0 };
     let outcome = LimitOutcome::Reject;
-    Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns: 500 * SECOND }
+    Decision { outcome, reached: 0, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns: 500 * SECOND }
 }
 
 const SECOND: u64 = 1_000_000_000;

@@ -6,6 +6,7 @@ use sluicegate_limit::LimitOutcome;
 fn rejecting(remaining: u64, reset_ns: u64) -> Decision {
     Decision {
         outcome: LimitOutcome::Reject,
+        reached: 0,
         remaining,
         reset_ns,
         retry_after_ns: reset_ns,

@@ -185,7 +185,17 @@ impl Shared {
             for rule in &rules[..rates] {
                 let (limit_index, dry_run, slot_count) =
                     (limit_index as u16, config.dry_run, SlotCount::default());
-                items.push(CallItem { rule, key, cost, limit_index, dry_run, slot_count, mark: 0, owed: 0 });
+                items.push(CallItem {
+                    rule,
+                    key,
+                    cost,
+                    limit_index,
+                    dry_run,
+                    slot_count,
+                    mark: 0,
+                    owed: 0,
+                    name: "",
+                });
             }
         }
         items
