@@ -1,8 +1,10 @@
 //! Windows of the calendar beside those of Python's zoneinfo, over 400 years.
 
 mod counters;
+mod file;
 mod program;
 mod shared;
+mod steps;
 
 use std::process::Command;
 

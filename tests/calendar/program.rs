@@ -67,3 +67,40 @@ fn gateways_share_a_quota_in_one_call() {
     let (_, left_ms) = kept.expect("a counter of the year");
     assert!(left_ms > 365 * 86_400_000, "it is kept until the next year has ended");
 }
+
+/// The status and the step that each of some requests is answered with.
+fn steps(gateway: &Gateway, account: &str, requests: usize) -> Vec<(u16, String)> {
+    let ask = get("/").header("X-Account", account);
+    let told = |_| {
+        let answer = gateway.ask(&ask);
+        (answer.status, answer.header("sluicegate-step").unwrap_or_default().to_owned())
+    };
+    (0..requests).map(told).collect()
+}
+
+#[test]
+fn callers_are_told_the_last_step_also_where_they_are_refused() {
+    let redis = Redis::start();
+    let shared = format!("store: redis, redis: {{ url: \"{}\", timeout: 200ms }}", redis.url());
+    let steps_field = "zone: UTC, steps: [{ at: 60%, then: warn }, { at: 100%, then: slow, rate: 1/h }]";
+    for (rate, state) in [("5/year", "snapshot: none"), ("5/year", &shared), ("5/1d", &shared)] {
+        let file = file(state, rate).replace("zone: Europe/Berlin", steps_field);
+        let fixed = "algorithm: fixed_window, key: account, rate: 5/1d, steps";
+        let file = match rate {
+            "5/1d" => file
+                .replace(", tiers: { gold: { rate: 8/year } }", "")
+                .replace("key: account, rate: 5/1d, zone: UTC, steps", fixed),
+            _ => file,
+        };
+        let gateway = Gateway::start(&file);
+        let warn = (200, "\"plan\";at=60;then=warn".to_owned());
+        let slow = "\"plan\";at=100;then=slow".to_owned();
+        let expected = [(200, String::new()), (200, String::new()), warn.clone(), warn, (200, slow.clone())];
+        assert_eq!(steps(&gateway, "small", 5), expected, "{rate} {state}");
+        let beyond = steps(&gateway, "small", 3);
+        assert_eq!(beyond, [(200, slow.clone()), (429, slow.clone()), (429, slow)], "{rate} {state}");
+        let logged: Vec<String> = gateway.wait_log(8).iter().map(|line| line["step"].to_string()).collect();
+        let count = |step: &str| logged.iter().filter(|own| own.contains(step)).count();
+        assert_eq!((count("plan=warn"), count("plan=slow")), (2, 4), "{logged:?}");
+    }
+}

@@ -16,13 +16,13 @@ const US: u64 = 1_000_000;
 const START: u64 = 1_774_738_740;
 const CALLS: usize = 20_000;
 
-struct Server {
+pub struct Server {
     connection: redis::Connection,
     _redis: Redis,
 }
 
 impl Server {
-    fn start() -> Server {
+    pub fn start() -> Server {
         let redis = Redis::start();
         let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
         let code = LuaScript::counter_script().code;
@@ -32,18 +32,29 @@ impl Server {
 
     /// Runs a call while the server's clock shows `now`, in seconds.
     fn send(&mut self, packed: &PackedCall, now: u64) -> Vec<u8> {
+        self.send_us(packed, now * US)
+    }
+
+    /// The same with the time in microseconds.
+    pub fn send_us(&mut self, packed: &PackedCall, now_us: u64) -> Vec<u8> {
         let mut pipe = redis::pipe();
         pipe.cmd("EVALSHA").arg(&LuaScript::counter_script().sha).arg(packed.keys.len());
         packed.keys.iter().for_each(|key| {
             pipe.arg(key);
         });
-        pipe.arg(&packed.body).arg(now * US);
+        pipe.arg(&packed.body).arg(now_us);
         // The time of the calls is not that of the server, whose keys would expire.
         packed.keys.iter().for_each(|key| {
             pipe.cmd("PERSIST").arg(key).ignore();
         });
         let (bytes,): (Vec<u8>,) = pipe.query(&mut self.connection).unwrap();
         bytes
+    }
+
+    /// The values of all strings.
+    pub fn values(&mut self) -> Vec<Vec<u8>> {
+        let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut self.connection).unwrap();
+        keys.iter().map(|key| redis::cmd("GET").arg(key).query(&mut self.connection).unwrap()).collect()
     }
 
     /// A call of a gateway that takes the server's time to be `at`.

@@ -112,7 +112,7 @@ impl<'r> JudgeMode<'r> for LookMode {
         gateway: &Gateway,
         facts: &RequestFacts<'r>,
         caller: &Caller<'_>,
-        limit: &Limit,
+        (_, limit): (usize, &Limit),
         demand: &Result<LimitDemand, ChargeFault>,
     ) {
         let is_named = self.selected.is_some();

@@ -74,7 +74,7 @@ impl<'r> JudgeMode<'r> for ReplayMode<'_> {
         _: &Gateway,
         _: &RequestFacts<'r>,
         caller: &Caller<'_>,
-        limit: &Limit,
+        (_, limit): (usize, &Limit),
         demand: &Result<LimitDemand, ChargeFault>,
     ) {
         let key = match demand {

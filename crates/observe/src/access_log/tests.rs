@@ -59,6 +59,7 @@ fn record(path: &str) -> AccessRecord<'_> {
         retry_after_ns: None,
         charge: None,
         dry_run: None,
+        step: None,
         user_agent: None,
         referer: None,
         tries: None,

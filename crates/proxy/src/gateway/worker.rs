@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 use crate::gateway::Gateway;
 use crate::gateway::auth::AuthAnswers;
 use crate::gateway::heavy_keys::WorkerHeavyKeys;
+use crate::judge::quotas::QuotaDemand;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock::WallClock;
 use sluicegate_http::net::deadline::{
@@ -115,6 +116,8 @@ pub struct Worker {
     pub tracer: Option<WorkerTracer>,
     /// The heaviest keys and the last refusals, counted by this worker.
     pub heavy_keys: WorkerHeavyKeys,
+    /// The demands on quotas of the request that is being judged.
+    pub(crate) quotas: RefCell<Vec<QuotaDemand>>,
     /// `None` = no limit is counted in the store.
     pub session: Option<Rc<Session>>,
     /// The questions to auth services, and their answers.
@@ -160,6 +163,7 @@ impl Worker {
             log,
             tracer,
             heavy_keys,
+            quotas: RefCell::default(),
             session,
             verifier,
         }

@@ -112,7 +112,7 @@ impl<'r, M: JudgeMode<'r>> JudgeMode<'r> for CallMode<'r, M> {
         gateway: &Gateway,
         facts: &RequestFacts<'r>,
         caller: &Caller<'_>,
-        limit: &Limit,
+        limit: (usize, &Limit),
         demand: &Result<LimitDemand, ChargeFault>,
     ) {
         self.request.observe_demand(gateway, facts, caller, limit, demand);

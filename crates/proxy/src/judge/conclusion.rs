@@ -212,7 +212,9 @@ pub fn render_rejection(
     let rejecter = gateway.rejecters.for_location(state.route);
     let usual = match (rejection, &state.judgement.decisions[..]) {
         (Rejection::Limit(limit_rejection), [only])
-            if !state.identity.is_grpc && is_decision_of(only, limit_rejection, state.chain()) =>
+            if !state.identity.is_grpc
+                && only.decision.reached == 0
+                && is_decision_of(only, limit_rejection, state.chain()) =>
         {
             rejecter.find_usual(limit_rejection, &only.decision, state.identity.request_id.as_bytes())
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::demand::{Caller, ChargeFault};
+use super::quotas;
 use crate::gateway::worker::{RequestInFlight, Worker};
 use crate::gateway::{Gateway, LimitChain};
 use crate::reject::{Fault, Rejection};
@@ -228,6 +229,7 @@ fn collect_demands(
                 && counts
             {
                 worker.heavy_keys.count_asked(limit.id, demand, &caller.subject, now);
+                quotas::observe_demand(worker, demands.len(), limit, demand, &caller.subject);
             }
             demands.push(demand.map_err(|fault: ChargeFault| Fault::from(fault))?);
         }

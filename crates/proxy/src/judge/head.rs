@@ -457,7 +457,7 @@ fn judge_chain<'r, M: JudgeMode<'r>>(
         }
         let demand = caller.build_demand(&gateway.keys, limit, &limits.places[index]);
         let demand = demand.map(|demand| mode.adjust_demand(limit, demand));
-        mode.observe_demand(gateway, facts, &caller, limit, &demand);
+        mode.observe_demand(gateway, facts, &caller, (index, limit), &demand);
         demand.unwrap_or_else(|charge_fault| {
             fault = Some(charge_fault);
             LimitDemand::MissingKey

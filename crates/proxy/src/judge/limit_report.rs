@@ -4,6 +4,7 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 
 use crate::gateway::{Gateway, LimitChain};
+use crate::judge::quotas::{has_steps, log_steps, write_steps};
 use crate::judge::request_state::{RequestState, chain_of};
 use crate::reject::{LimitCause, LimitRejection};
 use sluicegate_admission::chain::{self, ChainRejection, QueueStay, RateDecision};
@@ -181,6 +182,9 @@ pub fn write_judged(
     });
     gateway.rejecters.for_location(route).rate_limit_fields.write_fields(enforced, headers);
     write_dry_runs(gateway, route, chain, decisions, headers);
+    if has_steps(decisions) {
+        write_steps(chain, decisions, headers);
+    }
 }
 
 /// Writes only the field of dry runs.
@@ -208,14 +212,18 @@ fn dry_run_decisions<'a>(
     dry_runs.map(|judged| (limits[usize::from(judged.limit_index)].id, judged.decision))
 }
 
-/// Stores the decisions of dry-run limits for the access log.
+/// Stores the decisions of dry-run limits, and the steps of quotas, for the access log.
 #[inline]
-pub fn log_dry_runs(state: &mut RequestState) {
+pub fn log_decisions(state: &mut RequestState) {
     let RequestState { worker, route, call_chain, judgement, log_fields, .. } = state;
     let dry_runs = &worker.gateway.rejecters.for_location(*route).dry_runs;
-    if let Some(fields) = log_fields.as_mut().filter(|_| !dry_runs.is_empty()) {
+    let Some(fields) = log_fields.as_mut() else { return };
+    if !dry_runs.is_empty() {
         let chain = chain_of(worker, call_chain.as_ref(), *route);
         let decisions = dry_run_decisions(chain, &judgement.decisions);
         fields.dry_run = dry_runs.log_summary(decisions, judgement.limit);
+    }
+    if has_steps(&judgement.decisions) {
+        fields.step = log_steps(chain_of(worker, call_chain.as_ref(), *route), &judgement.decisions);
     }
 }

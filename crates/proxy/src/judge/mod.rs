@@ -30,6 +30,7 @@ mod mode;
 mod phases;
 mod pushback;
 mod question;
+pub mod quotas;
 pub mod request_state;
 
 pub use body_reading::{find_values, read_call_body};

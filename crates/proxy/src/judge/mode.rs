@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
-use super::question;
+use super::{question, quotas};
 use crate::gateway::auth::{AuthAnswer, RouteAuth};
 use crate::gateway::worker::{ClientConnection, RequestInFlight, Worker};
 use crate::gateway::{Gateway, LimitChain};
@@ -90,13 +90,13 @@ pub trait JudgeMode<'r> {
         u64::MAX
     }
 
-    /// Takes note of the demand on one limit of the chain.
+    /// Takes note of the demand on one limit of the chain, by its index there.
     fn observe_demand(
         &mut self,
         _gateway: &Gateway,
         _facts: &RequestFacts<'r>,
         _caller: &Caller<'_>,
-        _limit: &Limit,
+        _limit: (usize, &Limit),
         _demand: &Result<LimitDemand, ChargeFault>,
     ) {
     }
@@ -152,11 +152,12 @@ impl<'r> JudgeMode<'r> for ChargeRequest<'_> {
         gateway: &Gateway,
         facts: &RequestFacts<'r>,
         caller: &Caller<'_>,
-        limit: &Limit,
+        (index, limit): (usize, &Limit),
         demand: &Result<LimitDemand, ChargeFault>,
     ) {
         if let Ok(demand) = demand {
             self.worker.heavy_keys.count_asked(limit.id, demand, &caller.subject, facts.head.received);
+            quotas::observe_demand(self.worker, index, limit, demand, &caller.subject);
         }
         if caller.has_invalid_cost(limit) && !matches!(demand, Ok(LimitDemand::Skip)) {
             gateway.metrics.count_invalid_cost(self.worker.id, limit.id);

@@ -298,7 +298,7 @@ impl UsualResponse<'_> {
 }
 
 /// A name as the string of a structured field.
-fn quote_name(name: &str) -> Vec<u8> {
+pub(crate) fn quote_name(name: &str) -> Vec<u8> {
     let mut out = vec![b'"'];
     escape::escape_structured_string(&mut out, name);
     out.push(b'"');

@@ -270,7 +270,7 @@ impl StartedCall {
 #[inline]
 fn respond_rejected(rejected: Rejected, completion: Completion) -> Response<ResponseBody> {
     let Rejected { response, mut inbound, mut state } = rejected;
-    limit_report::log_dry_runs(&mut state);
+    limit_report::log_decisions(&mut state);
     body::discard_body(&mut inbound.request);
     let marks_fallback = state.marks_fallback();
     // Settled here too, because a request that no location serves is charged.
@@ -294,7 +294,7 @@ fn forward_request<F>(
 where
     F: Service<Admitted, Response = ForwardOutcome, Error = Infallible>,
 {
-    limit_report::log_dry_runs(admitted.state_mut());
+    limit_report::log_decisions(admitted.state_mut());
     let target_copy = TargetCopy::copy_target(&admitted);
     let state = admitted.state();
     let last_steps = Some(ForwardingSteps {

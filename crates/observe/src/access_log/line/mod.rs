@@ -65,6 +65,8 @@ pub struct AccessRecord<'a> {
     pub charge: Option<RecordedCharge>,
     /// The decisions of dry-run limits, e.g. `per-ip=reject`.
     pub dry_run: Option<&'a str>,
+    /// The last step of each quota that the caller was told.
+    pub step: Option<&'a str>,
     // The fields that the configuration adds; `None` = not configured, or without a value.
     /// The `User-Agent` as sent, cut to 512 bytes in the line.
     pub user_agent: Option<&'a [u8]>,
@@ -200,6 +202,7 @@ impl LineFormat {
             out.push(b'"');
         }
         write_optional(out, b",\"dry_run\":\"", record.dry_run);
+        write_optional(out, b",\"step\":\"", record.step);
         write_added_fields(out, record);
         write_headers(out, record.headers);
         out.extend_from_slice(b"}\n");

@@ -29,6 +29,7 @@ fn record<'a>() -> AccessRecord<'a> {
         retry_after_ns: Some(100_000_001),
         charge: None,
         dry_run: None,
+        step: None,
         user_agent: None,
         referer: None,
         tries: None,

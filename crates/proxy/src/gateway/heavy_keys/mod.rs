@@ -139,6 +139,11 @@ impl WorkerHeavyKeys {
         self.current.borrow_mut().push(DemandedUnits { limit, position, cost });
     }
 
+    /// The parts that names of the keys of a limit consist of.
+    pub fn spec_of(&self, limit: LimitId) -> &KeySpec {
+        &self.limits[limit.0].identity.spec
+    }
+
     /// The units of the request that was just judged, to be kept while it waits.
     #[cold]
     pub fn keep_units(&self) -> Box<[KeptUnits]> {

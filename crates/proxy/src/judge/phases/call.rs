@@ -9,6 +9,7 @@ use crate::judge::call::{self, CallTerms, ChargeCall};
 use crate::judge::conclusion;
 use crate::judge::facts::{BodyView, RequestFacts, RequestHead};
 use crate::judge::mode::ChargeRequest;
+use crate::judge::quotas;
 use crate::judge::request_state::RequestState;
 use sluicegate_admission::chain::ChainVerdict;
 use sluicegate_http::net::deadline::ticks_for;
@@ -40,6 +41,7 @@ impl Received {
         let named = terms.limits.as_ref().map(|_| worker.gateway.call_route());
         let route = named.map_or_else(|| facts.route_or_rejection(), Ok);
         state.route = route.as_ref().ok().copied();
+        quotas::note_judged(&mut state, verdict.as_ref());
         // No body is sent, and no upstream is asked.
         (state.permits.bandwidth, state.response.cors) = (None, None);
         // A rejection in the form of gRPC has the status 200, which callers take for an admission.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{NextPhase, Received};
 use crate::judge::descriptors::{CallFindings, DescriptorTerms, MergedPlaces, judge_descriptors};
+use crate::judge::quotas;
 use crate::judge::request_state::RequestState;
 use crate::reject::Rejection;
 use sluicegate_admission::chain::{ChainVerdict, Charge, Decisions, Look, WaitingRequest};
@@ -72,6 +73,7 @@ impl Received {
             &mut judgement.decisions,
             &mut verdict,
         );
+        quotas::note_judged(&mut state, verdict.as_ref());
         let received = |state| Received { inbound, state };
         let CallFindings { merged, strike_target, client, account, tier } = findings;
         (state.identity.strike_target, state.identity.account, state.identity.tier) =

@@ -26,6 +26,7 @@ use super::facts::{BodyView, RequestFacts, RequestHead};
 use super::head::{self, JudgeProgress};
 use super::mode::ChargeRequest;
 use super::pushback::{self, PausePlace, Waited};
+use super::quotas;
 use crate::gateway::auth::AuthOutcome;
 use crate::gateway::worker::Worker;
 use crate::judge::conclusion::RequestTexts;
@@ -182,6 +183,7 @@ impl Received {
             head::judge(&worker.gateway, &mut facts, &mut mode, &mut judgement.decisions, &mut verdict)
         };
         facts.record_in(&mut state);
+        quotas::note_judged(&mut state, verdict.as_ref());
         if let Ok(JudgeProgress::AwaitsAnswer) = judged {
             state.begin_question();
         }
@@ -487,6 +489,7 @@ impl AskingStore {
             None => unreachable!("shared limits have a session"),
         };
         note_fallbacks(&mut received.state, &undecided);
+        quotas::note_answered(&mut received.state, &undecided);
         received.apply_verdict(verdict, route, max_wait_ns)
     }
 }

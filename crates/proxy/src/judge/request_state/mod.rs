@@ -20,6 +20,7 @@ use crate::gateway::heavy_keys::{KeptUnits, RefusalFacts};
 use crate::gateway::worker::{ClientConnection, RequestInFlight, Worker};
 use crate::gateway::{Action, Gateway, LimitChain, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::judge::inbound::InboundRequest;
+use crate::judge::quotas::QuotaDemand;
 use crate::reject::{CLIENT_GONE, Fault, LimitRejection, PANICKED};
 use sluicegate_admission::ban::StrikeTarget;
 use sluicegate_admission::chain::{ChainPermit, Decisions};
@@ -126,6 +127,8 @@ pub struct RequestJudgement {
     pub decisions: Decisions,
     /// The units that it asked of each limit; `None` before the store is asked or it waits.
     pub kept_units: Option<Box<[KeptUnits]>>,
+    /// Its demands on quotas, while the store is asked; `None` = there are none.
+    pub quotas: Option<Vec<QuotaDemand>>,
     /// The index of the limit that rejected the request or made it wait.
     pub limit: Option<LimitId>,
     /// The time until a rejected request may come again, ns; `None` = no such time is known.
@@ -244,6 +247,8 @@ pub struct LogFields {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The decisions of dry-run limits, as one text.
     pub dry_run: Option<String>,
+    /// The last steps of quotas that its keys have reached, as one text.
+    pub step: Option<String>,
     /// The protocol of a call of the rate-limit service; `None` = a request.
     pub protocol: Option<&'static str>,
 }
@@ -315,6 +320,7 @@ impl RequestState {
             judgement: RequestJudgement {
                 decisions: Decisions::new(),
                 kept_units: None,
+                quotas: None,
                 limit: None,
                 retry_after_ns: None,
                 wait_ns: 0,
@@ -387,6 +393,7 @@ impl RequestState {
             referer: named(LogField::Referer, header::REFERER),
             headers: gateway.config.access_log.headers.iter().filter_map(logged).collect(),
             dry_run: None,
+            step: None,
             protocol: None,
         }));
     }

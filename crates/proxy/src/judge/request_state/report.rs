@@ -91,6 +91,7 @@ impl RequestState {
                 source: settled.source.as_str(),
             }),
             dry_run: fields.dry_run.as_deref(),
+            step: fields.step.as_deref(),
             user_agent: fields.user_agent.as_ref().map(HeaderValue::as_bytes),
             referer: fields.referer.as_ref().map(HeaderValue::as_bytes),
             tries: (was_sent && has(LogField::Tries)).then_some(self.outcome.tries),

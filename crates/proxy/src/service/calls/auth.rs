@@ -122,7 +122,7 @@ fn refuse_proxy(state: &mut RequestState, fault: CallerFault) -> Response<Bytes>
 }
 
 fn answer_admitted(mut state: Box<RequestState>) -> Response<ResponseBody> {
-    limit_report::log_dry_runs(&mut state);
+    limit_report::log_decisions(&mut state);
     // The response to the request passes elsewhere, so the reservations of limits stay charged.
     state.response.reading = None;
     if let Some(permit) = &mut state.permits.chain {
@@ -151,7 +151,7 @@ fn answer_refused(
     mut response: Response<Bytes>,
     is_forbidden: bool,
 ) -> Response<ResponseBody> {
-    limit_report::log_dry_runs(&mut state);
+    limit_report::log_decisions(&mut state);
     let result = match state.outcome.verdict {
         Verdict::Fault(_) => CallResult::AuthFault,
         Verdict::Ban => CallResult::AuthBanned,

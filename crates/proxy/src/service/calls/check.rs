@@ -113,7 +113,7 @@ pub(super) fn answer_admitted(
     if state.judgement.degraded.is_some() {
         return answer_refused(state, status);
     }
-    limit_report::log_dry_runs(&mut state);
+    limit_report::log_decisions(&mut state);
     let (worker, now) = (state.worker.clone(), Now::read_clock());
     let gateway = &worker.gateway;
     let mut permit = state.permits.chain.take();
@@ -162,7 +162,7 @@ pub(super) fn answer_refused(
     mut state: Box<RequestState>,
     status: http::StatusCode,
 ) -> Response<ResponseBody> {
-    limit_report::log_dry_runs(&mut state);
+    limit_report::log_decisions(&mut state);
     let worker = state.worker.clone();
     let gateway = &worker.gateway;
     let result = match state.outcome.verdict {

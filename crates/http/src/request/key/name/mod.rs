@@ -83,15 +83,19 @@ impl KeyName {
 
     /// The parts of the name, without an end: those after the last one are lost.
     fn parts(&self) -> impl Iterator<Item = NamePart<'_>> {
-        let mut rest = &self.bytes[..usize::from(self.len)];
-        std::iter::from_fn(move || {
-            let part = take_part(&mut rest);
-            Some(part.unwrap_or_else(|| {
-                rest = &[];
-                NamePart::Lost
-            }))
-        })
+        take_parts(&self.bytes[..usize::from(self.len)])
     }
+}
+
+/// The parts of a text, then lost ones without an end.
+fn take_parts(mut rest: &[u8]) -> impl Iterator<Item = NamePart<'_>> {
+    std::iter::from_fn(move || {
+        let part = take_part(&mut rest);
+        Some(part.unwrap_or_else(|| {
+            rest = &[];
+            NamePart::Lost
+        }))
+    })
 }
 
 impl std::fmt::Debug for KeyName {
@@ -179,6 +183,32 @@ impl KeySink for NameSink<'_> {
             _ => {
                 self.write_bytes(&[tag as u8, bytes.len().min(255) as u8]);
                 self.write_bytes(bytes);
+            }
+        }
+    }
+}
+
+// === FullSink ===
+
+/// Keeps the text of a key in clear; a value beyond 255 bytes is longer than any name that is kept.
+struct FullSink(Vec<u8>);
+
+impl KeySink for FullSink {
+    fn write_bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn write_value(&mut self, tag: KeyPartTag, bytes: &[u8]) {
+        match tag {
+            KeyPartTag::BodyHash => {
+                self.0.push(tag as u8 | HASHED);
+                self.0
+                    .extend(bytes.first_chunk().map_or(0, |first| u64::from_be_bytes(*first)).to_le_bytes());
+            }
+            _ => {
+                let kept = &bytes[..bytes.len().min(255)];
+                self.0.extend([tag as u8, kept.len() as u8]);
+                self.0.extend_from_slice(kept);
             }
         }
     }

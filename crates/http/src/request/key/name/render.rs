@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use percent_encoding::{AsciiSet, percent_encode};
 
-use super::{CUT, KeyName, KeyNaming, MISSING, NamePart};
-use crate::request::key::KeySpec;
+use super::{CUT, FullSink, KeyName, KeyNaming, MISSING, NamePart, take_parts};
+use crate::request::key::{KeyInput, KeySpec, KeyText};
 use sluicegate_base::escape::RESERVED;
 use sluicegate_model::{KeyPart, LocationId};
 
@@ -18,6 +18,19 @@ impl KeyNaming<'_> {
     /// The name of a key of `spec`.
     pub fn render_name(&self, spec: &KeySpec, name: &KeyName) -> String {
         self.render_parts(spec, name.parts())
+    }
+
+    /// The name of the key of `subject` in clear; one beyond `max` bytes is a hash of the key, of which
+    /// `id` is one.
+    pub fn render_full(&self, spec: &KeySpec, subject: &KeyInput<'_>, id: u128, max: usize) -> String {
+        let mut text = KeyText(FullSink(Vec::new()));
+        // A key without a name was not counted.
+        let _ = text.write_parts(spec, subject);
+        let name = self.render_parts(spec, take_parts(&text.0.0));
+        match name.len() <= max {
+            true => name,
+            false => format!("#{:016x}", id as u64),
+        }
     }
 
     /// The name with its account in clear; `None` if it contains no hashed account.

@@ -83,7 +83,7 @@ pub(super) async fn run_call(
         let (judged, merged) = Received { inbound, state }.judge_descriptors(&part.terms);
         let is_admitted;
         (state, is_admitted) = unpack_outcome(judged.conclude_call().await);
-        limit_report::log_dry_runs(&mut state);
+        limit_report::log_decisions(&mut state);
         if let Err(refusal) = conclude(&mut state, is_admitted, deadline) {
             return (state, Err(refusal));
         }
