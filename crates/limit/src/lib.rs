@@ -53,6 +53,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::IpSets;
 use sluicegate_model::{self as model, LimitId};
 use steps::StepNotes;
+pub use steps::WindowUsage;
 
 /// The outcome of one limit for one request; a stricter outcome is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,7 +104,7 @@ pub struct Limit {
     max_keys: usize,
     /// Units that requests in flight have reserved, if it charges by the response.
     reserved: Arc<AtomicU64>,
-    /// The steps that keys have reached, until they are told.
+    /// The steps that keys have reached, until they are told. Parts of a limit share those of the whole.
     pub step_notes: Arc<StepNotes>,
 }
 
@@ -278,7 +279,10 @@ impl Limit {
 
     /// Units that fit when nothing is used.
     pub fn idle_capacity(&self, rate: usize) -> u64 {
-        queued!(&self.meters, rate, bucket => bucket.idle_capacity(), else self.max_units(rate))
+        match &self.meters {
+            Meters::CalendarWindow(meters) => meters[rate].params.idle_capacity(),
+            meters => queued!(meters, rate, bucket => bucket.idle_capacity(), else self.max_units(rate)),
+        }
     }
 
     /// The units, capped at the most the limit can ever accept at once.

@@ -3,6 +3,8 @@
 //! The pace is a token bucket of requests by virtual scheduling (ITU-T I.371): a counter keeps the moment at which the
 //! bucket is full again.
 
+use std::collections::BTreeMap;
+
 use parking_lot::Mutex;
 
 use sluicegate_model::{QuotaStep, Rate, STEPS_MAX, StepAction};
@@ -82,9 +84,12 @@ pub struct StepNote {
     pub fired: u8,
 }
 
-/// The notes of a limit until they are told.
+/// The notes of a limit until they are told, and how many were told of each step, by [`QuotaStep::at`].
 #[derive(Default)]
-pub struct StepNotes(Mutex<Vec<StepNote>>);
+pub struct StepNotes {
+    waiting: Mutex<Vec<StepNote>>,
+    told: Mutex<BTreeMap<u64, u64>>,
+}
 
 /// Bytes of a key's name that a counter keeps.
 pub const KEY_NAME_MAX: usize = 256;
@@ -202,7 +207,7 @@ impl Pace {
 impl StepNotes {
     /// Adds a note; the oldest ones go if nobody takes them.
     pub fn push(&self, note: StepNote) {
-        let mut notes = self.0.lock();
+        let mut notes = self.waiting.lock();
         if notes.len() >= NOTES_MAX {
             notes.remove(0);
         }
@@ -211,6 +216,16 @@ impl StepNotes {
 
     /// Takes all notes, the oldest first.
     pub fn take(&self) -> Vec<StepNote> {
-        std::mem::take(&mut *self.0.lock())
+        std::mem::take(&mut *self.waiting.lock())
+    }
+
+    /// Counts a step that is told.
+    pub fn count_told(&self, at: u64) {
+        *self.told.lock().entry(at).or_default() += 1;
+    }
+
+    /// How often a step was told.
+    pub fn told_count(&self, at: u64) -> u64 {
+        self.told.lock().get(&at).copied().unwrap_or(0)
     }
 }

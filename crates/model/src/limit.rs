@@ -550,6 +550,9 @@ impl QuotaStep {
 // === impl StepAction ===
 
 impl StepAction {
+    /// The words of the file, the gravest last.
+    pub const WORDS: [&'static str; 3] = ["warn", "slow", "reject"];
+
     /// The word of the file.
     pub fn as_str(self) -> &'static str {
         match self {

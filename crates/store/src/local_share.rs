@@ -6,6 +6,7 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
 use sluicegate_base::clock::Now;
+use sluicegate_limit::steps::StepNotes;
 use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{self as model, LimitId};
 
@@ -31,8 +32,8 @@ impl LocalShare {
         &self,
         nodes: u64,
         config: impl FnOnce() -> model::LimitConfig,
-        id: LimitId,
-        keys_max: usize,
+        (id, keys_max): (LimitId, usize),
+        notes: &Arc<StepNotes>,
     ) -> Arc<Limit> {
         let is_same = |portion: &Arc<SharePortion>| portion.nodes == nodes;
         if let Some(portion) = self.portion.load_full().filter(is_same) {
@@ -44,7 +45,9 @@ impl LocalShare {
             return portion.limit.clone();
         }
         let counted = before.as_ref().map(|before| &*before.limit);
-        let limit = Arc::new(Limit::continue_from(counted, id, &config(), keys_max));
+        let mut limit = Limit::continue_from(counted, id, &config(), keys_max);
+        limit.step_notes = notes.clone();
+        let limit = Arc::new(limit);
         limit.apply_numbers(&Now::read_clock);
         self.portion.store(Some(Arc::new(SharePortion { nodes, limit: limit.clone() })));
         limit

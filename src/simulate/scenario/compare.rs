@@ -55,6 +55,10 @@ pub(super) fn compare(expected: &StepExpectation, seen: &StepTally, gateway: &Ga
     {
         add("status", show_status(status), show_statuses(judged_statuses(status, seen)));
     }
+    let told = seen.last.1.unwrap_or("none");
+    if let Some(step) = expected.step.filter(|step| *step != told) {
+        add("step", step.to_owned(), told.to_owned());
+    }
     found
 }
 
@@ -131,7 +135,10 @@ pub(super) fn first_difference(
             counts.iter().filter_map(of_count).chain(ends.iter().position(unknown)).min()
         }
     });
-    by_count.chain(by_cause.flatten()).chain(by_retry).chain(by_wait).chain(by_status).min().unwrap_or(0)
+    let by_step = expected.step.filter(|step| seen.last.1.unwrap_or("none") != *step);
+    let by_step = by_step.map(|_| usize::try_from(seen.last.0).unwrap_or_default());
+    let single = [by_cause.flatten(), by_retry, by_wait, by_status, by_step];
+    by_count.chain(single.into_iter().flatten()).min().unwrap_or(0)
 }
 
 /// The first request beyond the range: one too many that passes the test, or one too many that does not.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{HeaderValue, StatusCode};
 use ipnet::IpNet;
 use sluicegate_config::schema::field::{OneOrMore, Shape, section};
-use sluicegate_config::schema::kinds::{Number, Span, Special, Text, text};
+use sluicegate_config::schema::kinds::{Number, Span, Special, Text, Words, text};
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::value::names;
@@ -106,6 +106,9 @@ section! {
     WAITED_MAX: Special = Special(span_shape), "waited_max", "", "[490ms, 510ms]";
     /// The status of every rejected request, or of every request if none was rejected; a mapping counts statuses.
     STATUS: Special = Special(any_shape), "status", "", "{ 200: 20, 429: 40 }";
+    /// The gravest step of quotas that the last request was told, or `none`.
+    STEP: Words<&'static str> = Words(&[("none", "none"), ("warn", "warn"), ("slow", "slow"), ("reject", "reject")]),
+        "step", "", "warn";
 }
 
 fn list_shape() -> Shape {

@@ -81,6 +81,8 @@ pub struct StepExpectation {
     /// Nanoseconds.
     pub waited_max: Option<ExpectedRange>,
     pub status: Option<ExpectedStatus>,
+    /// The step that the last request was told, or `none`.
+    pub step: Option<&'static str>,
 }
 
 /// A range with both ends.
@@ -104,6 +106,7 @@ impl StepExpectation {
         ranges.iter().chain([&self.retry_after, &self.waited_max]).all(Option::is_none)
             && self.by.is_empty()
             && self.status.is_none()
+            && self.step.is_none()
     }
 }
 

@@ -45,6 +45,7 @@ pub(super) fn read_expectation(fields: &FieldReader<'_>, send: u64, config: &Con
         retry_after: span(&expect::RETRY_AFTER),
         waited_max: span(&expect::WAITED_MAX),
         status: fields.find(&expect::STATUS).and_then(|value| read_status(&value)),
+        step: fields.read_written(&expect::STEP),
     };
     if let (Some(admitted), Some(rejected)) = (expected.admitted, expected.rejected)
         && !(admitted.least + rejected.least..=admitted.most.saturating_add(rejected.most)).contains(&send)

@@ -20,6 +20,7 @@ pub(super) struct RequestEnd {
     /// The wait that a rejection names, if any.
     pub retry_after_ns: Option<u64>,
     pub wait_ns: u64,
+    pub step: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub(super) struct StepTally {
     pub first_rejection: Option<(u64, Option<u64>)>,
     pub statuses: Vec<(u16, u64)>,
     pub rejected_statuses: Vec<(u16, u64)>,
+    /// The last request, and the step that it was told.
+    pub last: (u64, Option<&'static str>),
 }
 
 // === impl RequestEnd ===
@@ -63,6 +66,7 @@ impl RequestEnd {
             status: outcome.status.as_u16(),
             retry_after_ns: outcome.retry_after_ns,
             wait_ns: outcome.wait_ns,
+            step: outcome.step,
         }
     }
 
@@ -94,6 +98,9 @@ impl StepTally {
     /// Counts the end of the request at `index`.
     pub(super) fn count(&mut self, index: u64, end: &RequestEnd) {
         increment(&mut self.statuses, end.status);
+        if index >= self.last.0 {
+            self.last = (index, end.step);
+        }
         let Some(cause) = end.cause else {
             self.admitted += 1;
             if end.wait_ns > 0 {

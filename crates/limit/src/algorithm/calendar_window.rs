@@ -88,6 +88,11 @@ impl CalendarParams {
         CalendarParams { quota, units: rate.units.get(), steps, borders }
     }
 
+    /// Units that fit when nothing is used.
+    pub(crate) fn idle_capacity(&self) -> u64 {
+        self.steps.remaining(0, 0, 0)
+    }
+
     /// The window with a moment.
     fn window_at(&self, at: u64) -> (u64, u64) {
         let Some((unit, calendar)) = &self.borders else { return (at, at.saturating_add(self.quota.period)) };

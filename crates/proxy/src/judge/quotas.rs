@@ -13,7 +13,7 @@ use sluicegate_admission::chain::{ChainVerdict, LimitDemand, RateDecision, Undec
 use sluicegate_http::request::key::KeyInput;
 use sluicegate_limit::steps::KEY_NAME_MAX;
 use sluicegate_limit::{Limit, LimitOutcome, Units};
-use sluicegate_model::{LimitConfig, QuotaStep};
+use sluicegate_model::{LimitConfig, QuotaStep, StepAction};
 
 /// The demand of a request on one quota.
 pub struct QuotaDemand {
@@ -123,6 +123,12 @@ fn last_steps<'a>(
         let config = &chain.chain.limits()[usize::from(rates[0].limit_index)].config;
         Some((config, config.steps.get(last as usize)?))
     })
+}
+
+/// The word of the gravest step that a caller is told.
+pub fn gravest_step(chain: &LimitChain, decisions: &[RateDecision]) -> Option<&'static str> {
+    let words = last_steps(chain, decisions).map(|(_, step)| step.then.as_str());
+    words.max_by_key(|word| StepAction::WORDS.iter().position(|own| own == word))
 }
 
 /// True if a decision tells a step.

@@ -25,6 +25,7 @@ use crate::forward::{ResponseBody, scripted};
 use crate::gateway::Gateway;
 use crate::gateway::worker::{ClientConnection, Worker, WorkerThread};
 use crate::judge::inbound::InboundRequest;
+use crate::judge::quotas::gravest_step;
 use crate::judge::request_state::Verdict;
 use crate::service::{self, ResponseFuture};
 use sluicegate_http::net::deadline::{ClientSpans, ListenerTerms, TICK};
@@ -86,6 +87,8 @@ pub struct PipelineOutcome {
     pub wait_ns: u64,
     /// The request was sent to an upstream.
     pub is_forwarded: bool,
+    /// The gravest of the steps of quotas that its caller was told.
+    pub step: Option<&'static str>,
 }
 
 impl Pipeline {
@@ -254,6 +257,7 @@ fn end_response(mut response: Response<ResponseBody>) -> PipelineOutcome {
         retry_after_ns: state.judgement.retry_after_ns,
         wait_ns: state.judgement.wait_ns,
         is_forwarded: state.outcome.upstream_ns.is_some(),
+        step: gravest_step(state.chain(), &state.judgement.decisions),
     }
 }
 

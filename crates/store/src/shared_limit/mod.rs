@@ -226,7 +226,8 @@ impl SharedLimit {
 
     /// The share of one of `nodes` gateways.
     pub(super) fn share_of(&self, nodes: u64) -> Arc<Limit> {
-        self.local_share.limit_for(nodes, || self.config.divide_among(nodes), self.id, self.max_keys)
+        let divided = || self.config.divide_among(nodes);
+        self.local_share.limit_for(nodes, divided, (self.id, self.max_keys), &self.step_notes)
     }
 
     /// Slots that this gateway may hold while the store does not answer.
