@@ -24,7 +24,7 @@ pub(super) fn describe_changes(old: &Config, new: &Config) -> String {
     ];
     let mut parts: Vec<String> =
         named.iter().filter_map(|(section, old, new)| describe_section(section, old, new)).collect();
-    let whole: [(&str, String, String); 12] = [
+    let whole: [(&str, String, String); 13] = [
         ("server", server_text(old), server_text(new)),
         ("access", debug_text(&old.access), debug_text(&new.access)),
         ("ip_sets", debug_text(&old.ip_sets), debug_text(&new.ip_sets)),
@@ -37,6 +37,7 @@ pub(super) fn describe_changes(old: &Config, new: &Config) -> String {
         ("log", debug_text(&(&old.log, &old.reload)), debug_text(&(&new.log, &new.reload))),
         ("access_log", debug_text(&old.access_log), debug_text(&new.access_log)),
         ("tracing", debug_text(&old.tracing), debug_text(&new.tracing)),
+        ("notify", debug_text(&old.notify), debug_text(&new.notify)),
     ];
     let changed: Vec<&str> =
         whole.iter().filter(|(_, old, new)| old != new).map(|(section, ..)| *section).collect();
@@ -60,7 +61,7 @@ pub(super) fn describe_changes(old: &Config, new: &Config) -> String {
 }
 
 /// Every value that [`debug_text`] hides, by its field; a new secret must be added here.
-fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 6] {
+fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 7] {
     let redis = config.state.redis.as_ref().map(|redis| vec![redis.user.as_ref(), redis.password.as_ref()]);
     let token =
         config.admin.as_ref().map(|admin| admin.tokens.iter().map(|token| Some(&token.token)).collect());
@@ -77,6 +78,7 @@ fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 
         ("account.jwt.secret", jwt),
         ("access_log.hash_secret", hashes),
         ("tracing.headers", exports),
+        ("notify.secret", config.notify.as_ref().map(|notify| vec![Some(&notify.secret)])),
     ]
 }
 
@@ -295,6 +297,14 @@ mod tests {
             describe_changes(&exports("hunter1"), &exports("hunter2")),
             "secrets: changed tracing.headers"
         );
+        let notify = |word: &str| {
+            let secret = word.repeat(4);
+            parse_config(&format!("{OLD}notify: {{ url: \"http://127.0.0.1:1/\", secret: {secret} }}\n"))
+        };
+        assert_eq!(
+            describe_changes(&notify("hunter1"), &notify("hunter2")),
+            "secrets: changed notify.secret"
+        );
         let bare = OLD.replace("/x, ", "/y, ");
         assert_eq!(
             describe_changes(&parse_config(OLD), &parse_config(&bare)),
@@ -341,6 +351,7 @@ mod tests {
             include_str!("../../crates/model/src/limit.rs"),
             include_str!("../../crates/model/src/listen.rs"),
             include_str!("../../crates/model/src/log.rs"),
+            include_str!("../../crates/model/src/notify.rs"),
             include_str!("../../crates/model/src/reject.rs"),
             include_str!("../../crates/model/src/tls.rs"),
             include_str!("../../crates/model/src/traces.rs"),
@@ -355,6 +366,7 @@ mod tests {
                              account: { from: jwt:sub, jwt: { algorithms: [HS256], \
                              secret: 0123456789abcdef0123456789abcdef } }\n\
                              tracing: { otlp: http://h:1, headers: { a: b } }\n\
+                             notify: { url: http://127.0.0.1:1, secret: 0123456789abcdef01234567 }\n\
                              locations: [{ path: /, upstream: demo, limits: 1/s }]\n",
         );
         let listed: usize =

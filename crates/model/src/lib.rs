@@ -23,6 +23,7 @@ mod listen;
 mod location;
 mod log;
 mod members;
+mod notify;
 mod prices;
 mod redis_range;
 mod reject;
@@ -62,6 +63,7 @@ pub use listen::*;
 pub use location::*;
 pub use log::*;
 pub use members::TierMembers;
+pub use notify::*;
 pub use prices::*;
 pub use redis_range::{check_redis_range, in_lowest_terms_us};
 pub use reject::*;
@@ -115,6 +117,8 @@ pub struct Config {
     pub access_log: AccessLogConfig,
     /// The traces of requests.
     pub tracing: TracingConfig,
+    /// The receiver of events; `None` = they are not sent.
+    pub notify: Option<NotifyConfig>,
 }
 
 /// The `server` section: the settings for all clients and locations.

@@ -1,17 +1,18 @@
-//! Reads `reload`, `admin`, `log`, `access_log` and `tracing`.
+//! Reads `reload`, `admin`, `log`, `access_log`, `tracing` and `notify`.
 
 use std::path::Path;
 
 use super::headers;
+use super::tls_files::UpstreamTlsReader;
 use crate::schema::field::ParseScalar;
-use crate::schema::tables::operation::{access_log, admin, admin_token, tracing};
+use crate::schema::tables::operation::{access_log, admin, admin_token, notify, notify_tls, tracing};
 use crate::schema::tables::root::root;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::value::names;
 use sluicegate_model::{
-    AccessLogConfig, AccessLogOutput, AdminConfig, AdminRights, AdminToken, Secret, TracingConfig,
-    ValueError, codes,
+    AccessLogConfig, AccessLogOutput, AdminConfig, AdminRights, AdminToken, NotifyConfig, Secret,
+    TracingConfig, ValueError, codes,
 };
 
 /// `None` = there is none, or its address is wrong.
@@ -123,4 +124,20 @@ pub(crate) fn read_tracing(root: &FieldReader<'_>) -> TracingConfig {
         }
         TracingConfig { otlp, sample: fields.read(&tracing::SAMPLE) }
     })
+}
+
+/// Reads `notify`; a relative path starts at `folder`.
+pub(crate) fn read_notify(root: &FieldReader<'_>, folder: &Path) -> Option<NotifyConfig> {
+    let config = root.read_section_or_none(&root::NOTIFY, |fields| {
+        let (url, secret) = (fields.read_required(&notify::URL), fields.read_required(&notify::SECRET));
+        let is_plain = matches!(url, Some((false, _)));
+        if let Some(tls) = fields.find(&notify::TLS).filter(|_| is_plain) {
+            tls.refuse_name(codes::TLS, "`tls` is for a URL with https://", "remove tls");
+        }
+        let authorities = UpstreamTlsReader::new(folder.to_path_buf());
+        let read = |tls: &FieldReader<'_>| authorities.read_roots(tls, &notify_tls::CA);
+        let roots = if is_plain { None } else { Some(fields.read_section(&notify::TLS, read)?.0) };
+        Some(NotifyConfig { url: url?.1, secret: secret?, roots })
+    });
+    config.flatten()
 }

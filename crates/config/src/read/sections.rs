@@ -66,6 +66,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
         log: root.read_section(&root::LOG, log::read),
         access_log: operation::read_access_log(&root, folder),
         tracing: operation::read_tracing(&root),
+        notify: operation::read_notify(&root, folder),
     };
     root.report_unknown();
     if !sink.has_problems() {

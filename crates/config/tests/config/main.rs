@@ -8,6 +8,7 @@ mod files;
 mod limits;
 mod listen;
 mod mistakes;
+mod notify;
 mod origins;
 mod redis;
 mod shadows;

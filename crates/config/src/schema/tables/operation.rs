@@ -1,4 +1,4 @@
-//! The fields of `reload`, `admin`, `log`, `access_log` and `tracing`.
+//! The fields of `reload`, `admin`, `log`, `access_log`, `tracing` and `notify`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,12 +7,13 @@ use std::time::Duration;
 use http::HeaderName;
 
 use crate::schema::field::{OneOrMore, Shape, section};
-use crate::schema::kinds::{OrWord, PERCENTAGE, SWITCH, Scalar, Span, Special, Text, Words};
+use crate::schema::kinds::{FILE, Nested, OrWord, PERCENTAGE, SWITCH, Scalar, Span, Special, Text, Words};
+use sluicegate_model::value::https_url::{HttpsUrl, parse_notify_url};
 use sluicegate_model::value::names;
 use sluicegate_model::value::otlp_url::parse_otlp_url;
 use sluicegate_model::{
     AccessLogConfig, AccessLogOutput, AdminRights, CollectorConfig, LogConfig, LogField, LogFormat, LogLevel,
-    Parsed, ReloadConfig, Secret, ValueError, codes,
+    Parsed, ReloadConfig, Secret, ValueError, codes, parse_webhook_secret,
 };
 
 use super::limits::parse_name;
@@ -108,6 +109,31 @@ section! {
     SAMPLE: Text<f64> = PERCENTAGE, "sample", "1%", "100%";
     /// Headers that each export carries, e.g. the key of the collector.
     HEADERS: Special = Special(headers), "headers", "{}", "{ authorization: \"${OTLP_AUTHORIZATION}\" }";
+}
+
+section! {
+    /// The receiver of events, e.g. of the steps of quotas. Each event is a POST as by Standard Webhooks, which is
+    /// repeated for an hour until its answer is 2xx.
+    mod notify = "notify";
+    /// The URL of the receiver: `https://`, or `http://` to this host alone.
+    URL: Text<(bool, HttpsUrl)> = Text::new("a URL with https://, or http:// to this host", parse_notify_url),
+        "url", required, "\"https://hooks.example.com/quota\"";
+    /// The secret of signatures: `whsec_` and base64, or another text; at least 24 bytes.
+    SECRET: Text<Secret> = Text::new("a text of at least 24 bytes", parse_notify_secret),
+        "secret", required, "\"${NOTIFY_SECRET}\"";
+    /// TLS towards the receiver; it is always verified.
+    TLS: Nested = Nested(&notify_tls::SECTION), "tls", "{}", "{ ca: authority.pem }";
+}
+
+section! {
+    /// TLS towards the receiver of events.
+    mod notify_tls = "notify.tls";
+    /// A PEM file with the trusted authorities; `system` stands for those of the system.
+    CA: OrWord<Text<PathBuf>> = OrWord("system", FILE), "ca", "system", "authority.pem";
+}
+
+fn parse_notify_secret(text: &str) -> Parsed<Secret> {
+    parse_webhook_secret(text).map(|_| Secret(text.to_owned()))
 }
 
 fn parse_admin_address(text: &str) -> Parsed<SocketAddr> {

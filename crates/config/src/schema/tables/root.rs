@@ -48,6 +48,9 @@ section! {
     ACCESS_LOG: NestedOrNone = NestedOrNone(&operation::access_log::SECTION), "access_log", "{}", "{ sample: 1% }";
     /// The traces of requests.
     TRACING: Nested = Nested(&operation::tracing::SECTION), "tracing", "{}", "{ otlp: \"http://127.0.0.1:4318\" }";
+    /// The receiver of events.
+    NOTIFY: NestedOrNone = NestedOrNone(&operation::notify::SECTION), "notify", "none",
+        "{ url: \"https://hooks.example.com/quota\", secret: \"${NOTIFY_SECRET}\" }";
 }
 
 fn ip_sets() -> Shape {
