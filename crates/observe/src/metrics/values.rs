@@ -85,6 +85,9 @@ pub const CERTIFICATE_EXPIRES: ValueMetric =
     gauge("sluicegate_certificate_expires_timestamp_seconds", "When the first certificate of a file expires");
 /// Labelled by `result`.
 pub const ACME_ORDERS: ValueMetric = counter("sluicegate_acme_orders", "Orders of certificates, by result");
+/// Labelled by `result`.
+pub const NOTIFY: ValueMetric =
+    counter("sluicegate_notify", "Events for the receiver of notify, by what became of them");
 
 // === Limits ===
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
+use super::{Gateway, NotifyResult, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::reject::Fault;
 use sluicegate_base::certificate::earliest_end;
 use sluicegate_base::clock::Now;
@@ -43,6 +43,14 @@ impl Gateway {
         self.watch_calls();
         self.watch_issuers();
         self.watch_certificates();
+        self.watch_notify();
+    }
+
+    fn watch_notify(&self) {
+        for (word, result) in NotifyResult::WORDS.into_iter().filter(|_| self.config.notify.is_some()) {
+            let (events, labels) = (self.step_events.clone(), vec![("result", word.to_owned())]);
+            self.metrics.watch_value(values::NOTIFY, labels, move || events.result_count(result));
+        }
     }
 
     fn watch_certificates(&self) {

@@ -18,6 +18,7 @@ mod metric_sources;
 mod operator_changes;
 mod operator_entries;
 mod operator_state;
+mod step_events;
 pub mod worker;
 
 use std::collections::HashMap;
@@ -72,6 +73,7 @@ use sluicegate_observe::metrics::Metrics;
 use sluicegate_observe::metrics::cells::Counters;
 use sluicegate_observe::traces::Tracer;
 use sluicegate_store::{SharedLimit, SharedPauses, Store};
+pub use step_events::{Delivery, NotifyResult, StepEvent, StepEvents, WAITING_MAX};
 
 /// Slots of [`RequestLoad::request_counts`].
 pub const REQUESTS_OPENED: usize = 0;
@@ -103,6 +105,8 @@ pub struct Gateway {
     pub bans: Option<Arc<Bans>>,
     /// The bans that operators set, which a reload keeps.
     pub operator_bans: Arc<OperatorBans>,
+    /// The steps of quotas that keys reached, which a reload keeps.
+    pub step_events: Arc<StepEvents>,
     /// The rate-limit service, with leases that a reload keeps.
     pub calls: CallService,
     /// The prepared responses to rejections and faults.
@@ -287,6 +291,7 @@ impl Gateway {
             unlocated,
             bans,
             operator_bans,
+            step_events: previous.map_or_else(Arc::default, |previous| previous.step_events.clone()),
             calls: CallService::new(config, previous, Domains::new(built)),
             rejecters: Rejecters::new(config),
             limits,
