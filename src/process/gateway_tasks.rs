@@ -13,6 +13,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::acme::AcmeTasks;
 use super::entry_sharing::{EntrySharing, PauseSharing};
 use super::key_fetch::KeyFetchTasks;
+use super::notify::NotifyTask;
 use super::span_export::SpanExport;
 use sluicegate_admission::ban;
 use sluicegate_base::file::{FileContent, NamedFile};
@@ -42,6 +43,7 @@ pub(super) struct GatewayTasks {
     upstream_tasks: BackgroundTasks,
     span_export: Option<SpanExport>,
     key_fetches: KeyFetchTasks,
+    notify: NotifyTask,
     pub acme: AcmeTasks,
 }
 
@@ -70,6 +72,7 @@ impl GatewayTasks {
             upstream_tasks: BackgroundTasks::spawn_all(&gateway.upstreams),
             span_export: gateway.tracer.as_deref().and_then(SpanExport::start),
             key_fetches: KeyFetchTasks::default().continue_for(&gateway),
+            notify: NotifyTask::start(gateway.step_events.clone(), gateway.config.notify.as_ref()),
             acme: AcmeTasks::default().continue_for(&gateway),
             current,
         })
@@ -82,6 +85,7 @@ impl GatewayTasks {
         self.upstream_tasks.restart_all(&gateway.upstreams);
         self.key_fetches = std::mem::take(&mut self.key_fetches).continue_for(gateway);
         self.resume_orders(gateway);
+        self.notify.use_config(gateway.config.notify.as_ref());
         let same_bans = format!("{:?}", before.config.bans) == format!("{:?}", gateway.config.bans);
         if !same_bans || !same_arc(before.store.as_ref(), gateway.store.as_ref()) {
             // The task before ends first.
@@ -131,11 +135,12 @@ impl GatewayTasks {
         self.acme = std::mem::take(&mut self.acme).continue_for(gateway);
     }
 
-    /// Sends the last spans, deregisters the gateway from the store, and writes the last snapshot.
+    /// Sends the last spans and events, deregisters the gateway from the store, and writes the last snapshot.
     pub(super) async fn shut_down(self) {
         if let Some(export) = self.span_export {
             export.flush_and_end().await;
         }
+        self.notify.flush_and_end().await;
         if let Some((store, task)) = self.store {
             task.abort();
             // It owns the supervision, which must end before the gateway is deregistered.

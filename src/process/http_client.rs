@@ -1,4 +1,5 @@
-//! Sends this process's own requests, to collectors of spans, issuers of tokens and directories of certificates.
+//! Sends this process's own requests, to collectors of spans, issuers of tokens, directories of certificates and the
+//! receiver of events.
 
 use std::io;
 use std::sync::Arc;

@@ -12,7 +12,7 @@
 //! [`reload_history`] and [`config_diff`] report on reloads, [`status`] on the gateway as a whole, [`heavy_keys`] on
 //! the keys of its limits. Gateways tell each other through the store about themselves ([`fleet`]), and about entries
 //! of operators and pauses of upstreams ([`entry_sharing`]). [`key_fetch`] asks issuers for the keys of their tokens,
-//! and [`acme`] orders certificates.
+//! [`acme`] orders certificates, and [`notify`] sends events.
 
 mod acme;
 mod admin_actions;
@@ -28,6 +28,7 @@ mod hot_upgrade;
 mod http_client;
 mod key_fetch;
 mod listeners;
+mod notify;
 mod operator_changes;
 mod reload;
 mod reload_history;
