@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 use http::StatusCode;
+use serde_json::Value;
 
 use super::answer::{AdminError, Answer};
 use super::endpoint::{AdminRequest, Answered};
@@ -17,7 +18,7 @@ use sluicegate_base::json_shape::json_object;
 use sluicegate_base::wall_clock::unix_ns;
 use sluicegate_http::upstream::{Upstream, UpstreamStatus};
 use sluicegate_proxy::gateway::heavy_keys::report::RecentRefusal;
-use sluicegate_proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
+use sluicegate_proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED, StepEvent};
 use sluicegate_store::Store;
 
 /// The name of the endpoint.
@@ -43,6 +44,7 @@ json_object! {
         upstreams: Vec<UpstreamRates<'a>> = "The busiest upstreams, at most 100.",
         locations: Vec<LocationRates<'a>> = "The locations, at most 100, those with most 5xx of servers first.",
         refusals: Vec<RefusalStatus> = "The last refusals, at most 100, the newest first.",
+        steps: Vec<StepStatus> = "The last steps of quotas that keys reached, at most 100, the newest first.",
         redis: Option<RedisState> = "Null without Redis.",
     }
 
@@ -71,6 +73,13 @@ json_object! {
         status: Option<u16> = "The status of the answer; null if an upstream answered instead.",
         cause: &'static str = "Why, as in the access log, e.g. `rate`.",
         retry_after_ms: Option<u64> = "When the same request would pass; null if unknown.",
+    }
+
+    struct StepStatus as "StepEvent" {
+        at_ms: u64 = "When, in milliseconds since 1970.",
+        limit: String = "The limit.",
+        key: String = "The key that reached the step.",
+        data: Value = "The member `data` of the message to the receiver of `notify`.",
     }
 
     struct LimitRates<'a> as "LimitRates" {
@@ -149,6 +158,18 @@ impl RefusalStatus {
     }
 }
 
+impl StepStatus {
+    fn new(event: &StepEvent, sees_accounts: bool) -> StepStatus {
+        let key = if sees_accounts { &event.key } else { &event.masked_key };
+        StepStatus {
+            at_ms: event.unix_ms,
+            limit: event.limit.to_string(),
+            key: key.clone(),
+            data: Value::Object(event.data(sees_accounts)),
+        }
+    }
+}
+
 pub(super) async fn stream_events(request: AdminRequest) -> Answered {
     let sees_accounts = request.caller.sees_accounts;
     let first = format!("{RETRY}{}", render_event(&request.state, sees_accounts).await);
@@ -187,6 +208,7 @@ async fn render_event(state: &AdminState, sees_accounts: bool) -> String {
     let closed = gateway.load.request_counts.sum(REQUESTS_CLOSED);
     let [admit, wait, reject, missing_key, degrade, ban, fault] = look.verdicts.map(|traffic| traffic.per_s);
     let shown = refusals.into_iter().map(|refusal| RefusalStatus::new(refusal, sees_accounts));
+    let steps = gateway.step_events.list_recent();
     let event = TrafficEvent {
         at_ms: unix_ns() / 1_000_000,
         requests: VerdictRates { admit, wait, reject, missing_key, degrade, ban, fault },
@@ -198,6 +220,7 @@ async fn render_event(state: &AdminState, sees_accounts: bool) -> String {
         upstreams: busiest_upstreams(&gateway, &look, now),
         locations: failing_locations(&look),
         refusals: shown.take(ROWS_MAX).collect(),
+        steps: steps.iter().map(|step| StepStatus::new(step, sees_accounts)).collect(),
         redis: gateway.store.as_deref().map(RedisState::from),
     };
     // Only maps with odd keys fail to serialize, and there are none.
@@ -271,4 +294,26 @@ fn failing_locations(look: &TrafficLook) -> Vec<LocationRates<'_>> {
         LocationRates { location: &one.location, responses: one.responses.into(), own }
     });
     rates.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_step_shows_names_only_to_those_who_may_see_them() {
+        let data = json!({ "limit": "plan", "key": "account=acme", "used": 80 });
+        let Value::Object(data) = data else { panic!("{data}") };
+        let (key, masked_key) = ("account=acme".to_owned(), "account=#00000000000000aa".to_owned());
+        let (limit, text) = ("plan".into(), "acme reached 80 % of plan".to_owned());
+        let event = StepEvent { unix_ms: 7, limit, key, masked_key, data, text };
+        let shown = |sees_accounts| serde_json::to_value(StepStatus::new(&event, sees_accounts)).unwrap();
+        let expected = json!({ "at_ms": 7, "limit": "plan", "key": "account=acme", "data": { "limit": "plan",
+            "key": "account=acme", "used": 80, "text": "acme reached 80 % of plan" } });
+        assert_eq!(shown(true), expected);
+        assert!(!shown(false).to_string().contains("acme"), "{}", shown(false));
+        assert_eq!(shown(false)["data"]["key"], "account=#00000000000000aa");
+    }
 }

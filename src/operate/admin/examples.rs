@@ -123,6 +123,10 @@ pub(super) const TRAFFIC_EVENT: &str = r#"{
     { "at_ms": 1767225599870, "limit": "per-ip", "key": "ip=192.0.2.7", "ip": "192.0.2.7", "location": "/api/",
       "status": 429, "cause": "rate", "retry_after_ms": 62 }
   ],
+  "steps": [
+    { "at_ms": 1767225590113, "limit": "plan", "key": "account=acme", "data": { "limit": "plan", "key": "account=acme",
+      "step": { "at": 80, "then": "warn" }, "text": "acme reached 80 % of plan" } }
+  ],
   "redis": { "reachable": true, "outages": 1, "nodes": 2 }
 }"#;
 
