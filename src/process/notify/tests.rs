@@ -193,7 +193,9 @@ async fn a_redirect_and_a_fault_are_tried_again_with_the_same_id_and_body() {
     let task = NotifyTask::start(events.clone(), Some(&receiver_config(&url, SECRET)));
     events.record(event("plan"));
     let redirect = format!("307 Elsewhere\r\nLocation: http://{}/", elsewhere.local_addr().unwrap());
-    let requests = receive(listener, &[&redirect, "500 Broken", "204 Taken"]).await;
+    let answers = [redirect.as_str(), "500 Broken", "204 Taken"];
+    let received = timeout(Duration::from_secs(30), receive(listener, &answers)).await;
+    let requests = received.expect("three tries");
     let followed = timeout(Duration::from_millis(100), elsewhere.accept()).await;
     assert!(followed.is_err(), "the redirect was followed");
     task.flush_and_end().await;
