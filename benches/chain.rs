@@ -40,6 +40,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         warm_up: None,
         calendar: None,
         steps: Vec::new(),
+        anchors: None,
         cost: Cost::Units(1),
         charge: None,
         methods: vec![],
@@ -64,8 +65,9 @@ fn token(per_second: u64, burst: u64) -> Arc<Limit> {
 
 /// One whole request: judged, forwarded, dropped.
 fn request(chain: &Chain, waiting: &Arc<WaitingCap>, now: Now, key: CounterKey) -> bool {
-    let ask =
-        |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0, unenforced: false });
+    let ask = |_: &Limit| {
+        LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0, unenforced: false, anchor: None })
+    };
     let mut decisions = Decisions::new();
     let verdict = chain.judge::<Charge>(now, waiting, true, ask, &mut decisions);
     black_box(&decisions);

@@ -56,6 +56,7 @@ impl Ours {
             warm_up: None,
             calendar: None,
             steps: Vec::new(),
+            anchors: None,
             cost: Cost::Units(1),
             charge: None,
             methods: vec![],
@@ -79,7 +80,14 @@ impl Ours {
     #[inline]
     fn admits(&self, now: u64, key: CounterKey) -> bool {
         let ask = |_: &Limit| {
-            LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0, unenforced: false })
+            LimitDemand::Units(Units {
+                key,
+                cost: 1,
+                variant: 0,
+                fair_hash: 0,
+                unenforced: false,
+                anchor: None,
+            })
         };
         let mut decisions = Decisions::new();
         let verdict = self.chain.judge::<Charge>(Now(now), &self.waiting, true, ask, &mut decisions);

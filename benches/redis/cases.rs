@@ -122,6 +122,7 @@ impl Case {
                 mark: 0,
                 owed: 0,
                 name: "",
+                anchor: None,
             };
             let items: Vec<CallItem<'_>> = rules.iter().enumerate().map(item).collect();
             let packed = PackedCall::new(ScriptOp::Take, "sg", 1, 0, &items);

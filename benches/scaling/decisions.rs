@@ -45,7 +45,14 @@ impl Judge {
     fn admits(&mut self, number: u64) -> bool {
         let key = key(number);
         let ask = |_: &Limit| {
-            LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0, unenforced: false })
+            LimitDemand::Units(Units {
+                key,
+                cost: 1,
+                variant: 0,
+                fair_hash: 0,
+                unenforced: false,
+                anchor: None,
+            })
         };
         let mut decisions = Decisions::new();
         let verdict = self.chain.judge::<Charge>(Now(self.now), &self.waiting, true, ask, &mut decisions);
@@ -90,6 +97,7 @@ fn token_bucket() -> LimitConfig {
         warm_up: None,
         calendar: None,
         steps: Vec::new(),
+        anchors: None,
         cost: Cost::Units(1),
         charge: None,
         methods: vec![],

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints windows of calendars by Python's zoneinfo: zone, unit, start, moment, begin and end, one a line."""
+"""Prints windows of calendars by Python's zoneinfo: zone, unit, start, date of the account or -, moment, begin and
+end, one a line."""
 import calendar
 import random
 from datetime import date, datetime, time, timedelta, timezone
@@ -11,6 +12,7 @@ Australia/Lord_Howe Antarctica/Troll Pacific/Apia Pacific/Chatham Pacific/Kwajal
 UNITS = ["hour", "day", "week", "month", "quarter", "year"]
 FIRST, LAST = datetime(1971, 1, 1, tzinfo=timezone.utc), datetime(2371, 1, 1, tzinfo=timezone.utc)
 ROUNDS = 40
+DATES = [date(2024, 1, 31), date(2024, 2, 29), date(2023, 4, 30), date(1999, 12, 31), date(2025, 8, 31), date(2020, 6, 15)]
 
 
 def day_of(year, month, day):
@@ -83,9 +85,12 @@ def main():
             time_of_day = chance.choice([(0, 0), (0, 0), (2, 30), (1, 30), (23, 59), (6, 0)])
             year = chance.choice([(1, 1), (2, 29), (4, 6), (11, 30), (12, 31)])
             start = (time_of_day, chance.randrange(7), chance.choice([1, 15, 29, 30, 31]), year)
-            begins, ends = window_at(zone, unit, start, at)
             shown = "%02d:%02d %d %d %02d-%02d" % (*start[0], start[1], start[2], *start[3])
-            print(name, unit, shown, at, int(begins), int(ends))
+            own = chance.choice(DATES)
+            of_account = (time_of_day, own.weekday(), own.day, (own.month, own.day))
+            for anchor, start in [("-", start), (own, of_account)]:
+                begins, ends = window_at(zone, unit, start, at)
+                print(name, unit, shown, anchor, at, int(begins), int(ends))
 
 
 main()

@@ -26,7 +26,14 @@ fn limit(fields: &str) -> Limit {
 }
 
 fn units(id: u128, cost: u64) -> Units {
-    Units { key: CounterKey { id, prefix: 0 }, cost, variant: 0, fair_hash: 0, unenforced: false }
+    Units {
+        key: CounterKey { id, prefix: 0 },
+        cost,
+        variant: 0,
+        fair_hash: 0,
+        unenforced: false,
+        anchor: None,
+    }
 }
 
 /// The moment that many seconds after 1970: the time of day is not set in this process.
@@ -216,5 +223,5 @@ fn counters_agree_with_a_ledger_of_every_window() {
 
 fn window_begin(limit: &Limit, calendar: &Calendar, rate: usize, seconds: u64) -> u64 {
     let (rate, _) = limit.config.algorithm.rate_quotas()[rate];
-    calendar.window_at(rate.calendar.unwrap(), seconds).begins
+    calendar.window_at(rate.calendar.unwrap(), seconds, None).begins
 }

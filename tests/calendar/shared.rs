@@ -31,7 +31,7 @@ impl Server {
     }
 
     /// Runs a call while the server's clock shows `now`, in seconds.
-    fn send(&mut self, packed: &PackedCall, now: u64) -> Vec<u8> {
+    pub fn send(&mut self, packed: &PackedCall, now: u64) -> Vec<u8> {
         self.send_us(packed, now * US)
     }
 
@@ -58,7 +58,7 @@ impl Server {
     }
 
     /// A call of a gateway that takes the server's time to be `at`.
-    fn call(&mut self, op: ScriptOp, items: &[CallItem<'_>], at: u64, now: u64) -> Option<ScriptReply> {
+    pub fn call(&mut self, op: ScriptOp, items: &[CallItem<'_>], at: u64, now: u64) -> Option<ScriptReply> {
         let bytes = self.send(&PackedCall::new(op, "sg", 1, at, items), now);
         match ScriptReply::time_beyond(&bytes) {
             Some(told) => {
@@ -160,8 +160,14 @@ fn settle(
     twice: bool,
 ) {
     let OpenCharge { id, reserved, used, marks } = *charge;
-    let item =
-        |rate: usize| SettleItem { rule: &rules[rate], mark: marks[rate], reserved, used, forgets: false };
+    let item = |rate: usize| SettleItem {
+        rule: &rules[rate],
+        mark: marks[rate],
+        reserved,
+        used,
+        forgets: false,
+        anchor: None,
+    };
     let keys = [SettledKey { key: SharedKey([id; 16]), sequence: call, items: vec![item(0), item(1)] }];
     for _ in 0..1 + u8::from(twice) {
         server.send(&PackedCall::settle("sg", 1, times.0, &keys), times.1);
@@ -214,7 +220,7 @@ fn two_gateways_agree_with_a_ledger_of_every_window() {
         // A counter sees the windows of its own calls alone.
         let touched = if (6..9).contains(&turn) { open[settled].id } else { id };
         for (rate, unit) in units.iter().enumerate() {
-            let begins = calendar.window_at(*unit, now).begins;
+            let begins = calendar.window_at(*unit, now, None).begins;
             ledgers.entry((touched, rate)).or_default().advance(begins);
         }
         match turn {

@@ -76,7 +76,14 @@ impl Model {
 }
 
 fn units(id: u128, cost: u64) -> Units {
-    Units { key: CounterKey { id, prefix: 0 }, cost, variant: 0, fair_hash: 0, unenforced: false }
+    Units {
+        key: CounterKey { id, prefix: 0 },
+        cost,
+        variant: 0,
+        fair_hash: 0,
+        unenforced: false,
+        anchor: None,
+    }
 }
 
 /// Milliseconds between two calls.
@@ -99,7 +106,7 @@ fn steps_are_those_of_a_model_and_each_is_told_once() {
     let mut open: Option<(u64, Units, ChargeRecord)> = None;
     for call in 0..100_000 {
         now += pause(&mut dice) * 1_000_000;
-        let window = calendar.window_at(CalendarUnit::Day, now / SECOND).begins;
+        let window = calendar.window_at(CalendarUnit::Day, now / SECOND, None).begins;
         let asked = units(u128::from(dice.roll() % 4), 1 + dice.roll() % 3);
         let model = models.entry(asked.key.id).or_default();
         model.advance(window, now);
@@ -127,7 +134,7 @@ fn steps_are_those_of_a_model_and_each_is_told_once() {
         told += fired.len();
         slowed += usize::from(admitted && model.used > QUOTA);
         let then = now + decision.retry_after_ns;
-        let ends = calendar.window_at(CalendarUnit::Day, now / SECOND).ends * SECOND;
+        let ends = calendar.window_at(CalendarUnit::Day, now / SECOND, None).ends * SECOND;
         if !admitted && then < ends {
             let judge_at = |at: u64| limit.peek_units(0, &asked, Now(at)).outcome;
             assert_eq!((judge_at(then - 1), judge_at(then)), (LimitOutcome::Reject, LimitOutcome::Admit));
@@ -152,7 +159,7 @@ fn gateways_share_the_steps_of_a_key() {
         let at = if dice.roll() % 2 == 0 { seconds + 40 } else { seconds - 40 };
         let (id, cost) = ((dice.roll() % 2) as u8, 1 + dice.roll() % 3);
         let item = CallItem { name: "account=a", ..CallItem::new(&rules[0], SharedKey([id; 16]), cost) };
-        let window = calendar.window_at(CalendarUnit::Day, seconds).begins;
+        let window = calendar.window_at(CalendarUnit::Day, seconds, None).begins;
         let model = models.entry(id).or_default();
         model.advance(window, now * 1_000_000);
         let peeked = dice.roll() % 4 == 0;

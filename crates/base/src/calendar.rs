@@ -4,6 +4,7 @@
 //! twice the first counts (RFC 5545, section 3.3.5), so a day has 23, 24 or 25 hours. Hours go by the offset in force.
 
 use std::fmt;
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use jiff::civil::Date;
@@ -77,7 +78,13 @@ pub struct WindowStart {
     pub month: i8,
     /// The first month and day of years; quarters begin then, and three, six and nine months later.
     pub year: (i8, i8),
+    /// The [`Anchor`] of an account goes over `week`, `month` and `year`.
+    pub by_account: bool,
 }
+
+/// The date of an account, as far as its windows begin by it: the month, the day, and the day of the week.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Anchor(NonZeroU16);
 
 /// A time zone, and the moments at which windows begin there.
 #[derive(Clone, PartialEq, Eq)]
@@ -127,11 +134,23 @@ impl CalendarUnit {
 impl Default for WindowStart {
     /// Midnight, Monday, the first, and January.
     fn default() -> WindowStart {
-        WindowStart { day: Time::midnight(), week: Weekday::Monday, month: 1, year: (1, 1) }
+        let (day, week) = (Time::midnight(), Weekday::Monday);
+        WindowStart { day, week, month: 1, year: (1, 1), by_account: false }
     }
 }
 
 impl WindowStart {
+    /// The moments for an account with this date; without one, or where accounts have none of their own, the same.
+    fn for_account(&self, anchor: Option<Anchor>) -> WindowStart {
+        match anchor.filter(|_| self.by_account) {
+            None => *self,
+            Some(anchor) => {
+                let (month, day, week) = anchor.parts();
+                WindowStart { week, month: day, year: (month, day), ..*self }
+            }
+        }
+    }
+
     /// The first day of the window with this number; numbers count from 1970, or from the year 0 for months.
     fn first_day(&self, unit: CalendarUnit, number: i64) -> Option<Date> {
         let (step, first, day) = match unit {
@@ -165,6 +184,43 @@ impl WindowStart {
     }
 }
 
+// === impl Anchor ===
+
+impl Anchor {
+    /// The default beginnings, those of an account without a date: January the first, and Monday.
+    pub const DEFAULT: Anchor = Anchor(NonZeroU16::MIN);
+
+    /// The date in the form `2024-01-31`.
+    pub fn parse(text: &[u8]) -> Option<Anchor> {
+        let (year, day) = str::from_utf8(text).ok()?.split_at_checked(4)?;
+        let year = year.parse().ok().filter(|_| year.bytes().all(|b| b.is_ascii_digit()))?;
+        let (month, day) = parse_year_day(day.strip_prefix('-')?)?;
+        let week = Date::new(year, month, day).ok()?.weekday().to_monday_zero_offset();
+        let bits = (month as u16 - 1) << 8 | (day as u16 - 1) << 3 | week as u16;
+        Some(Anchor(NonZeroU16::MIN.saturating_add(bits)))
+    }
+
+    /// The month, the day, and the day of the week.
+    fn parts(self) -> (i8, i8, Weekday) {
+        let bits = self.0.get() - 1;
+        let (_, week) = WEEKDAYS[usize::from(bits & 7) % WEEKDAYS.len()];
+        ((bits >> 8) as i8 + 1, (bits >> 3 & 31) as i8 + 1, week)
+    }
+
+    /// A number that [`Anchor::from_bits`] reads; 0 = none.
+    pub fn to_bits(anchor: Option<Anchor>) -> u16 {
+        anchor.map_or(0, |Anchor(bits)| bits.get())
+    }
+
+    /// `None` for 0, and for a number that is no date.
+    pub fn from_bits(bits: u16) -> Option<Anchor> {
+        let anchor = Anchor(NonZeroU16::new(bits).filter(|bits| bits.get() <= 12 << 8)?);
+        let (month, day, _) = anchor.parts();
+        // A leap year has all days.
+        Date::new(2000, month, day).ok().map(|_| anchor)
+    }
+}
+
 // === impl Calendar ===
 
 impl fmt::Debug for Calendar {
@@ -190,12 +246,12 @@ impl Calendar {
         self.zone.iana_name().unwrap_or("UTC")
     }
 
-    /// The window of `unit` with the moment `at`, in seconds since 1970.
-    pub fn window_at(&self, unit: CalendarUnit, at: u64) -> CalendarWindow {
+    /// The window of `unit` with the moment `at`, in seconds since 1970, for an account with this date.
+    pub fn window_at(&self, unit: CalendarUnit, at: u64, anchor: Option<Anchor>) -> CalendarWindow {
         let at = i64::try_from(at).unwrap_or(LATEST_S).min(LATEST_S);
         let (begins, ends) = match unit {
             CalendarUnit::Hour => self.hour_at(at),
-            _ => self.days_at(unit, at),
+            _ => self.days_at(unit, at, &self.start.for_account(anchor)),
         };
         let (begins, ends) = (begins.max(0) as u64, ends.max(0) as u64);
         CalendarWindow { begins, ends: ends.max(begins + 1) }
@@ -220,10 +276,9 @@ impl Calendar {
         hour
     }
 
-    fn days_at(&self, unit: CalendarUnit, at: i64) -> (i64, i64) {
-        let border =
-            |number: i64| self.start.first_day(unit, number).map_or(LATEST_S, |day| self.moment(day));
-        let mut number = self.start.number_near(unit, self.zone.to_datetime(timestamp(at)).date());
+    fn days_at(&self, unit: CalendarUnit, at: i64, start: &WindowStart) -> (i64, i64) {
+        let border = |number: i64| start.first_day(unit, number).map_or(LATEST_S, |day| self.moment(day));
+        let mut number = start.number_near(unit, self.zone.to_datetime(timestamp(at)).date());
         // A day that the zone skips has no seconds.
         while at < border(number) {
             number -= 1;

@@ -49,6 +49,7 @@ pub use counters::keys_max;
 use counters::{Meters, each, each_queued, queued, rated};
 use operator_changes::GrantedKey;
 pub use operator_changes::{KeyReset, ResetFault};
+use sluicegate_base::calendar::Anchor;
 use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::IpSets;
 use sluicegate_model::{self as model, LimitId};
@@ -85,6 +86,8 @@ pub struct Decision {
     /// Nanoseconds until the counter is as if nothing had been used: the end of the window, or the time until the
     /// bucket is full. At most, where a charge was undone.
     pub full_ns: u64,
+    /// [`Units::anchor`], for windows that begin by it.
+    pub anchor: Option<Anchor>,
 }
 
 /// A limit with its counters, shared by every chain that names it.
@@ -121,6 +124,8 @@ pub struct Units {
     pub fair_hash: u64,
     /// The limit does not act on this key: it judges as a dry run.
     pub unenforced: bool,
+    /// The date by which windows of its account begin; `None` = as the counter has it.
+    pub anchor: Option<Anchor>,
 }
 
 /// A record of taken units: everything a refund needs.
@@ -147,7 +152,16 @@ impl Decision {
     /// The decision of a limit that has no numbers to show.
     pub fn without_numbers(outcome: LimitOutcome) -> Decision {
         let retry_after_ns = if outcome == LimitOutcome::Reject { u64::MAX } else { 0 };
-        Decision { outcome, reached: 0, remaining: 0, reset_ns: 0, retry_after_ns, wait_ns: 0, full_ns: 0 }
+        Decision {
+            outcome,
+            reached: 0,
+            remaining: 0,
+            reset_ns: 0,
+            retry_after_ns,
+            wait_ns: 0,
+            full_ns: 0,
+            anchor: None,
+        }
     }
 
     /// The effective window that clients are told: until its end at most the remaining units may be used. Of a rejected
@@ -373,5 +387,6 @@ mod tests {
         assert_eq!(size_of::<algorithm::rate::Level>(), 24);
         assert_eq!(size_of::<algorithm::leaky_bucket::LeakyBucketEntry<algorithm::rate::Level>>(), 28);
         assert_eq!(size_of::<ChargeRecord>(), 24);
+        assert_eq!((size_of::<Units>(), size_of::<Decision>()), (64, 48));
     }
 }

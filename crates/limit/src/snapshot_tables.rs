@@ -67,6 +67,7 @@ mod tests {
     use crate::algorithm::sliding_window::SlidingWindowEntry;
     use crate::algorithm::warm_up::WarmLevel;
     use crate::table::persistent::PersistentEntry;
+    use sluicegate_base::calendar::Anchor;
     use sluicegate_base::clock::{ClockShift, Now};
 
     const SHIFT: u64 = 1_000_000;
@@ -106,6 +107,7 @@ mod tests {
             &window([5, 4, 10], 1)[..],
             &window([7, 3, 9], 3),
             &[8_u64, 6].map(u64::to_le_bytes).concat(),
+            &Anchor::to_bits(Anchor::parse(b"2024-01-31")).to_le_bytes(),
             &[4, 0],
             b"ip=1",
         ]

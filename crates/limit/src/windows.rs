@@ -49,7 +49,7 @@ impl Limit {
     /// The present window of a key; `None` for limits without such windows, and for a key that shares its counter.
     pub fn window_usage(&self, rate: usize, units: &Units, now: Now) -> Option<WindowUsage> {
         let Meters::CalendarWindow(meters) = &self.meters else { return None };
-        meters[rate].window_usage(&units.key, now)
+        meters[rate].window_usage(units, now)
     }
 
     /// Calls `visit` with the name and the present window of each key that used something, or with the `last` one.

@@ -11,6 +11,7 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use csv_core::ReadRecordResult;
 
 use crate::value::names;
+use sluicegate_base::calendar::Anchor;
 use sluicegate_base::file::FileContent;
 use sluicegate_base::time_text;
 use sluicegate_base::value_hash::sha256;
@@ -29,6 +30,10 @@ pub struct ApiKeyTable {
     /// The values of all lines, each behind its length in one byte: the account and the further columns.
     text: Box<[u8]>,
     tiers: Vec<Arc<str>>,
+    /// The accounts with a date, in the order of their names: where the text has the name, and the date.
+    anchors: Box<[(u32, Anchor)]>,
+    /// The first line with another date than an earlier one of its account.
+    other_anchor: Option<usize>,
     /// The names of the further columns.
     columns: Vec<String>,
     broken: BrokenLines,
@@ -67,6 +72,7 @@ pub struct KeyColumns {
     tier: Option<usize>,
     until: Option<usize>,
     disabled: Option<usize>,
+    anchor: Option<usize>,
     /// Columns that the gateway itself does not read, with their names.
     further: Vec<(usize, String)>,
     count: usize,
@@ -93,6 +99,8 @@ pub struct KeyRecord<'r> {
     pub until: u64,
     /// The key is refused whatever its time.
     pub is_disabled: bool,
+    /// The date by which windows of the account begin.
+    pub anchor: Option<Anchor>,
 }
 
 /// Lines of a file, comments included.
@@ -157,6 +165,26 @@ impl ApiKeyTable {
         (now < line.until).then_some(ApiKey { table: self, line })
     }
 
+    /// The date of an account, whether or not its keys are in force.
+    pub fn find_anchor(&self, account: &[u8]) -> Option<Anchor> {
+        let found = self.anchors.binary_search_by(|(at, _)| value_at(&self.text, *at, 0).cmp(account));
+        found.ok().map(|index| self.anchors[index].1)
+    }
+
+    /// Keeps the dates of accounts, those of the lines with these numbers; of several the first counts.
+    fn keep_anchors(&mut self, mut anchors: Vec<(u32, Anchor, usize)>) {
+        let account = |at: u32| value_at(&self.text, at, 0);
+        anchors.sort_by_key(|(at, _, line)| (account(*at), *line));
+        anchors.dedup_by(|(later, other, line), (first, anchor, _)| {
+            let is_same = account(*later) == account(*first);
+            if is_same && other != anchor && self.other_anchor.is_none_or(|known| *line < known) {
+                self.other_anchor = Some(*line);
+            }
+            is_same
+        });
+        self.anchors = anchors.into_iter().map(|(at, anchor, _)| (at, anchor)).collect();
+    }
+
     /// A table of lines in the order of the file: of a hash given twice the last line counts.
     fn build(mut entries: Vec<(ApiKeyHash, ApiKeyLine)>, table: ApiKeyTable) -> ApiKeyTable {
         entries.reverse();
@@ -197,7 +225,12 @@ impl FileContent for ApiKeyTable {
     }
 
     fn warning(&self) -> Option<String> {
-        (self.broken.count > 0).then(|| format!("{}; the others count", self.broken))
+        let broken = (self.broken.count > 0).then(|| format!("{}; the others count", self.broken));
+        let other = self.other_anchor.map(|line| {
+            format!("has another anchor for an account in line {line} than in an earlier line, which counts")
+        });
+        let all: Vec<String> = broken.into_iter().chain(other).collect();
+        (!all.is_empty()).then(|| all.join("; it "))
     }
 }
 
@@ -208,6 +241,7 @@ impl ApiKeyTable {
     /// A phrase that follows the file's name.
     pub fn parse(bytes: &[u8]) -> Result<ApiKeyTable, String> {
         let (mut table, mut text, mut entries) = (ApiKeyTable::default(), Vec::new(), Vec::new());
+        let mut anchors = Vec::new();
         let (mut values, mut columns, mut total) = (LineSplitter::default(), None, 0);
         for (number, line) in numbered_lines(bytes) {
             if number > LINES_MAX {
@@ -222,6 +256,7 @@ impl ApiKeyTable {
             total += 1;
             let read = split.and_then(|()| columns.read_record(&values)).and_then(|key| {
                 let line = table.keep_line(&key, columns, &values, &mut text)?;
+                anchors.extend(key.anchor.map(|anchor| (line.text_at, anchor, number)));
                 Ok((key.hash, line))
             });
             // An earlier line of the same key must not count instead of a broken one.
@@ -240,6 +275,7 @@ impl ApiKeyTable {
         }
         table.columns = columns.ok_or("has no header")?.further.into_iter().map(|(_, name)| name).collect();
         table.text = text.into();
+        table.keep_anchors(anchors);
         Ok(ApiKeyTable::build(entries, table))
     }
 
@@ -304,14 +340,19 @@ impl<'t> ApiKey<'t> {
     }
 
     fn value(&self, index: usize) -> &'t [u8] {
-        let mut rest = self.table.text.get(self.line.text_at as usize..).unwrap_or_default();
-        for _ in 0..index {
-            let skipped = rest.first().map_or(0, |len| usize::from(*len) + 1);
-            rest = rest.get(skipped..).unwrap_or_default();
-        }
-        let len = rest.first().map_or(0, |len| usize::from(*len));
-        rest.get(1..=len).unwrap_or_default()
+        value_at(&self.table.text, self.line.text_at, index)
     }
+}
+
+/// The value with this index of the line at a position of the text; the first is the account.
+fn value_at(text: &[u8], at: u32, index: usize) -> &[u8] {
+    let mut rest = text.get(at as usize..).unwrap_or_default();
+    for _ in 0..index {
+        let skipped = rest.first().map_or(0, |len| usize::from(*len) + 1);
+        rest = rest.get(skipped..).unwrap_or_default();
+    }
+    let len = rest.first().map_or(0, |len| usize::from(*len));
+    rest.get(1..=len).unwrap_or_default()
 }
 
 // === impl BrokenLines ===
@@ -407,7 +448,7 @@ impl KeyColumns {
             |name: &str| header.values().position(|column| column.eq_ignore_ascii_case(name.as_bytes()));
         let needed =
             |name: &str| position(name).ok_or_else(|| format!("has no column `{name}` in its header"));
-        let names = ["sha256", "account", "tier", "until", "disabled"];
+        let names = ["sha256", "account", "tier", "until", "disabled", "anchor"];
         let mut further = Vec::new();
         for (index, column) in header.values().enumerate() {
             let name = String::from_utf8_lossy(column).into_owned();
@@ -424,6 +465,7 @@ impl KeyColumns {
             tier: position("tier"),
             until: position("until"),
             disabled: position("disabled"),
+            anchor: position("anchor"),
             further,
             count: header.count,
         })
@@ -462,9 +504,13 @@ impl KeyColumns {
                 read.ok_or("a time that is not written as 2027-01-31T00:00:00Z")?.0 / time_text::SECOND
             }
         };
+        let anchor = match value(self.anchor) {
+            [] => None,
+            date => Some(Anchor::parse(date).ok_or("an anchor that is not a date such as 2024-01-31")?),
+        };
         let disabled = value(self.disabled);
         let is_disabled = !disabled.is_empty() && !disabled.eq_ignore_ascii_case(b"false");
-        Ok(KeyRecord { hash, account, tier, until, is_disabled })
+        Ok(KeyRecord { hash, account, tier, until, is_disabled, anchor })
     }
 }
 

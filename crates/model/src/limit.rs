@@ -7,13 +7,15 @@ use http::{HeaderName, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
 use super::access::NetworkList;
+use super::api_keys::ApiKeyTable;
 use super::charge::{ChargeConfig, ChargedUnits};
 use super::id::LimitId;
 use super::key::KeyPart;
 use super::reject::OnRejectPatch;
 use crate::value::money::{Amount, Currency};
 use crate::value::scalars::Rate;
-use sluicegate_base::calendar::Calendar;
+use sluicegate_base::calendar::{Anchor, Calendar};
+use sluicegate_base::file::NamedFile;
 use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_base::labelled::labelled_enum;
 
@@ -45,6 +47,8 @@ pub struct LimitConfig {
     pub calendar: Option<Arc<Calendar>>,
     /// The steps of its quotas, rising; empty = a quota rejects what is above it.
     pub steps: Vec<QuotaStep>,
+    /// The file with the dates of accounts; present if windows begin by them.
+    pub anchors: Option<Arc<NamedFile<ApiKeyTable>>>,
     /// The units that a request takes.
     pub cost: Cost,
     /// The response settles the cost of the request; `None` = the cost is the reserved one.
@@ -287,6 +291,19 @@ impl LimitConfig {
             shadow_of: Some(live),
             ..self.clone()
         }
+    }
+
+    /// The date by which windows of an account begin, that of the default for an account without one; `None` where they
+    /// do not begin by it.
+    #[inline]
+    pub fn anchor_of(&self, account: Option<&[u8]>) -> Option<Anchor> {
+        let file = self.anchors.as_ref()?;
+        Some(account.and_then(|account| file.content().find_anchor(account)).unwrap_or(Anchor::DEFAULT))
+    }
+
+    /// True if its windows begin by the dates of accounts.
+    pub fn begins_by_account(&self) -> bool {
+        self.calendar.as_ref().is_some_and(|calendar| calendar.start.by_account)
     }
 
     /// True if its windows are those of a calendar.

@@ -68,6 +68,7 @@ impl Session {
         let sent = Now::read_clock();
         let question = |rate: &usize| {
             let mut question = StoreQuestion::new(&wanted.limit, *rate, wanted.key, wanted.units.cost);
+            question.item.anchor = wanted.units.anchor;
             question.item.owed = self.outbox.debts.owed_units(&wanted.limit, *rate, &wanted.key, sent);
             question
         };
@@ -94,8 +95,8 @@ impl WantedUnits {
     fn give_back(&self, outbox: &StoreOutbox, outcome: &TakeOutcome) {
         let TakeOutcome::Taken(marks) = outcome else { return };
         for (rate, mark) in marks {
-            let (limit, cost) = (self.limit.clone(), self.units.cost);
-            outbox.queue_refund(StoreUnits { limit, rate: *rate, key: self.key, cost, mark: *mark });
+            let (limit, Units { cost, anchor, .. }) = (self.limit.clone(), self.units);
+            outbox.queue_refund(StoreUnits { limit, rate: *rate, key: self.key, cost, mark: *mark, anchor });
         }
     }
 }

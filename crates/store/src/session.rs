@@ -347,7 +347,7 @@ impl<'a> StoreQuestion<'a> {
 
     /// The refund of its charge, which has this mark.
     pub fn to_refund(&self, mark: u64) -> StoreUnits {
-        let CallItem { key, cost, .. } = self.item;
-        StoreUnits { limit: self.limit.clone(), rate: self.rate, key, cost, mark }
+        let CallItem { key, cost, anchor, .. } = self.item;
+        StoreUnits { limit: self.limit.clone(), rate: self.rate, key, cost, mark, anchor }
     }
 }

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 
 use super::shared_limit::SharedLimit;
 use super::{CallItem, SettleItem, SettledKey, SharedKey};
+use sluicegate_base::calendar::Anchor;
 
 /// Maximum number of settlements that wait in a worker; further ones are lost.
 const SETTLEMENTS_MAX: usize = 65_536;
@@ -62,6 +63,8 @@ pub struct StoreSettlement {
     pub used: u64,
     /// The response resets the used units of the key.
     pub forgets: bool,
+    /// The date by which windows of its account begin.
+    pub anchor: Option<Anchor>,
 }
 
 /// Units of one rate to correct in the store: a refund of those that a request took and did not use, or a charge of
@@ -77,6 +80,8 @@ pub struct StoreUnits {
     pub cost: u64,
     /// The mark of the charge that is refunded; the sequence number of a charge of debts.
     pub mark: u64,
+    /// The date by which windows of its account begin.
+    pub anchor: Option<Anchor>,
 }
 
 /// The settlements of one key in a call.
@@ -221,13 +226,14 @@ impl<C: KeyCalls> Drop for KeysInFlight<'_, C> {
 impl SettlingKey {
     pub(super) fn to_call(&self) -> SettledKey<'_> {
         let items = self.settlements.iter().flat_map(|settlement| {
-            let StoreSettlement { limit, marks, reserved, used, forgets, .. } = &**settlement;
+            let StoreSettlement { limit, marks, reserved, used, forgets, anchor, .. } = &**settlement;
             marks.iter().map(move |(rate, mark)| SettleItem {
                 rule: &limit.rules[*rate],
                 mark: *mark,
                 reserved: *reserved,
                 used: *used,
                 forgets: *forgets,
+                anchor: *anchor,
             })
         });
         SettledKey { key: self.key, sequence: self.sequence, items: items.collect() }
@@ -255,7 +261,7 @@ impl StoreUnits {
 
     pub(super) fn to_item(&self) -> CallItem<'_> {
         let rule = &self.limit.rules[self.rate];
-        CallItem { mark: self.mark, ..CallItem::new(rule, self.key, self.cost) }
+        CallItem { mark: self.mark, anchor: self.anchor, ..CallItem::new(rule, self.key, self.cost) }
     }
 }
 
@@ -280,6 +286,7 @@ mod tests {
             reserved: 1,
             used,
             forgets: false,
+            anchor: None,
         }
     }
 

@@ -54,6 +54,7 @@ fn item(rule: &RateRule, limit_index: u16, key: u8) -> CallItem<'_> {
         mark: 55,
         owed: 0,
         name: "",
+        anchor: None,
     }
 }
 

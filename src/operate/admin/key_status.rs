@@ -1,5 +1,7 @@
 //! One key of a limit, as operators see it.
 
+use std::borrow::Cow;
+
 use percent_encoding::percent_decode_str;
 
 use sluicegate_admission::ban_target::BanTarget;
@@ -90,7 +92,9 @@ fn read_usage(gateway: &Gateway, id: LimitId, key: &HeavyKey, tier: Option<&str>
         return KeyUsage::default();
     };
     let rates = limit.rate_range(variant);
-    let units = Units { key: key.key, cost: 1, variant, fair_hash: 0, unenforced: false };
+    let account = find_account(key.shown_name(true));
+    let anchor = account.and_then(|account| limit.config.anchor_of(Some(&account)));
+    let units = Units { key: key.key, cost: 1, variant, fair_hash: 0, unenforced: false, anchor };
     if let Some(shared) = &gateway.shared[id.0] {
         let answers: Option<Vec<Decision>> =
             rates.map(|rate| shared.last_decision(rate, &units, now)).collect();
@@ -120,12 +124,23 @@ pub(super) fn seconds(ns: u64) -> f64 {
     (ns as f64 / 1e6).round() / 1e3
 }
 
+/// The account that the name of a key contains; `None` if that has none, or hides or cuts it.
+pub(super) fn find_account(name: &str) -> Option<Cow<'_, [u8]>> {
+    let mut parts = name.split(',').filter_map(|part| part.split_once('='));
+    let (_, value) = parts.find(|(part, value)| *part == "account" && is_whole(value))?;
+    Some(percent_decode_str(value).into())
+}
+
+/// A hash is written with a plain `#`, and a cut text ends with a plain ellipsis.
+fn is_whole(value: &str) -> bool {
+    !value.starts_with('#') && !value.ends_with('\u{2026}')
+}
+
 /// The client that the name of a key contains: its address or network, or its account unless that is hidden.
 fn find_ban_target(name: &str) -> Option<BanTarget> {
     let mut parts = name.split(',').filter_map(|part| part.split_once('='));
     parts.find_map(|(part, value)| {
-        // A hash is written with a plain `#`, and a cut text ends with a plain ellipsis.
-        if value.starts_with('#') || value.ends_with('\u{2026}') {
+        if !is_whole(value) {
             return None;
         }
         let value = percent_decode_str(value).decode_utf8().ok()?;

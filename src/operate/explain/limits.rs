@@ -270,7 +270,7 @@ fn explain_counter(limit: &Limit, rate_decision: &RateDecision, now: Now) -> Cou
         decision.outcome == LimitOutcome::Reject && quota.is_some() && decision.retry_after_ns != u64::MAX;
     let calendar = quota.and_then(|(rate, _)| rate.calendar.zip(limit.config.calendar.as_ref()));
     let window = calendar.map(|(unit, calendar)| {
-        let window = calendar.window_at(unit, now.to_unix_ns() / 1_000_000_000);
+        let window = calendar.window_at(unit, now.to_unix_ns() / 1_000_000_000, decision.anchor);
         let (begin, begins) = calendar.show_moment(window.begins);
         let (end, ends) = calendar.show_moment(window.ends);
         (format!("from {begin} to {end} {}", calendar.zone_name()), begins, ends)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use sluicegate_base::calendar::Anchor;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{ChargeRecord, Limit, Units};
@@ -62,6 +63,7 @@ pub(crate) enum PartSource {
         limit: Arc<SharedLimit>,
         key: SharedKey,
         marks: SmallVec<[(usize, u64); 2]>,
+        anchor: Option<Anchor>,
         outbox: Arc<StoreOutbox>,
     },
 }
@@ -169,9 +171,9 @@ impl ExtensionPart {
                 };
                 charges.iter().map(settle).max().unwrap_or(0)
             }
-            PartSource::Stored { limit, key, marks, outbox } => {
-                let reserved = self.units;
-                let settlement = StoreSettlement { limit, key, marks, reserved, used, forgets: false };
+            PartSource::Stored { limit, key, marks, anchor, outbox } => {
+                let (reserved, forgets) = (self.units, false);
+                let settlement = StoreSettlement { limit, key, marks, reserved, used, forgets, anchor };
                 outbox.settlements.queue_settlement(settlement);
                 0
             }

@@ -28,7 +28,14 @@ pub struct RandomRequest {
 impl RandomRequest {
     pub fn units(&self, limit: &Limit) -> Units {
         let variant = self.variant % limit.config.algorithm_variants().count();
-        Units { key: key(self.id), cost: self.cost, variant, fair_hash: self.fair, unenforced: false }
+        Units {
+            key: key(self.id),
+            cost: self.cost,
+            variant,
+            fair_hash: self.fair,
+            unenforced: false,
+            anchor: None,
+        }
     }
 }
 

@@ -151,6 +151,7 @@ fn extremes_do_not_panic() {
                             variant: 0,
                             fair_hash: fair as u64 % 2,
                             unenforced: false,
+                            anchor: None,
                         };
                         drop(gate.chain.look(Now(now), &gate.waiting, |_| LimitDemand::Units(units)));
                         let verdict = gate

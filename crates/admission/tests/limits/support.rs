@@ -91,6 +91,7 @@ pub fn config(algorithm: Algorithm) -> model::LimitConfig {
         warm_up: None,
         calendar: None,
         steps: Vec::new(),
+        anchors: None,
         cost: Cost::Header {
             name: http::HeaderName::from_static("cost"),
             invalid: sluicegate_model::InvalidCost::One,
@@ -131,7 +132,7 @@ pub fn fair(algorithm: Algorithm) -> Arc<Limit> {
 }
 
 pub fn units(id: u128, cost: u64) -> Units {
-    Units { key: key(id), cost, variant: 0, fair_hash: 0, unenforced: false }
+    Units { key: key(id), cost, variant: 0, fair_hash: 0, unenforced: false, anchor: None }
 }
 
 pub fn key(id: u128) -> CounterKey {

@@ -37,8 +37,9 @@ pub(crate) fn read_account(
         let (jwt, reported) = read_jwt(fields, folder);
         let has_tokens = jwt.as_ref().is_some_and(|jwt| jwt.header == AUTHORIZATION);
         let read_keys = |fields: &FieldReader<'_>| read_keys(fields, folder, has_tokens);
-        let keys = fields.read_section_or_none(&account::KEYS, read_keys).flatten();
-        (AccountConfig { from, tier, jwt, keys }, reported)
+        let keys = fields.read_section_or_none(&account::KEYS, read_keys);
+        let reported = reported || keys.as_ref().is_some_and(Option::is_none);
+        (AccountConfig { from, tier, jwt, keys: keys.flatten() }, reported)
     });
     check_mentions(root, &mut account, locations, reported);
     account
@@ -304,6 +305,10 @@ fn check_mentions(
                     refuse(codes::TEMPLATE, &message, near, help);
                 }
             },
+            Mention::Anchor if account.keys.is_none() && !reported => {
+                let message = "the dates of accounts are in a file of API keys, and there is none";
+                refuse(codes::UNDEFINED, message, None, "write account: { keys: { file: keys.csv } }");
+            }
             Mention::Source(source) if is_key_source(account, &source) => {
                 let message = "API keys are read from here, and nothing else may be";
                 refuse(codes::TOKEN, message, None, "write account, which a key gives");

@@ -5,10 +5,14 @@ use std::sync::Arc;
 use crate::schema::tables::limits::{begins, limit};
 use crate::yaml::field_reader::FieldReader;
 use sluicegate_base::calendar::{Calendar, CalendarUnit, WindowStart};
-use sluicegate_model::{Algorithm, codes};
+use sluicegate_model::{Algorithm, KeyPart, Mention, codes};
 
 /// The calendar of a limit with these numbers; `None` if no rate has a unit of one.
-pub(crate) fn read_calendar(fields: &FieldReader<'_>, numbers: &Algorithm) -> Option<Arc<Calendar>> {
+pub(crate) fn read_calendar(
+    fields: &FieldReader<'_>,
+    numbers: &Algorithm,
+    key: &[KeyPart],
+) -> Option<Arc<Calendar>> {
     let units: Vec<CalendarUnit> =
         numbers.rate_quotas().iter().filter_map(|(rate, _)| rate.calendar).collect();
     if units.is_empty() {
@@ -20,12 +24,26 @@ pub(crate) fn read_calendar(fields: &FieldReader<'_>, numbers: &Algorithm) -> Op
         }
         return None;
     }
-    if let Some(value) = fields.find(&limit::BEGINS).filter(|value| value.is_word("account")) {
-        let message = "`begins: account` is not built yet";
-        value.refuse(codes::WORD, message, "write e.g. begins: { month: 15 }");
-        return None;
-    }
-    let start = fields.read_section(&limit::BEGINS, |fields| read_start(fields, &units));
+    let start = match fields.find(&limit::BEGINS).filter(|value| !value.is_null()) {
+        None => WindowStart::default(),
+        Some(value) if value.is_word("account") => {
+            if !key.contains(&KeyPart::Account) {
+                let message = "`begins: account` needs a key with `account`";
+                value.refuse(codes::LIMIT_NUMBERS, message, "write e.g. key: account");
+            } else if units.iter().all(|unit| matches!(unit, CalendarUnit::Hour | CalendarUnit::Day)) {
+                let message = "`begins: account` moves no window of this limit";
+                let help = "it needs a rate per week, month, quarter or year; remove it";
+                value.refuse(codes::FOREIGN_FIELD, message, help);
+            } else {
+                value.mention(Mention::Anchor);
+            }
+            WindowStart { by_account: true, ..WindowStart::default() }
+        }
+        Some(value) => {
+            let begins = value.open_map(&begins::SECTION, "a mapping such as { month: 15 }, or account")?;
+            begins.read_all(|fields| read_start(fields, &units))
+        }
+    };
     Calendar::new(&fields.read(&limit::ZONE), start).map(Arc::new)
 }
 
@@ -51,5 +69,6 @@ fn read_start(fields: &FieldReader<'_>, units: &[CalendarUnit]) -> WindowStart {
         week: fields.read(&begins::WEEK),
         month: fields.read(&begins::MONTH),
         year: fields.read(&begins::YEAR),
+        by_account: false,
     }
 }

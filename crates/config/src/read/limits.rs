@@ -146,7 +146,8 @@ impl<'a> LimitReader<'a> {
     fn read_short(&self, name: &str, value: &FieldValue<'_>) -> LimitConfig {
         let algorithm = algorithm::read_short_rate(value).unwrap_or(PLACEHOLDER);
         let config = self.read_common(name, &value.absent_section(&limit::SECTION));
-        let calendar = calendar::read_calendar(&value.absent_section(&limit::SECTION), &algorithm);
+        let fields = value.absent_section(&limit::SECTION);
+        let calendar = calendar::read_calendar(&fields, &algorithm, &config.key);
         let config = LimitConfig { algorithm, calendar, ..config };
         check_shared_limit(&config, value, None);
         config
@@ -190,7 +191,8 @@ impl<'a> LimitReader<'a> {
         let algorithm = numbers.clone().unwrap_or(PLACEHOLDER);
         let warm_up = algorithm::read_warm_up(fields, std::iter::once(&algorithm).chain(others()));
         let enforce = tiers::read_enforce(fields, &config.key);
-        let calendar = numbers.as_ref().and_then(|numbers| calendar::read_calendar(fields, numbers));
+        let read_calendar = |numbers| calendar::read_calendar(fields, numbers, &config.key);
+        let calendar = numbers.as_ref().and_then(read_calendar);
         let steps = numbers.as_ref().map(|numbers| steps::read_steps(fields, numbers)).unwrap_or_default();
         let config = LimitConfig { algorithm, tiers, warm_up, charge, enforce, calendar, steps, ..config };
         let warm_up = fields.find(&limit::WARM_UP);
@@ -223,6 +225,7 @@ impl<'a> LimitReader<'a> {
             warm_up: None,
             calendar: None,
             steps: Vec::new(),
+            anchors: None,
             cost: read_invalid_cost(fields),
             charge: None,
             methods: read_methods(fields, &limit::METHODS),

@@ -45,9 +45,12 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let locations =
         locations::read_locations(&root, &mut limits, &upstreams, &access, (&listen, server.body_memory));
     let on_reject = reject::read_on_reject(&root, &upstreams);
-    let limits = limits.into_limits(service.as_ref().is_some_and(|service| !service.listen.is_empty()));
+    let mut limits = limits.into_limits(service.as_ref().is_some_and(|service| !service.listen.is_empty()));
     let bans = access::read_bans(&root);
     let account = account::read_account(&root, folder, &locations);
+    for limit in limits.iter_mut().filter(|limit| limit.begins_by_account()) {
+        limit.anchors = account.keys.as_ref().map(|keys| keys.file.clone());
+    }
     let config = Config {
         listen,
         server,

@@ -15,8 +15,8 @@ use super::window_quota::{WindowParams, WindowQuota};
 use crate::steps::{KEY_NAME_MAX, StepJudgement, StepTerms, WindowUsage};
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{CounterKey, OwnEntry, TableEntry, TableParams};
-use crate::{ChargeMark, ChargeRecord, Decision, LimitOutcome};
-use sluicegate_base::calendar::{Calendar, CalendarUnit, CalendarWindow};
+use crate::{ChargeMark, ChargeRecord, Decision, LimitOutcome, Units};
+use sluicegate_base::calendar::{Anchor, Calendar, CalendarUnit, CalendarWindow};
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::{LimitConfig, Rate};
 
@@ -39,6 +39,8 @@ pub(crate) struct CalendarEntry {
     before: CountedWindow,
     /// One more than the index of its name; 0 = it has none.
     name: u32,
+    /// The date of its account that its windows begin by.
+    anchor: Option<Anchor>,
 }
 
 /// The counts of one window.
@@ -93,10 +95,10 @@ impl CalendarParams {
         self.steps.remaining(0, 0, 0)
     }
 
-    /// The window with a moment.
-    fn window_at(&self, at: u64) -> (u64, u64) {
+    /// The window with a moment, for an account with this date.
+    fn window_at(&self, at: u64, anchor: Option<Anchor>) -> (u64, u64) {
         let Some((unit, calendar)) = &self.borders else { return (at, at.saturating_add(self.quota.period)) };
-        let CalendarWindow { begins, ends } = calendar.window_at(*unit, at / SECOND_NS);
+        let CalendarWindow { begins, ends } = calendar.window_at(*unit, at / SECOND_NS, anchor);
         (begins.saturating_mul(SECOND_NS), ends.saturating_mul(SECOND_NS))
     }
 
@@ -112,11 +114,11 @@ impl CalendarParams {
     /// Begins a new window, or gives the present one a number or an end that suits `at`, in ns since 1970.
     #[cold]
     fn find_window(&self, entry: &mut CalendarEntry, at: u64) {
-        let (begins, ends) = self.window_at(at);
+        let (begins, ends) = self.window_at(at, entry.anchor);
         let ahead = if self.borders.is_some() { CLOCK_STEP_NS } else { 0 };
         if entry.present.begins < begins {
             let present = CountedWindow { begins, quota: self.units, ..CountedWindow::default() };
-            *entry = CalendarEntry { ends, full_at: 0, present, before: entry.present, name: entry.name };
+            *entry = CalendarEntry { ends, full_at: 0, present, before: entry.present, ..*entry };
         } else if entry.present.begins > at.saturating_add(ahead) {
             (entry.present.begins, entry.ends) = (begins, ends);
         } else {
@@ -126,8 +128,10 @@ impl CalendarParams {
 
     /// The window before the present one of a counter that is up to date; `None` = the key used nothing in it.
     fn last_window(&self, entry: &CalendarEntry) -> Option<WindowUsage> {
-        let begins = self.window_at(entry.present.begins.checked_sub(1)?).0;
-        (entry.before.begins == begins).then(|| entry.before.to_usage(entry.present.begins))
+        let begins = self.window_at(entry.present.begins.checked_sub(1)?, entry.anchor).0;
+        (begins..entry.present.begins)
+            .contains(&entry.before.begins)
+            .then(|| entry.before.to_usage(entry.present.begins))
     }
 }
 
@@ -163,6 +167,18 @@ impl WindowParams for CalendarParams {
         &self.quota
     }
 
+    /// As after a reload that moves `begins`.
+    #[inline]
+    fn follow_anchor(&self, entry: &mut CalendarEntry, anchor: Anchor, now: Now) {
+        if entry.anchor == Some(anchor) || self.borders.is_none() {
+            return;
+        }
+        if entry.present.begins > 0 {
+            self.advance_window(entry, now);
+        }
+        (entry.anchor, entry.ends) = (Some(anchor), 0);
+    }
+
     #[inline]
     fn carry_debt(&self, (entry, _): Locked<'_, Self>, now: Now) {
         self.advance_window(entry, now);
@@ -189,11 +205,12 @@ impl WindowParams for CalendarParams {
 
     #[inline]
     fn build_decision(&self, (entry, _): &Locked<'_, Self>, cost: u64, now: Now) -> Decision {
-        let (used, at) = (entry.present.used, now.to_unix_ns());
+        let (used, anchor, at) = (entry.present.used, entry.anchor, now.to_unix_ns());
         let left_ns = entry.ends.saturating_sub(at);
         let full_ns = if used == 0 { 0 } else { left_ns };
         if self.steps.steps().is_empty() {
-            return self.quota.decide(used, cost, full_ns, |_| left_ns);
+            let decision = self.quota.decide(used, cost, full_ns, |_| left_ns);
+            return Decision { anchor, ..decision };
         }
         let wait_ns = |cost| match self.steps.judge(used, cost, entry.full_at, at) {
             StepJudgement::Fits | StepJudgement::Paced(_) => None,
@@ -205,7 +222,7 @@ impl WindowParams for CalendarParams {
         let (remaining, reset) = (self.steps.remaining(used, entry.full_at, at), wait_ns(1));
         let (reset_ns, retry_after_ns) = (reset.unwrap_or(0), retry.unwrap_or(0));
         let reached = entry.present.reached;
-        Decision { outcome, reached, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
+        Decision { outcome, reached, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns, anchor }
     }
 
     /// The window before stays as it was, and so do the steps that were reached.
@@ -285,12 +302,15 @@ impl Meter<CalendarParams> {
     }
 
     /// The present window of a key; `None` if it shares its counter with others.
-    pub(crate) fn window_usage(&self, key: &CounterKey, now: Now) -> Option<WindowUsage> {
+    pub(crate) fn window_usage(&self, units: &Units, now: Now) -> Option<WindowUsage> {
         let usage = |entry: &mut CalendarEntry, params: &CalendarParams| {
+            if let Some(anchor) = units.anchor {
+                WindowParams::follow_anchor(params, entry, anchor, now);
+            }
             params.advance_window(entry, now);
             WindowUsage { quota: self.params.units, ..entry.present.to_usage(entry.ends) }
         };
-        match self.table.update_own(key, now, |entry, _, params| usage(entry, params)) {
+        match self.table.update_own(&units.key, now, |entry, _, params| usage(entry, params)) {
             OwnEntry::Updated(found) => Some(found),
             OwnEntry::Absent => Some(usage(&mut CalendarEntry::default(), &self.params)),
             OwnEntry::Overflow => None,
@@ -357,7 +377,7 @@ impl TableEntry for CalendarEntry {
 impl PersistentEntry for CalendarEntry {
     /// Nothing is reserved after a restart.
     fn encode_entry(&self, shard: &CalendarShard, out: &mut Vec<u8>) {
-        let CalendarEntry { ends, full_at, present, before, name } = self;
+        let CalendarEntry { ends, full_at, present, before, name, anchor } = self;
         for window in [present, before] {
             let numbers = [window.begins, window.used, window.quota];
             numbers.iter().for_each(|number| out.extend(number.to_le_bytes()));
@@ -365,6 +385,7 @@ impl PersistentEntry for CalendarEntry {
         }
         [ends, full_at].iter().for_each(|number| out.extend(number.to_le_bytes()));
         let name = shard.names.get(name.wrapping_sub(1)).map_or("", |name| name);
+        out.extend(Anchor::to_bits(*anchor).to_le_bytes());
         out.extend((name.len() as u16).to_le_bytes());
         out.extend(name.as_bytes());
     }
@@ -380,12 +401,13 @@ impl PersistentEntry for CalendarEntry {
         let (present, before) = (window()?, window()?);
         let mut number = || Some(u64::from_le_bytes(take_bytes(bytes)?));
         let (ends, full_at) = (number()?, number()?);
+        let anchor = Anchor::from_bits(u16::from_le_bytes(take_bytes(bytes)?));
         let length = usize::from(u16::from_le_bytes(take_bytes(bytes)?));
         let (text, rest) = bytes.split_at_checked(length).filter(|_| length <= KEY_NAME_MAX)?;
         let text = str::from_utf8(text).ok()?;
         *bytes = rest;
         let name = if text.is_empty() { 0 } else { shard.names.insert(text.into()) + 1 };
-        Some(CalendarEntry { ends, full_at, present, before, name })
+        Some(CalendarEntry { ends, full_at, present, before, name, anchor })
     }
 }
 

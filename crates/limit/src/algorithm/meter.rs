@@ -8,6 +8,7 @@ use super::open_charges::ShardCharges;
 use super::queue::waking;
 use crate::table::{CounterKey, OwnEntry, Table, TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, Units};
+use sluicegate_base::calendar::Anchor;
 use sluicegate_base::clock::Now;
 
 /// One rate of a limit with its counters, or the slots of a concurrency limit.
@@ -68,6 +69,10 @@ pub(crate) trait RateParams: MeterParams<Entry: TableEntry<Extra: AsMut<ShardCha
         None
     }
 
+    /// Counts by another date of its account from now on, where windows begin by it; the counter must then be brought
+    /// up to date.
+    fn follow_anchor(&self, _: &mut Self::Entry, _: Anchor, _: Now) {}
+
     /// Brings a counter up to date: carries its debt, and lets the waiters go that are due.
     fn advance_entry(&self, counter: Locked<'_, Self>, now: Now, wakers: &mut Self::Wakers);
 
@@ -114,6 +119,7 @@ impl<N: RateParams> Meter<N> {
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> Charged {
         waking(|wakers| {
             self.table.update_entry(&units.key, now, |entry, extra, params, overflow| {
+                follow_anchor(params, entry, units, now, overflow);
                 params.advance_entry((entry, extra), now, wakers);
                 self.judge_by(params, |params| params.charge_entry((entry, extra), units, now, overflow))
             })
@@ -123,7 +129,8 @@ impl<N: RateParams> Meter<N> {
     /// Judges units and takes none; waiters that are due depart.
     pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
         waking(|wakers| {
-            self.table.peek_entry(&units.key, |entry, extra, params| {
+            self.table.peek_either(&units.key, |entry, extra, params, overflow| {
+                follow_anchor(params, entry, units, now, overflow);
                 params.advance_entry((entry, extra), now, wakers);
                 self.judge_by(params, |params| params.peek_entry((entry, extra), units, now))
             })
@@ -160,5 +167,13 @@ impl<N: RateParams> Meter<N> {
             true => judge(&self.params),
             false => judge(self.params.at_pace_of(in_force).as_ref().unwrap_or(in_force)),
         }
+    }
+}
+
+/// Accounts that share an overflow counter have no date in common.
+#[inline]
+fn follow_anchor<N: RateParams>(params: &N, entry: &mut N::Entry, units: &Units, now: Now, overflow: bool) {
+    if let Some(anchor) = units.anchor.filter(|_| !overflow) {
+        params.follow_anchor(entry, anchor, now);
     }
 }

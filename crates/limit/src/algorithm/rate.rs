@@ -267,7 +267,16 @@ impl TickRate {
             _ => 0,
         };
         let (outcome, full_ns) = (LimitOutcome::Admit, self.ticks_to_ns(backlog));
-        Decision { outcome, reached: 0, remaining, reset_ns, retry_after_ns: 0, wait_ns: 0, full_ns }
+        Decision {
+            outcome,
+            reached: 0,
+            remaining,
+            reset_ns,
+            retry_after_ns: 0,
+            wait_ns: 0,
+            full_ns,
+            anchor: None,
+        }
     }
 
     /// Nanoseconds that last at least `ticks`.

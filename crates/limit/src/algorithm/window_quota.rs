@@ -8,6 +8,7 @@ use super::queue::NO_NODE;
 use super::rate::ChargeMark;
 use crate::table::{TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
+use sluicegate_base::calendar::Anchor;
 use sluicegate_base::clock::Now;
 use sluicegate_model::Rate;
 
@@ -43,6 +44,9 @@ pub(crate) trait WindowParams: TableParams<Self::Entry> + Sized {
 
     /// Carries the debt of a counter.
     fn carry_debt(&self, counter: Locked<'_, Self>, now: Now);
+
+    /// Counts by another date of its account from now on.
+    fn follow_anchor(&self, _: &mut Self::Entry, _: Anchor, _: Now) {}
 
     /// Takes units if they fit; returns the mark by which their charge is known.
     fn take_units(
@@ -121,7 +125,16 @@ impl WindowQuota {
             false => (LimitOutcome::Reject, wait_ns(cost)),
         };
         let reset_ns = if remaining == 0 { wait_ns(1) } else { 0 };
-        Decision { outcome, reached: 0, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
+        Decision {
+            outcome,
+            reached: 0,
+            remaining,
+            reset_ns,
+            retry_after_ns,
+            wait_ns: 0,
+            full_ns,
+            anchor: None,
+        }
     }
 
     /// The same where the units leave one after the other; `leaves_ns`: how long until so many have left, `carry_ns`:
@@ -160,6 +173,11 @@ impl<W: WindowParams> RateParams for W {
 
     fn epoch(&self) -> Epoch {
         self.quota().epoch
+    }
+
+    #[inline]
+    fn follow_anchor(&self, entry: &mut W::Entry, anchor: Anchor, now: Now) {
+        WindowParams::follow_anchor(self, entry, anchor, now);
     }
 
     #[inline]

@@ -80,6 +80,7 @@ fn units(id: u64) -> Units {
         variant: 0,
         fair_hash: 0,
         unenforced: false,
+        anchor: None,
     }
 }
 

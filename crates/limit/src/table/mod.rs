@@ -201,18 +201,28 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
     /// an existing entry up to date.
     #[inline]
     pub fn peek_entry<R>(&self, key: &CounterKey, read: impl FnOnce(&mut E, &mut E::Extra, &N) -> R) -> R {
+        self.peek_either(key, |entry, extra, params, _| read(entry, extra, params))
+    }
+
+    /// [`Table::peek_entry`], where `read` is also told whether it gets an overflow entry.
+    #[inline]
+    pub fn peek_either<R>(
+        &self,
+        key: &CounterKey,
+        read: impl FnOnce(&mut E, &mut E::Extra, &N, bool) -> R,
+    ) -> R {
         let hash = self.hash_key(key);
         let shard = &mut *self.shards[hash.shard].0.lock();
         if let Some(index) = shard.find_cell(&hash) {
-            return read(&mut shard.cells[index].entry, &mut shard.extra, &shard.params);
+            return read(&mut shard.cells[index].entry, &mut shard.extra, &shard.params, false);
         }
         if !self.overflowed.load(Relaxed) {
-            return read(&mut E::default(), &mut shard.extra, &shard.params);
+            return read(&mut E::default(), &mut shard.extra, &shard.params, false);
         }
         let (overflow, index) = self.find_overflow(key);
         let mut guard = overflow.lock();
         let (entry, extra, params) = guard.entry_at(index);
-        read(entry, extra, params)
+        read(entry, extra, params, true)
     }
 
     #[cold]

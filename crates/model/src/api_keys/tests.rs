@@ -173,3 +173,43 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_account_has_the_date_of_its_first_line_that_has_one() {
+    let hashes = ["one", "two", "three", "four", "five", "six"].map(hex);
+    let [one, two, three, four, five, six] = &hashes;
+    let text = format!(
+        "sha256,account,disabled,Anchor\n{one},bolt,,\n{two},acme,yes,2024-01-31\n{three},bolt,,2023-02-28\n\
+         {four},acme,,2024-01-31\n{five},acme,,2023-01-31\n{six},zeta,,\n"
+    );
+    let dated = table(&text);
+    let date = |text: &str| Anchor::parse(text.as_bytes());
+    assert_eq!(dated.find_anchor(b"acme"), date("2024-01-31"), "a disabled key tells it as well");
+    assert_eq!(dated.find_anchor(b"bolt"), date("2023-02-28"));
+    for unknown in ["zeta", "acm", "acme2", "", "a", "zz"] {
+        assert_eq!(dated.find_anchor(unknown.as_bytes()), None, "{unknown}");
+    }
+    let warning = "has another anchor for an account in line 6 than in an earlier line, which counts";
+    assert_eq!(dated.warning().as_deref(), Some(warning));
+    assert!(!dated.columns().any(|column| column == "Anchor"));
+    assert_eq!(table(&text.replace("2023-01-31", "2024-01-31")).warning(), None);
+    let more = table(&format!("{text}{},bolt,,2024-12-01\n", hex("seven")));
+    assert_eq!(more.warning().as_deref(), Some(warning), "the first of them is told");
+}
+
+#[test]
+fn a_date_that_cannot_be_read_is_told_with_its_line() {
+    let good: String = (0..200).map(|n| format!("{},a{n},2024-02-29\n", hex(&n.to_string()))).collect();
+    let text = format!("sha256,account,anchor\n{good}{},acme,2023-02-29\n", hex("acme"));
+    let broken = table(&text);
+    let reason = "line 202 has an anchor that is not a date such as 2024-01-31";
+    assert_eq!(broken.warning(), Some(format!("has a broken line: {reason}; the others count")));
+    assert_eq!((broken.find_anchor(b"acme"), found(&broken, "acme")), (None, None));
+    let both = table(&format!("{text}{},a7,2024-03-01\n", hex("other")));
+    let others = "has another anchor for an account in line 203 than in an earlier line, which counts";
+    assert_eq!(both.warning(), Some(format!("has a broken line: {reason}; the others count; it {others}")));
+    let alone = format!("sha256,account,anchor\n{},acme,31.01.2024\n", hex("acme"));
+    let refused = ApiKeyTable::parse(alone.as_bytes()).err();
+    let reason = "has a broken line: line 2 has an anchor that is not a date such as 2024-01-31";
+    assert_eq!(refused.as_deref(), Some(reason));
+}

@@ -153,6 +153,8 @@ pub enum Mention {
     Source(ValueSource),
     /// A column of the file of API keys.
     KeyColumn(String),
+    /// The dates of accounts, by which the windows of a limit begin.
+    Anchor,
     /// A tier that a limit has numbers for.
     Tier(String),
 }

@@ -127,7 +127,8 @@ impl<'a> Caller<'a> {
                     Err(ChargeFault::UnknownModel) if is_dry_run => return Ok(LimitDemand::Skip),
                     cost => cost?,
                 };
-                let units = Units { key, cost, variant, fair_hash: fair, unenforced };
+                let anchor = limit.config.anchor_of(self.subject.account);
+                let units = Units { key, cost, variant, fair_hash: fair, unenforced, anchor };
                 Ok(match limit.config.shared {
                     None => LimitDemand::Units(self.use_grant(units, limit, key.id)),
                     Some(_) => self.shared_demand(units, limit, &limit_keys.count_key),

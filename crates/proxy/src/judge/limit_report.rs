@@ -136,7 +136,8 @@ pub fn mark_refused(state: &mut RequestState, rejection: &LimitRejection) {
     }
     let retry_after_ns = rejection.retry_after_ns.unwrap_or_default();
     for judged in judgement.decisions.iter_mut().filter(|judged| is_own(judged)) {
-        judged.decision = Decision { remaining: judged.decision.remaining, retry_after_ns, ..refused };
+        let Decision { remaining, anchor, .. } = judged.decision;
+        judged.decision = Decision { remaining, retry_after_ns, anchor, ..refused };
     }
 }
 

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::header_edits::intern_value;
 use super::prepared_response::{number_value, rate_text};
 use super::quote_name;
-use sluicegate_base::calendar::{Calendar, CalendarUnit, CalendarWindow};
+use sluicegate_base::calendar::{Anchor, Calendar, CalendarUnit, CalendarWindow};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, LimitOutcome};
 use sluicegate_model::{
@@ -54,8 +54,8 @@ struct PolicyItem {
 /// The policy of windows of a calendar, which differ in their length.
 struct CalendarPolicy {
     calendar: (CalendarUnit, Arc<Calendar>),
-    /// The window that was told last, and its policy.
-    told: ArcSwapOption<(CalendarWindow, HeaderValue)>,
+    /// The window that was told last, that of accounts with this date, and its policy.
+    told: ArcSwapOption<(Option<Anchor>, CalendarWindow, HeaderValue)>,
 }
 
 /// Values for one number of remaining units, by seconds; the first has none.
@@ -122,7 +122,7 @@ impl RateLimitFields {
     fn write_single(&self, (limit, rate, decision): (LimitId, usize, Decision), headers: &mut HeaderMap) {
         let item = self.items.iter().find(|item| item.limit == limit && item.rate == rate);
         if let Some(item) = item.filter(|item| item.draft.is_some()) {
-            headers.insert(POLICY_HEADER, item.policy_now());
+            headers.insert(POLICY_HEADER, item.policy_now(decision.anchor));
             headers.insert(LIMIT_HEADER, item.limit_value(&decision));
         }
     }
@@ -133,7 +133,7 @@ impl RateLimitFields {
         headers: &mut HeaderMap,
     ) {
         let mut line = FieldBuffer::<FIELD_MAX>::new();
-        let mut written: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
+        let mut written: SmallVec<[(usize, Option<Anchor>); ITEMS_MAX]> = SmallVec::new();
         let mut tightest: Option<(bool, u64, Option<u64>, u64)> = None;
         let mut next = 0;
         for (limit, rate, decision) in decisions {
@@ -146,7 +146,7 @@ impl RateLimitFields {
             if item.draft.is_some() && written.len() < ITEMS_MAX {
                 line.append_bytes(if written.is_empty() { b"" } else { b", " });
                 item.append_counts(&mut line, decision.remaining, item.told_seconds(&decision));
-                written.push(index);
+                written.push((index, decision.anchor));
             }
             // A limit that rejects comes first, however many units it has left for cheaper requests.
             let rejects = decision.outcome == LimitOutcome::Reject;
@@ -171,16 +171,17 @@ impl RateLimitFields {
     }
 
     #[inline]
-    fn policy_value(&self, written: &[usize]) -> HeaderValue {
-        if let [only] = written {
-            return self.items[*only].policy_now();
+    fn policy_value(&self, written: &[(usize, Option<Anchor>)]) -> HeaderValue {
+        if let [(only, anchor)] = written {
+            return self.items[*only].policy_now(*anchor);
         }
         let all = (0..self.items.len()).filter(|&index| self.items[index].applies_to_all_tiers());
         match &self.full_policy {
-            Some(full) if all.take(ITEMS_MAX).eq(written.iter().copied()) => full.clone(),
+            Some(full) if all.take(ITEMS_MAX).eq(written.iter().map(|(index, _)| *index)) => full.clone(),
             _ => {
-                let policies: Vec<HeaderValue> =
-                    written.iter().map(|index| self.items[*index].policy_now()).collect();
+                let policy =
+                    |(index, anchor): &(usize, Option<Anchor>)| self.items[*index].policy_now(*anchor);
+                let policies: Vec<HeaderValue> = written.iter().map(policy).collect();
                 join_policies(policies.iter())
             }
         }
@@ -194,30 +195,33 @@ pub(super) fn whole_seconds(ns: u64) -> u64 {
 }
 
 impl CalendarPolicy {
-    /// The policy with the length of the present window.
-    fn policy_now(&self, policy: &HeaderValue) -> HeaderValue {
+    /// The policy with the length of the present window of an account.
+    fn policy_now(&self, policy: &HeaderValue, anchor: Option<Anchor>) -> HeaderValue {
         let at = Now::read_clock().to_unix_ns() / 1_000_000_000;
         let told = self.told.load();
-        if let Some((_, known)) = told.as_deref().filter(|(told, _)| told.begins <= at && at < told.ends) {
+        let is_told = |(of, told, _): &&(Option<Anchor>, CalendarWindow, HeaderValue)| {
+            *of == anchor && told.begins <= at && at < told.ends
+        };
+        if let Some((.., known)) = told.as_deref().filter(is_told) {
             return known.clone();
         }
         let (unit, calendar) = &self.calendar;
-        let window = calendar.window_at(*unit, at);
+        let window = calendar.window_at(*unit, at, anchor);
         let text = [policy.as_bytes(), format!(";w={}", window.ends - window.begins).as_bytes()].concat();
         // Cannot fail: both parts are visible ASCII.
         let value = HeaderValue::from_bytes(&text).unwrap_or_else(|_| policy.clone());
-        self.told.store(Some(Arc::new((window, value.clone()))));
+        self.told.store(Some(Arc::new((anchor, window, value.clone()))));
         value
     }
 }
 
 impl PolicyItem {
-    /// The policy at present.
+    /// The policy at present, for an account with this date.
     #[inline]
-    fn policy_now(&self) -> HeaderValue {
+    fn policy_now(&self, anchor: Option<Anchor>) -> HeaderValue {
         match &self.windows {
             None => self.policy.clone(),
-            Some(windows) => windows.policy_now(&self.policy),
+            Some(windows) => windows.policy_now(&self.policy, anchor),
         }
     }
 

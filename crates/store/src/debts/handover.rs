@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::{Debt, Debts, KEYS_MAX, KeyDebts};
 use crate::SharedKey;
 use crate::shared_limit::SharedLimit;
+use sluicegate_base::calendar::Anchor;
 use sluicegate_limit::Units;
 use sluicegate_limit::table::CounterKey;
 
@@ -39,6 +40,9 @@ pub(crate) struct DebtHandover {
     pub variant: usize,
     pub owed: u64,
     pub sent: u64,
+    /// [`Anchor::to_bits`].
+    #[serde(default)]
+    pub anchor: u16,
 }
 
 // === impl Debts ===
@@ -75,6 +79,7 @@ impl Debts {
                 variant: debt.units.variant,
                 owed,
                 sent: debt.sent,
+                anchor: Anchor::to_bits(debt.units.anchor),
             })
         };
         let keys = inner.by_key.iter_mut().map(|(key, debts)| KeyDebtsHandover {
@@ -118,6 +123,7 @@ impl DebtHandover {
     fn to_units(&self) -> Units {
         let id = u128::from(self.id[0]) << 64 | u128::from(self.id[1]);
         let key = CounterKey { id, prefix: self.prefix };
-        Units { key, cost: 1, variant: self.variant, fair_hash: 0, unenforced: false }
+        let anchor = Anchor::from_bits(self.anchor);
+        Units { key, cost: 1, variant: self.variant, fair_hash: 0, unenforced: false, anchor }
     }
 }

@@ -133,7 +133,8 @@ impl Debts {
                 units += if limit.settles() { 1 } else { cost };
                 let (rule, mark) = (&limit.rules[rate], debts.sequence);
                 let most = if rule.settles { rule.capacity().saturating_mul(2) } else { rule.capacity() };
-                charges.push(StoreUnits { limit, rate, key, cost: cost.min(most), mark });
+                let (cost, anchor) = (cost.min(most), debt.units.anchor);
+                charges.push(StoreUnits { limit, rate, key, cost, mark, anchor });
             }
             keys += 1;
         }

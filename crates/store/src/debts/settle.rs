@@ -89,7 +89,7 @@ impl Debts {
         });
         let debt = &mut debts.rates[index];
         debt.owed = debt.owed.saturating_add(units.cost);
-        debt.is_forgotten = false;
+        (debt.is_forgotten, debt.units.anchor) = (false, units.anchor);
         Some(debt)
     }
 }

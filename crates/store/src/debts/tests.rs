@@ -1,6 +1,7 @@
 //! Debts, by arithmetic.
 
 use super::*;
+use sluicegate_base::calendar::Anchor;
 use sluicegate_config as config;
 use sluicegate_model::{LimitId, OnFailure};
 
@@ -27,6 +28,7 @@ fn units(cost: u64) -> Units {
         variant: 0,
         fair_hash: 0,
         unenforced: false,
+        anchor: None,
     }
 }
 
@@ -234,4 +236,23 @@ fn units_that_are_charged_already_are_not_kept() {
     other.restore_state(&debts.export_state(), &[&limit]);
     assert_eq!(charge(&other, now, true), [(1, 3)]);
     assert_eq!(debts.settle_debt(&limit, 0, KEY, &units(1), (3, 5)), 2, "only the excess");
+}
+
+#[test]
+fn a_debt_keeps_the_date_of_its_account() {
+    let (debts, limit, now) = (Debts::new(1), limit(), Now::read_clock());
+    let date = |text: &str| Anchor::parse(text.as_bytes());
+    let dated = |anchor| Units { anchor, ..units(2) };
+    for anchor in [date("2024-01-31"), date("2024-02-29")] {
+        assert!(limit.local_share().charge_units(0, &dated(anchor), now).1.is_some());
+        debts.open_debt(&limit, 0, KEY, &dated(anchor));
+    }
+    let successor = Debts::new(2);
+    successor.restore_state(&debts.export_state(), &[&limit]);
+    let charges = successor.take_due(10, now);
+    assert_eq!(
+        charges.iter().map(|one| (one.cost, one.anchor)).collect::<Vec<_>>(),
+        [(4, date("2024-02-29"))]
+    );
+    assert_eq!(charges[0].to_item().anchor, date("2024-02-29"));
 }

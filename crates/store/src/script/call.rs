@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::rule::RuleShape;
 use crate::{RateRule, SharedKey};
+use sluicegate_base::calendar::Anchor;
 use sluicegate_limit::Decision;
 use sluicegate_limit::steps::{KEY_NAME_MAX, StepTerm, WindowUsage};
 use sluicegate_model::WindowAlign;
@@ -50,6 +51,8 @@ pub struct CallItem<'a> {
     pub owed: u64,
     /// The name of the key, which a window of the calendar keeps; empty = it is not known here.
     pub name: &'a str,
+    /// The date by which windows of its account begin.
+    pub anchor: Option<Anchor>,
 }
 
 /// The number of slots of a key that this gateway holds.
@@ -142,8 +145,9 @@ const AT_FIRST: u8 = 8;
 impl CallItem<'_> {
     /// Units of one rate, without slots and debts, as the only limit of a chain.
     pub fn new(rule: &RateRule, key: SharedKey, cost: u64) -> CallItem<'_> {
-        let slot_count = SlotCount::default();
-        CallItem { rule, key, cost, limit_index: 0, dry_run: false, slot_count, mark: 0, owed: 0, name: "" }
+        let (limit_index, slot_count) = (0, SlotCount::default());
+        let (dry_run, mark, owed, name, anchor) = (false, 0, 0, "", None);
+        CallItem { rule, key, cost, limit_index, dry_run, slot_count, mark, owed, name, anchor }
     }
 }
 
@@ -231,7 +235,7 @@ impl PackedCall {
         let is_first = index == 0 || items[index - 1].limit_index != item.limit_index;
         let flags = if item.dry_run { DRY_RUN } else { 0 } | if is_first { FIRST } else { 0 };
         if item.rule.class() == KeyClass::Calendar {
-            self.push_calendar(item.rule, flags, at, item.name);
+            self.push_calendar(item.rule, flags, (at, item.anchor), item.name);
             return self.push_units(op, item);
         }
         if item.rule.settles {
@@ -282,13 +286,19 @@ impl PackedCall {
         }
     }
 
-    /// The flags of a rate with windows of a calendar, the borders around the time of the store, its steps, and the
-    /// name of the key.
-    pub(super) fn push_calendar(&mut self, rule: &RateRule, flags: u8, at: u64, name: &str) {
+    /// The flags of a rate with windows of a calendar, the borders around the time of the store by the date of the
+    /// account, its steps, and the name of the key.
+    pub(super) fn push_calendar(
+        &mut self,
+        rule: &RateRule,
+        flags: u8,
+        (at, anchor): (u64, Option<Anchor>),
+        name: &str,
+    ) {
         let by_request = if rule.begins_at_first() { AT_FIRST } else { 0 };
         self.body.push(flags | by_request | if rule.settles { SETTLES } else { 0 });
         self.push_number((rule.shape.recovery_us() / 1_000_000) as f64);
-        self.push_numbers(rule.borders(at).map(|border| border as f64));
+        self.push_numbers(rule.borders(at, anchor).map(|border| border as f64));
         let (quota, steps) =
             rule.steps.as_ref().map_or((0, &[][..]), |(quota, terms)| (*quota, terms.steps()));
         self.push_numbers([rule.capacity() as f64, quota as f64]);

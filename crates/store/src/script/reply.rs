@@ -76,6 +76,7 @@ impl ScriptReply {
                 remaining: rest.remaining,
                 reset_ns: rest.reset_us.saturating_mul(1_000),
                 full_ns: rest.full_us.saturating_mul(1_000),
+                anchor: item.anchor,
                 ..judged[index]
             };
             let skipped = matches!(found, FoundState::Slots(None));

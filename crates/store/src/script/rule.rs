@@ -6,7 +6,7 @@ use std::time::Duration;
 use aws_lc_rs::digest;
 use smallvec::SmallVec;
 
-use sluicegate_base::calendar::{Calendar, CalendarUnit, CalendarWindow};
+use sluicegate_base::calendar::{Anchor, Calendar, CalendarUnit, CalendarWindow};
 use sluicegate_limit::steps::StepTerms;
 use sluicegate_model::{
     self as model, Algorithm, LeakyBucketRate, QuotaStep, Rate, TokenBucketRate, WindowAlign,
@@ -154,12 +154,13 @@ impl RateRule {
         self.calendar.is_none()
     }
 
-    /// The borders of the window with the moment `at`, of the one before and of the one after, in seconds since 1970.
-    pub(crate) fn borders(&self, at: u64) -> [u64; 4] {
+    /// The borders of the window with the moment `at`, of the one before and of the one after, in seconds since 1970,
+    /// for an account with this date.
+    pub(crate) fn borders(&self, at: u64, anchor: Option<Anchor>) -> [u64; 4] {
         let Some((unit, calendar)) = &self.calendar else { return [0; 4] };
-        let CalendarWindow { begins, ends } = calendar.window_at(*unit, at);
-        let before = calendar.window_at(*unit, begins.saturating_sub(1));
-        [before.begins, begins, ends, calendar.window_at(*unit, ends).ends]
+        let window = |at| calendar.window_at(*unit, at, anchor);
+        let CalendarWindow { begins, ends } = window(at);
+        [window(begins.saturating_sub(1)).begins, begins, ends, window(ends).ends]
     }
 
     /// An encoding of the numbers, for comparison.

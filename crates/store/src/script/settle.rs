@@ -6,6 +6,7 @@ use super::call::{KeyClass, PackedCall};
 use super::rule::RuleShape;
 use super::{RateRemainder, bucket_remainder, read_double, read_number, ticks_to_us};
 use crate::{CallItem, RateRule, ScriptOp, SharedKey};
+use sluicegate_base::calendar::Anchor;
 use sluicegate_model::WindowAlign;
 
 /// The most units that one response may use beyond its reservation; sums of them stay exact in doubles.
@@ -35,6 +36,8 @@ pub struct SettleItem<'a> {
     pub used: u64,
     /// The settlement then resets the used units of the key; open reservations stay.
     pub forgets: bool,
+    /// The date by which windows of its account begin.
+    pub anchor: Option<Anchor>,
 }
 
 /// The settlements of one key.
@@ -61,10 +64,10 @@ impl PackedCall {
             let keep = (settled.sequence, recovery_us.saturating_mul(2));
             packed.push_sequence(prefix, KeyClass::SettleSequence, node, &settled.key, keep);
             for order in settled.rule_order() {
-                let rule = settled.items[order[0]].rule;
+                let SettleItem { rule, anchor, .. } = settled.items[order[0]];
                 packed.push_group(rule.counters_name(prefix, &settled.key), rule.class(), order.len());
                 match rule.class() {
-                    KeyClass::Calendar => packed.push_calendar(rule, 0, at, ""),
+                    KeyClass::Calendar => packed.push_calendar(rule, 0, (at, anchor), ""),
                     _ => packed.push_shape(rule, 0),
                 }
                 for index in order {

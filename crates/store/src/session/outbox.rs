@@ -85,7 +85,8 @@ impl StoreOutbox {
         if excess > 0 {
             // No charge has this mark.
             let (limit, marks) = (limit.clone(), SmallVec::from_iter([(rate, 0)]));
-            let settlement = StoreSettlement { limit, key, marks, reserved: 0, used: excess, forgets: false };
+            let (reserved, used, forgets, anchor) = (0, excess, false, units.anchor);
+            let settlement = StoreSettlement { limit, key, marks, reserved, used, forgets, anchor };
             self.settlements.queue_settlement(settlement);
         }
     }

@@ -143,8 +143,8 @@ impl SharedLimit {
             let reset_ns = if last.remaining == 0 { left_ns } else { 0 };
             let (remaining, full_ns) = (last.remaining.into(), { last.until }.saturating_sub(now.0));
             let rejected = Decision::without_numbers(LimitOutcome::Reject);
-            let reached = last.reached;
-            Decision { reached, remaining, reset_ns, retry_after_ns: left_ns, full_ns, ..rejected }
+            let (reached, anchor) = (last.reached, units.anchor);
+            Decision { reached, remaining, reset_ns, retry_after_ns: left_ns, full_ns, anchor, ..rejected }
         })
     }
 
@@ -156,8 +156,14 @@ impl SharedLimit {
         let is_known = |last: &LastAnswer| last.at > 0 && now.0 < last.until;
         let last = self.find_last_answer(rate, &units.key).filter(is_known)?;
         let (remaining, full_ns) = (last.remaining.into(), last.until - now.0);
-        let reached = last.reached;
-        Some(Decision { reached, remaining, full_ns, ..Decision::without_numbers(LimitOutcome::Admit) })
+        let (reached, anchor) = (last.reached, units.anchor);
+        Some(Decision {
+            reached,
+            remaining,
+            full_ns,
+            anchor,
+            ..Decision::without_numbers(LimitOutcome::Admit)
+        })
     }
 
     /// The rate of `rates` with most keys, if this gateway may put no further key into the store: it has put there as

@@ -37,6 +37,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
             variant: 0,
             fair_hash: 0,
             unenforced: false,
+            anchor: None,
         };
         let (waiting, mut decisions) = (Arc::new(WaitingCap::new(10)), Decisions::new());
         let ask = |_: &Limit| LimitDemand::Shared(units, KEY);
@@ -75,7 +76,14 @@ fn a_desk_is_not_empty_before_the_last_answer() {
         let text = "locations: [{ path: /, limits: 1/h, respond: { status: 200 } }]";
         let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
         let limit = Arc::new(SharedLimit::new(LimitId(0), &limit, OnFailure::Reject, 10));
-        let give = || StoreUnits { limit: limit.clone(), rate: 0, key: SharedKey([1; 16]), cost: 1, mark: 1 };
+        let give = || StoreUnits {
+            limit: limit.clone(),
+            rate: 0,
+            key: SharedKey([1; 16]),
+            cost: 1,
+            mark: 1,
+            anchor: None,
+        };
         session.outbox.queue_refund(give());
         session.outbox.wait_flushed().await;
         let before = (redis.judgements(), limit.lost_count());

@@ -27,6 +27,7 @@ fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (u
             variant: 0,
             fair_hash: 0,
             unenforced: false,
+            anchor: None,
         };
         let gateway = &gateways[turn % 2];
         let remembered =

@@ -29,6 +29,7 @@ fn item<'a>(rules: &'a [RateRule], place: usize, id: u8, cost: u64) -> CallItem<
         mark: 0,
         owed: 0,
         name: "",
+        anchor: None,
     }
 }
 

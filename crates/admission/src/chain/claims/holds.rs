@@ -129,6 +129,7 @@ impl StoreHolds {
                 reserved: hold.demand.units.cost,
                 used,
                 forgets,
+                anchor: hold.demand.units.anchor,
             }),
         }
     }

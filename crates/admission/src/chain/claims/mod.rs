@@ -7,6 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{ChainRejection, ChainVerdict, ChainedLimit, Decisions};
+use sluicegate_base::calendar::Anchor;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{ChargeRecord, Decision, Limit, SlotGrant, Units};
@@ -37,6 +38,7 @@ pub(crate) struct Claim {
     pub rate: u16,
     /// The limit does not act on its key.
     pub unenforced: bool,
+    anchor: Option<Anchor>,
 }
 
 #[derive(Clone, Copy)]
@@ -176,7 +178,7 @@ impl Drop for ClaimSet {
 impl Claim {
     #[inline]
     pub(crate) fn new(units: &Units, limit_index: usize, rate: usize, kind: ClaimKind) -> Claim {
-        let Units { key, cost, unenforced, .. } = *units;
+        let Units { key, cost, unenforced, anchor, .. } = *units;
         Claim {
             id: key.id,
             prefix: key.prefix,
@@ -185,6 +187,7 @@ impl Claim {
             limit_index: limit_index as u16,
             rate: rate as u16,
             unenforced,
+            anchor,
         }
     }
 
@@ -196,6 +199,7 @@ impl Claim {
             variant: 0,
             fair_hash: 0,
             unenforced: self.unenforced,
+            anchor: self.anchor,
         }
     }
 

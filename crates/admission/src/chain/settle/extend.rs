@@ -255,7 +255,8 @@ impl ExtendedClaims<'_> {
         let counted = self.units(units);
         marks.iter().for_each(|(rate, _)| first.demand.limit.count_in_share(*rate, &counted, self.now));
         let (limit, key, outbox) = (first.demand.limit.clone(), first.demand.key, store.outbox.clone());
-        self.hold_part(units, PartSource::Stored { limit, key, marks, outbox });
+        let anchor = counted.anchor;
+        self.hold_part(units, PartSource::Stored { limit, key, marks, anchor, outbox });
         if self.extension.takes_rest {
             self.refuse();
         }

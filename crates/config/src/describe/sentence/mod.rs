@@ -142,10 +142,13 @@ impl SentenceWriter<'_> {
             }
             Algorithm::FixedWindow { rates, align } => {
                 let zone = self.limit.calendar.as_ref().map_or("UTC", |calendar| calendar.zone_name());
+                let from = if self.limit.begins_by_account() { ", from each account's date" } else { "" };
                 match align {
                     WindowAlign::First => windows(rates, "in windows that begin with the first request"),
                     WindowAlign::Clock => windows(rates, "in windows that begin by the clock (UTC)"),
-                    WindowAlign::Calendar => windows(rates, &format!("in windows of the calendar ({zone})")),
+                    WindowAlign::Calendar => {
+                        windows(rates, &format!("in windows of the calendar ({zone}{from})"))
+                    }
                 }
             }
             Algorithm::SlidingWindow { rates, .. } | Algorithm::SlidingLog { rates } => {

@@ -43,8 +43,8 @@ section! {
     /// API keys. The file has their hashes; `sluicegate api-key new` makes a key and adds its line.
     mod keys = "account.keys";
     /// A CSV file with a header. The columns `sha256` (64 hexadecimal digits) and `account` are needed; `tier`,
-    /// `until` (RFC 3339), `disabled` (anything but `false`) and further ones, which `${key:NAME}` reads, may be
-    /// there. The file is read again when it changes.
+    /// `until` (RFC 3339), `disabled` (anything but `false`), `anchor` (a date, for limits with `begins: account`) and
+    /// further ones, which `${key:NAME}` reads, may be there. The file is read again when it changes.
     FILE: Special = Special(|| text("the path of a file")), "file", required, "keys.csv";
     /// The places of a key in a request. Of `Bearer`, a text with the form of a token is one where `jwt` verifies
     /// tokens; of `basic` the password is the key.

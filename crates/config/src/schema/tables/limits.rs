@@ -44,8 +44,9 @@ section! {
     RATE: OneOrMore<Text<Rate>> = OneOrMore(RATE_TEXT), "rate", "[]", "[10/s, 300/m]";
     /// Windows of the calendar, such as `/month`: their time zone, a name of the IANA data.
     ZONE: Text<String> = Text::new("the name of a time zone", parse_zone), "zone", "UTC", "Europe/Berlin";
-    /// Windows of the calendar: their beginnings; see [quotas](quotas.md).
-    BEGINS: Nested = Nested(&begins::SECTION), "begins", "{}", "{ month: 15 }";
+    /// Windows of the calendar: their beginnings, or `account` for the dates in column `anchor` of `account.keys`; see
+    /// [quotas](quotas.md).
+    BEGINS: Special = Special(begins_shape), "begins", "{}", "{ month: 15 }";
     /// Fixed windows: the consequences at percentages of the quota, rising; see [quotas](quotas.md). A quota without
     /// steps rejects at 100%.
     STEPS: Special = Special(|| Shape::List(Box::new(Shape::Section(&step::SECTION)))), "steps", "[]",
@@ -201,6 +202,10 @@ fn tiers() -> Shape {
 fn max_concurrent() -> Shape {
     let requests = Shape::Integer(1, u64::from(u32::MAX));
     Shape::Either(vec![Shape::Words(vec!["auto"]), requests, Shape::Section(&adaptive::SECTION)])
+}
+
+fn begins_shape() -> Shape {
+    Shape::Either(vec![Shape::Words(vec!["account"]), Shape::Section(&begins::SECTION)])
 }
 
 fn missing_key_shape() -> Shape {

@@ -377,6 +377,7 @@ fn a_grant_of_a_shared_limit_disturbs_no_other_rate() {
         variant: 0,
         fair_hash: 0,
         unenforced: false,
+        anchor: None,
     };
     assert!(share.charge_units(0, &units, now).1.is_some());
     assert_eq!(two.local_share().peek_units(0, &units, now).remaining, 1, "the local share goes on");

@@ -5,7 +5,16 @@ use sluicegate_limit::LimitOutcome;
 use sluicegate_model::{LimitId, LocationId};
 
 fn dry_decision(outcome: LimitOutcome, wait_ns: u64, retry_after_ns: u64) -> Decision {
-    Decision { outcome, reached: 0, remaining: 3, reset_ns: 0, retry_after_ns, wait_ns, full_ns: 0 }
+    Decision {
+        outcome,
+        reached: 0,
+        remaining: 3,
+        reset_ns: 0,
+        retry_after_ns,
+        wait_ns,
+        full_ns: 0,
+        anchor: None,
+    }
 }
 
 fn dry_rejecters() -> Rejecters {

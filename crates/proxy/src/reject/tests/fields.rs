@@ -15,6 +15,7 @@ fn decision(remaining: u64, ns: u64) -> Decision {
         retry_after_ns: 0,
         wait_ns: 0,
         full_ns: ns,
+        anchor: None,
     }
 }
 
@@ -22,7 +23,16 @@ fn decision(remaining: u64, ns: u64) -> Decision {
 fn refusal(remaining: u64, retry_after_ns: u64) -> Decision {
     let reset_ns = if remaining == 0 { 1 } else { 0 };
     let outcome = LimitOutcome::Reject;
-    Decision { outcome, reached: 0, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns: 500 * SECOND }
+    Decision {
+        outcome,
+        reached: 0,
+        remaining,
+        reset_ns,
+        retry_after_ns,
+        wait_ns: 0,
+        full_ns: 500 * SECOND,
+        anchor: None,
+    }
 }
 
 const SECOND: u64 = 1_000_000_000;

@@ -12,6 +12,7 @@ fn rejecting(remaining: u64, reset_ns: u64) -> Decision {
         retry_after_ns: reset_ns,
         wait_ns: 0,
         full_ns: 0,
+        anchor: None,
     }
 }
 

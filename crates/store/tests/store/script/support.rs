@@ -195,6 +195,7 @@ impl Shared {
                     mark: 0,
                     owed: 0,
                     name: "",
+                    anchor: None,
                 });
             }
         }
