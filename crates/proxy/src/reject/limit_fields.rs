@@ -25,6 +25,8 @@ pub(crate) struct RateLimitFields {
     items: Box<[PolicyItem]>,
     /// The policies of all items that apply to every tier.
     full_policy: Option<HeaderValue>,
+    /// No policy depends on the time.
+    pub is_fixed: bool,
     drafts: bool,
     legacy: bool,
 }
@@ -92,6 +94,7 @@ impl RateLimitFields {
         RateLimitFields {
             full_policy: (is_fixed && written.peek().is_some())
                 .then(|| intern_value(&join_policies(written.map(|item| &item.policy)))),
+            is_fixed,
             drafts: items.iter().any(|item| item.draft.is_some()),
             legacy: items.iter().any(|item| item.legacy),
             items: items.into_boxed_slice(),

@@ -251,6 +251,7 @@ impl Rejecter {
         let responses = self.limit_responses(limit_rejection)?;
         if !matches!(limit_rejection.cause, LimitCause::Rate | LimitCause::Queue)
             || responses.degraded_to.is_some()
+            || !self.rate_limit_fields.is_fixed
             || responses.rejected.extra_headers.has_variables
         {
             return None;

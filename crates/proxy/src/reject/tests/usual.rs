@@ -95,4 +95,9 @@ fn other_rejections_have_no_kept_head() {
     let degraded = with_on_reject("{ degrade: { status: 200, body: sorry } }");
     let rejecter = degraded.for_location(Some(LocationId(0)));
     assert!(rejecter.find_usual(&rate, &rejecting(0, second), ID.as_bytes()).is_none());
+    // The length of a month is in its fields.
+    let yaml = "limits: { plan: 9/month }\nlocations: [{ path: /, upstream: demo, limits: plan }]";
+    let (_, monthly) = super::rejecters(yaml);
+    let rejecter = monthly.for_location(Some(LocationId(0)));
+    assert!(rejecter.find_usual(&rate, &rejecting(0, second), ID.as_bytes()).is_none());
 }
