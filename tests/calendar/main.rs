@@ -1,5 +1,6 @@
 //! Windows of the calendar beside those of Python's zoneinfo, over 400 years.
 
+mod anchors;
 mod counters;
 mod file;
 mod program;

@@ -1,6 +1,8 @@
 //! Each kind of limit keeps its promise on the virtual clock.
 
-use super::{assert_fails, assert_passes, config, run_steps};
+use sluicegate_model::api_keys::ApiKeyHash;
+
+use super::{Scratch, assert_fails, assert_passes, config, run_in, run_steps, scenario};
 
 #[test]
 fn a_token_bucket_refills_evenly() {
@@ -158,5 +160,38 @@ fn many_requests_may_wait_at_once() {
     let config =
         config("queue: { key: global, algorithm: leaky_bucket, rate: 10/1s, queue: 20000, max_wait: none }");
     let run = run_steps(&config, &["send: 20001, expect: { admitted: 20001, waited_max: 2000s }"]);
+    assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
+}
+
+/// The border of the 29th and of the 31st is that of the last day of February.
+#[test]
+fn months_begin_by_the_dates_of_accounts() {
+    let scratch = Scratch::new();
+    let accounts = [("acme", "2024-01-31"), ("leap", "2024-02-29"), ("bolt", "2023-06-15"), ("plain", "")];
+    let line =
+        |(account, anchor)| format!("{},{account},{anchor}\n", ApiKeyHash::of_key(str::as_bytes(account)));
+    let keys: String = accounts.into_iter().map(line).collect();
+    scratch.file("keys.csv", &format!("sha256,account,anchor\n{keys}"));
+    scratch.file(
+        "gateway.yaml",
+        "account: { keys: { file: keys.csv } }\n\
+         limits: { plan: { key: account, rate: [8/month, 9/year], begins: account } }\n\
+         locations: [{ path: /, upstream: demo, limits: plan }]\n",
+    );
+    let step = |at: &str, send: u64, account: &str, admitted: u64| {
+        let rejected = send - admitted;
+        let expect = format!("{{ admitted: {admitted}, rejected: {rejected} }}");
+        format!("at: {at}, send: {send}, headers: {{ X-Api-Key: {account} }}, expect: {expect}")
+    };
+    let mut steps: Vec<String> = accounts.iter().map(|(account, _)| step("0s", 9, account, 8)).collect();
+    for (at, admitted) in
+        [("59s", [0; 4]), ("60s", [1, 5, 0, 0]), ("1441m", [0, 3, 0, 1]), ("25d", [0, 0, 1, 0])]
+    {
+        let again = accounts.iter().zip(admitted);
+        steps.extend(again.map(|((account, _), admitted)| step(at, 5, account, admitted)));
+    }
+    let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
+    scratch.file("limits_test.yaml", &format!("start: 2026-02-27T23:59:00Z\n{}", scenario(&steps)));
+    let run = run_in(&scratch, &[]);
     assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
 }
