@@ -277,6 +277,7 @@ fn with_limits(
         ip_sets: Vec::new(),
         access: Default::default(),
         bans: None,
+        notify: None,
         listen: vec![model::ListenConfig::with_address(model::ListenAddress::Port(8080))],
         server,
         upstreams: Vec::new(),
