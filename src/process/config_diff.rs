@@ -164,6 +164,9 @@ fn named_locations(config: &Config) -> NamedTexts {
             let upstream = config.upstreams.get(std::mem::replace(index, UpstreamId(0)).0);
             references.push(upstream.map_or("", |upstream| &upstream.name));
         }
+        if let ActionConfig::Usage { limits: Some(limits) } = &mut bare.action {
+            references.extend(limit_names(config, &std::mem::take(limits)));
+        }
         let display_name = match location.hosts.is_empty() {
             true => location.name.clone(),
             false => format!("{} of {:?}", location.name, location.hosts),

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::Limit;
-use super::counters::rated;
+use super::counters::{each, rated};
 use crate::table::{CounterKey, OwnEntry};
 use sluicegate_base::clock::Now;
 use sluicegate_model as model;
@@ -78,6 +78,12 @@ impl Limit {
             .map(|variant| self.rate_range(variant))
     }
 
+    /// True if a key shares the counter of a rate with others, because the table is full.
+    pub fn shares_counter(&self, rate: usize, key: &CounterKey, now: Now) -> bool {
+        let own = each!(&self.meters, meters => meters[rate].table.update_own(key, now, |_, _, _| {}));
+        own == OwnEntry::Overflow
+    }
+
     /// Forgets the used units of `key` in each of `rates`. Later refunds of earlier charges are lost, so the key
     /// never gets more than a fresh one. A warm key stays warm.
     ///
@@ -88,9 +94,7 @@ impl Limit {
             return Err(ResetFault::Concurrency);
         }
         // Checked once more by each reset, under the lock of the shard.
-        let own =
-            |rate: usize| rated!(&self.meters, rate, meter => meter.table.update_own(key, now, |_, _, _| {}));
-        if rates.clone().any(|rate| own(rate) == OwnEntry::Overflow) {
+        if rates.clone().any(|rate| self.shares_counter(rate, key, now)) {
             return Err(ResetFault::SharedCounter);
         }
         let mut reset = KeyReset::default();

@@ -45,6 +45,13 @@ pub enum McpPart {
 }
 
 impl KeyPart {
+    /// True if each counter of a key of these parts is of one caller: the address or the account is among them, and
+    /// nothing of the request.
+    pub fn count_callers(parts: &[KeyPart]) -> bool {
+        let is_own = |part: &KeyPart| matches!(part, KeyPart::Ip | KeyPart::Account);
+        parts.iter().any(is_own) && parts.iter().all(|part| is_own(part) || *part == KeyPart::Tier)
+    }
+
     /// The words of the file: the kind of the key, and the name of its source, if it has one.
     pub fn words(&self) -> (&'static str, &str) {
         match self {

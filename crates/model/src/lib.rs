@@ -381,6 +381,11 @@ pub enum ActionConfig {
         /// The status: 301, 302, 303, 307 or 308.
         status: StatusCode,
     },
+    /// The gateway tells the caller what is left.
+    Usage {
+        /// The limits that it tells of, in the order of the file; `None` = all that count callers.
+        limits: Option<Vec<LimitId>>,
+    },
 }
 
 /// The `Host` of forwarded requests.

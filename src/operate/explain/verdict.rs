@@ -49,6 +49,7 @@ pub(super) fn explain_admitted(
             format!("forwarded to upstream {} as {} {target}", upstream.name, facts.head.method)
         }
         Action::Respond { status, .. } => format!("answered here with {}", status.as_u16()),
+        Action::Usage(_) => "answered here with what is left".to_owned(),
         Action::Redirect { to, status } => {
             let url = to.render(&redirect_context(facts, &route.name));
             format!("redirected to {} with {}", describe::escape_bytes(&url), status.as_u16())

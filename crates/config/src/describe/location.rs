@@ -91,7 +91,7 @@ pub(crate) fn spell_host(host: &HostRule) -> String {
     }
 }
 
-/// The upstream's name, "answers 204" or "redirects to https://${host}/ with 308".
+/// The upstream's name, "answers 204" or "redirects to https://${host}/ with 308", "tells what is left of plan".
 pub fn describe_action(config: &Config, location: &LocationConfig) -> String {
     match &location.action {
         ActionConfig::Upstream(upstream) => match config.upstreams.get(upstream.0) {
@@ -101,6 +101,11 @@ pub fn describe_action(config: &Config, location: &LocationConfig) -> String {
         ActionConfig::Respond { status, .. } => format!("answers {}", status.as_u16()),
         ActionConfig::Redirect { to, status } => {
             format!("redirects to {} with {}", shorten(&to.to_string()), status.as_u16())
+        }
+        ActionConfig::Usage { limits: None } => "tells what is left".to_owned(),
+        ActionConfig::Usage { limits: Some(limits) } => {
+            let names: Vec<_> = limits.iter().map(|limit| &config.limits[*limit].name).collect();
+            format!("tells what is left of {}", join_names(&names, NAMES_MAX))
         }
     }
 }

@@ -110,6 +110,29 @@ impl<'a> LimitReader<'a> {
         chain
     }
 
+    /// The limits that callers are told of, in the order of the file. That is no use of a limit, which judges nothing
+    /// by it.
+    pub(crate) fn read_shown(&mut self, value: &FieldValue<'_>) -> Vec<LimitId> {
+        value.check_filled("write all, or names of limits such as [plan]");
+        let (used, mut shown) = (self.used.clone(), Vec::new());
+        for item in value.one_or_more() {
+            let Some(id) = self.resolve_name(&item) else { continue };
+            let name = &self.list[id].name;
+            if !KeyPart::count_callers(&self.list[id].key) {
+                let message = format!("the counters of limit `{name}` are not those of one caller");
+                let help = "name limits with key: ip, account or both; tier may stand beside them";
+                item.refuse(codes::FOREIGN_FIELD, message, help);
+            } else if shown.contains(&id) {
+                let message = format!("the limit `{name}` is listed twice");
+                item.report_at_value(ValueError::new(codes::NAME, message));
+            }
+            shown.push(id);
+        }
+        shown.sort_unstable();
+        self.used = used;
+        shown
+    }
+
     /// A limit of the top with other numbers, which are added to the views of `chain`.
     fn read_view(&mut self, item: &FieldValue<'_>, chain: &mut ReadChain) -> Option<LimitId> {
         let fields = item.open_section(&chain_view::SECTION);

@@ -11,7 +11,7 @@ use super::patterns::{self, PathPatterns};
 use super::upstreams::UpstreamReader;
 use super::{access, auth, cors, headers, keys, reject};
 use crate::describe::spell_host;
-use crate::schema::tables::locations::{bandwidth, location, parse_plain_path, redirect};
+use crate::schema::tables::locations::{bandwidth, location, parse_plain_path, redirect, usage};
 use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
@@ -94,7 +94,7 @@ fn read_location(
     let listeners = read_listeners(fields, section.listen);
     let is_taken = |name: &str| !section.names.insert(name.to_owned());
     let given_name = fields.read_unique_name(&location::NAME, "locations", None, is_taken);
-    let action = read_action(fields, upstreams);
+    let action = read_action(fields, limits, upstreams);
     let owner = match &given_name {
         Some(name) => name.clone(),
         None => {
@@ -170,27 +170,32 @@ fn parse_path_rule(text: &str, patterns: &PathPatterns) -> Parsed<PathRule> {
     parse_plain_path(text).map(|path| PathRule::Prefix { path, no_regex: false })
 }
 
-fn read_action(fields: &FieldReader<'_>, upstreams: &UpstreamReader<'_>) -> Option<ActionConfig> {
-    let actions = [&location::UPSTREAM, &location::RESPOND, &location::REDIRECT];
+fn read_action(
+    fields: &FieldReader<'_>,
+    limits: &mut LimitReader<'_>,
+    upstreams: &UpstreamReader<'_>,
+) -> Option<ActionConfig> {
+    let actions = [&location::UPSTREAM, &location::RESPOND, &location::REDIRECT, &location::USAGE];
     let written = actions.map(|field| fields.find(field));
     let given: Vec<&FieldValue<'_>> = written.iter().flatten().collect();
     if let [_, second, ..] = given.as_slice() {
         second.refuse_name(
             codes::ACTION,
-            "a location has only one of `upstream`, `respond` and `redirect`",
+            "a location has only one of `upstream`, `respond`, `redirect` and `usage`",
             "remove the others, or give them a location of their own with another path",
         );
     }
     match &written {
-        [Some(upstream), _, _] => upstreams.resolve_name(upstream).map(ActionConfig::Upstream),
-        [None, Some(respond), _] => read_respond(respond),
-        [None, None, Some(redirect)] => read_redirect(redirect),
-        [None, None, None] if actions.iter().any(|field| fields.is_misnamed(field.name)) => None,
-        [None, None, None] => {
+        [Some(upstream), ..] => upstreams.resolve_name(upstream).map(ActionConfig::Upstream),
+        [None, Some(respond), ..] => read_respond(respond),
+        [None, None, Some(redirect), _] => read_redirect(redirect),
+        [None, None, None, Some(usage)] => read_usage(usage, limits),
+        [None, None, None, None] if actions.iter().any(|field| fields.is_misnamed(field.name)) => None,
+        [None, None, None, None] => {
             fields.whole.refuse_name(
                 codes::ACTION,
                 "the location does nothing",
-                "add upstream: NAME, respond: { status: 200 } or redirect: { to: URL }",
+                "add upstream: NAME, respond: { status: 200 }, redirect: { to: URL } or usage: {}",
             );
             None
         }
@@ -224,6 +229,12 @@ fn read_redirect(value: &FieldValue<'_>) -> Option<ActionConfig> {
         return None;
     }
     Some(ActionConfig::Redirect { to: template, status })
+}
+
+fn read_usage(value: &FieldValue<'_>, limits: &mut LimitReader<'_>) -> Option<ActionConfig> {
+    let fields = value.open_map(&usage::SECTION, "a mapping such as {} or { limits: [plan] }")?;
+    let shown = fields.read_all(|fields| fields.find(&usage::LIMITS).filter(|value| !value.is_word("all")));
+    Some(ActionConfig::Usage { limits: shown.map(|shown| limits.read_shown(&shown)) })
 }
 
 fn read_strip(fields: &FieldReader<'_>, path: Option<&PathRule>) -> Option<String> {

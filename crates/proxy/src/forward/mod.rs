@@ -17,6 +17,7 @@ mod retry;
 mod rewrite;
 pub mod scripted;
 mod server_wait;
+mod told_usage;
 mod tunnel;
 mod upgrade;
 
@@ -53,6 +54,7 @@ use latency_feedback::LatencyFeedback;
 pub use response_body::{GrpcFrames, ResponseBody, grpc_response, local_response};
 use retry::NextTry;
 pub use rewrite::{clear_unknown_reason, drop_unsent_body};
+use told_usage::{render_told, tell_caller};
 use upgrade::UpgradeRequest;
 
 /// A response, or the fault that prevented it; the state of the request continues in both.
@@ -83,7 +85,14 @@ async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
     if state.is_preflight() {
         return respond_to_preflight(route, *inbound, state);
     }
-    let Some(upstream) = upstream else { return respond_locally(route, *inbound, state) };
+    let Some(upstream) = upstream else {
+        let told = match &route.action {
+            // Boxed, because the future of every request is as large as the largest wait in it.
+            Action::Usage(shown) => Box::pin(tell_caller(&worker, shown, &state, &inbound)).await,
+            _ => Vec::new(),
+        };
+        return respond_locally(route, *inbound, state, told);
+    };
     let mut outgoing = OutgoingRequest::new(gateway, route, &upstream.balance, &mut inbound, &state);
     if upstream.is_demo() {
         outgoing.added_fields.move_into(inbound.request.headers_mut());
@@ -290,7 +299,13 @@ fn count_outcome(
     }
 }
 
-fn respond_locally(route: &Route, mut inbound: InboundRequest, state: Box<RequestState>) -> ForwardOutcome {
+/// `told`: what the caller is told of its limits.
+fn respond_locally(
+    route: &Route,
+    mut inbound: InboundRequest,
+    state: Box<RequestState>,
+    told: Vec<u8>,
+) -> ForwardOutcome {
     let mut response = Response::new(Bytes::new());
     let is_redirect = matches!(route.action, Action::Redirect { .. });
     let texts = RequestTexts::read_again(&inbound);
@@ -312,6 +327,7 @@ fn respond_locally(route: &Route, mut inbound: InboundRequest, state: Box<Reques
                 response.headers_mut().insert(LOCATION, to);
             }
         }
+        Action::Usage(_) => response = render_told(told, inbound.request.headers()),
         Action::Upstream(_) => unreachable!("a request for an upstream is forwarded"),
     }
     body::discard_body(&mut inbound.request);

@@ -19,6 +19,7 @@ mod operator_changes;
 mod operator_entries;
 mod operator_state;
 mod step_events;
+pub mod usage;
 pub mod worker;
 
 use std::collections::HashMap;
@@ -74,6 +75,7 @@ use sluicegate_observe::metrics::cells::Counters;
 use sluicegate_observe::traces::Tracer;
 use sluicegate_store::{SharedLimit, SharedPauses, Store};
 pub use step_events::{Delivery, NotifyResult, StepEvent, StepEvents, WAITING_MAX};
+use usage::ShownLimit;
 
 /// Slots of [`RequestLoad::request_counts`].
 pub const REQUESTS_OPENED: usize = 0;
@@ -245,6 +247,8 @@ pub enum Action {
         /// The status of the redirect.
         status: StatusCode,
     },
+    /// The location tells the caller what is left of these limits.
+    Usage(Box<[ShownLimit]>),
 }
 
 impl Gateway {
@@ -430,6 +434,9 @@ impl Route {
             },
             model::ActionConfig::Redirect { to, status } => {
                 Action::Redirect { to: CompiledTemplate::for_url(to), status: *status }
+            }
+            model::ActionConfig::Usage { limits } => {
+                Action::Usage(ShownLimit::all_of(config, limits.as_deref()))
             }
         };
         Route {

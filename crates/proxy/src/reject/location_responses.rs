@@ -216,7 +216,7 @@ fn challenge_for(config: &Config, limit: &LimitConfig) -> HeaderValue {
     HeaderValue::from_static(challenge)
 }
 
-fn rate_texts(limit: &LimitConfig, numbers: &Algorithm) -> Vec<String> {
+pub(crate) fn rate_texts(limit: &LimitConfig, numbers: &Algorithm) -> Vec<String> {
     match numbers {
         Algorithm::Concurrency { min: None, max, .. } => vec![format!("{max} in flight")],
         Algorithm::Concurrency { min: Some(min), max, .. } => vec![format!("{min} to {max} in flight")],

@@ -34,6 +34,8 @@ use template::RetryTimes;
 pub use cause::{
     CLIENT_GONE, Fault, LimitCause, LimitRejection, PANICKED, PLAIN_HTTP_ON_TLS, PauseRejection, Rejection,
 };
+pub(crate) use location_responses::rate_texts;
+pub(crate) use prepared_response::rate_text;
 pub use template::CompiledTemplate;
 
 /// The facts of a request that a response may contain; empty if unknown.

@@ -314,7 +314,7 @@ impl PreparedResponse {
 }
 
 /// A rate as short text, e.g. `10/s` or `300/60s`.
-pub(super) fn rate_text(limit: &LimitConfig, rate: &Rate) -> String {
+pub(crate) fn rate_text(limit: &LimitConfig, rate: &Rate) -> String {
     let (units, period_ns) = (limit.show_units(rate.units.get()), rate.period.as_nanos());
     if let Some(unit) = rate.calendar {
         return format!("{units}/{}", unit.as_str());

@@ -38,7 +38,7 @@ section! {
     /// Names of listeners.
     LISTENER: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("any", Text::new("the name of a listener", parse_name)),
         "listener", "any", "plain";
-    /// Forwards to an upstream. A location has exactly one of `upstream`, `respond` and `redirect`.
+    /// Forwards to an upstream. A location has exactly one of `upstream`, `respond`, `redirect` and `usage`.
     UPSTREAM: Special = Special(|| text("the name or the URL of an upstream")), "upstream", "none", "app";
     /// Responds without an upstream.
     RESPOND: Special = Special(|| Shape::Section(&response::SECTION)),
@@ -46,6 +46,9 @@ section! {
     /// Redirects.
     REDIRECT: Special = Special(|| Shape::Section(&redirect::SECTION)),
         "redirect", "none", "{ to: \"https://${host}${request_uri}\" }";
+    /// Tells callers what they have used of their limits, and what is left. Only GET and HEAD, and limits with windows
+    /// of the calendar count no such request.
+    USAGE: Special = Special(|| Shape::Section(&usage::SECTION)), "usage", "none", "{}";
     /// The chain of limits, judged in this order as one transaction: names of limits, rates, limits written here, and
     /// `{ use: NAME, burst: 5 }`: a limit of the top with other numbers at this place.
     LIMITS: Special = Special(chain), "limits", "[]", "[per-ip, 100/s]";
@@ -89,6 +92,14 @@ section! {
     TO: Special = Special(|| text("a URL with variables")), "to", required, "\"https://${host}${request_uri}\"";
     /// The status: 301, 302, 303, 307 or 308.
     STATUS: Text<StatusCode> = Text::new("301, 302, 303, 307 or 308", parse_redirect_status), "status", "308", "302";
+}
+
+section! {
+    /// What callers are told of their limits.
+    mod usage = "locations[].usage";
+    /// The names of the limits; `all` is each that counts by `ip`, `account` and `tier`, and not by the tier alone.
+    LIMITS: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("all", Text::new("the name of a limit", parse_name)),
+        "limits", "all", "[plan]";
 }
 
 section! {

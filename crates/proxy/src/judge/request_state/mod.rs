@@ -405,7 +405,7 @@ impl RequestState {
         match (self.judgement.degraded, &gateway.routes[route.0].action) {
             (Some(degraded), _) => Some(&gateway.upstreams[degraded.0]),
             (None, Action::Upstream(upstream)) => Some(upstream),
-            (None, Action::Respond { .. } | Action::Redirect { .. }) => None,
+            (None, Action::Respond { .. } | Action::Redirect { .. } | Action::Usage(_)) => None,
         }
     }
 
