@@ -10,8 +10,9 @@ use sluicegate_http::request::key::LimitKeys;
 use sluicegate_http::request::source::{BodyPlan, BodyValue, BodyValues};
 use sluicegate_limit::Limit;
 use sluicegate_model::{
-    AuthConfig, BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, DescriptorRuleConfig, EchoedValue, KeyPart,
-    LimitConfig, LimitId, LocationConfig, Pricing, RequestPrice, ValueSource, ViewId, model_pointer,
+    ActionConfig, AuthConfig, BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, DescriptorRuleConfig,
+    EchoedValue, KeyPart, LimitConfig, LimitId, LocationConfig, Pricing, RequestPrice, ValueSource, ViewId,
+    model_pointer,
 };
 use sluicegate_store::SharedLimit;
 
@@ -53,7 +54,11 @@ impl LimitChain {
         let config = built.config;
         let max_wait = longest_wait(location.and_then(|location| location.timeout));
         let own = location.map_or(&[][..], |location| &location.limits);
-        let ids: Vec<LimitId> = config.with_shadows(config.server.limits.iter().chain(own)).collect();
+        // Who asks what is left of a quota must not use it up.
+        let asks_usage = location.is_some_and(|own| matches!(own.action, ActionConfig::Usage { .. }));
+        let counts = |limit: &&LimitId| !(asks_usage && config.limits[**limit].has_calendar());
+        let judging = config.server.limits.iter().chain(own).filter(counts);
+        let ids: Vec<LimitId> = config.with_shadows(judging).collect();
         let view_of = |limit| config.view_at(location, limit);
         LimitChain::of_limits(built, &ids, view_of, max_wait)
     }

@@ -18,7 +18,7 @@ use siphasher::sip::SipHasher13;
 use super::canonical_host;
 use prefix_table::PrefixTable;
 use regex_rules::RegexRules;
-use sluicegate_model::{HostRule, LocationConfig, LocationId, PathRegex, PathRule, Scheme};
+use sluicegate_model::{ActionConfig, HostRule, LocationConfig, LocationId, PathRegex, PathRule, Scheme};
 
 pub use candidates::{HostMatch, LocationCandidate, LossReason, PathMatch};
 
@@ -32,6 +32,8 @@ pub struct Locations {
     suffix_max: usize,
     any_host: HostGroup,
     identities: Vec<u64>,
+    /// The locations that tell what is left, which answer GET and HEAD.
+    told: Box<[LocationId]>,
     /// Some location is only for requests of certain listeners.
     pub selects_listeners: bool,
 }
@@ -122,11 +124,14 @@ impl Locations {
         let sort_groups = |groups: HashMap<Box<str>, UnsortedGroup>| {
             groups.into_iter().map(|(host, group)| (host, group.sort_rules())).collect()
         };
+        let indices = (0..locations.len()).map(LocationId);
+        let is_told = |location: &LocationConfig| matches!(location.action, ActionConfig::Usage { .. });
         Locations {
             suffix_max: by_suffix.keys().map(|suffix| suffix.len()).max().unwrap_or(0),
             by_name: sort_groups(by_name),
             by_suffix: sort_groups(by_suffix),
             any_host: any_host.sort_rules(),
+            told: indices.filter(|index| is_told(&locations[index.0])).collect(),
             identities: locations.iter().map(hash_identity).collect(),
             selects_listeners: locations.iter().any(|location| !location.listeners.is_empty()),
         }
@@ -139,11 +144,11 @@ impl Locations {
             && self.by_suffix.is_empty()
             && let Some(location) = self.any_host.find_rule(path, arrival, &mut passed_over)
         {
-            return LocationLookup::Found(location);
+            return self.check_read(location, arrival);
         }
         for group in self.host_groups(host) {
             if let Some(location) = group.find_rule(path, arrival, &mut passed_over) {
-                return LocationLookup::Found(location);
+                return self.check_read(location, arrival);
             }
         }
         if passed_over {
@@ -151,6 +156,16 @@ impl Locations {
         } else {
             LocationLookup::NotFound
         }
+    }
+
+    /// The location, unless it can only be read and the method does something else.
+    #[inline]
+    fn check_read(&self, location: LocationId, arrival: &Arrival<'_>) -> LocationLookup {
+        let is_read = || matches!(*arrival.method, Method::GET | Method::HEAD);
+        if self.told.contains(&location) && !is_read() {
+            return LocationLookup::MethodNotAllowed { allow: HeaderValue::from_static("GET, HEAD") };
+        }
+        LocationLookup::Found(location)
     }
 
     /// A number that identifies location `index`: the same path, hosts, methods, scheme and listeners have the same one
