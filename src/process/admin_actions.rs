@@ -15,7 +15,8 @@ use crate::operate::explain::{Explanation, Query, explain_request};
 use sluicegate_base::clock::Now;
 use sluicegate_proxy::gateway::heavy_keys::fleet::FleetKeys;
 use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
-use sluicegate_proxy::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
+use sluicegate_proxy::gateway::usage::{CountedKey, UsageEntry};
+use sluicegate_proxy::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
 use sluicegate_store::Session;
 
 /// The control thread, as long as it runs.
@@ -23,12 +24,25 @@ pub(super) struct ControlHandle {
     control: Weak<ControlThread>,
     commands: mpsc::Sender<ControlCommand>,
     /// The session of the control thread with the store, beside those of the workers.
-    session: Rc<RefCell<Option<Rc<Session>>>>,
+    session: RefCell<Option<Rc<Session>>>,
 }
 
 impl ControlHandle {
     pub(super) fn new(control: &Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) -> ControlHandle {
-        ControlHandle { control: Rc::downgrade(control), commands, session: Rc::default() }
+        ControlHandle { control: Rc::downgrade(control), commands, session: RefCell::default() }
+    }
+
+    /// The gateway in force and, if it has a store, a session with that; `None` = the process is shutting down.
+    fn open_session(&self) -> Option<(Arc<Gateway>, Option<Rc<Session>>)> {
+        let control = self.control.upgrade()?;
+        let gateway = control.current.load_full();
+        let is_current = |session: &Rc<Session>| {
+            gateway.store.as_ref().is_some_and(|store| Arc::ptr_eq(store, &session.store))
+        };
+        let open = || Some(Session::new(gateway.store.as_ref()?, control.workers.count()));
+        let used = self.session.take().filter(is_current).or_else(open);
+        self.session.replace(used.clone());
+        Some((gateway, used))
     }
 }
 
@@ -49,17 +63,10 @@ impl GatewayActions for ControlHandle {
     }
 
     fn explain(&self, query: Query) -> ActionFuture<Result<Explanation, String>> {
-        let (control, session) = (self.control.upgrade(), self.session.clone());
+        let opened = self.open_session();
         Box::pin(async move {
-            let control = control.ok_or("this process is shutting down")?;
-            let gateway = control.current.load_full();
-            let is_current = |session: &Rc<Session>| {
-                gateway.store.as_ref().is_some_and(|store| Arc::ptr_eq(store, &session.store))
-            };
-            let open = || Some(Session::new(gateway.store.as_ref()?, control.workers.count()));
-            let used = session.take().filter(is_current).or_else(open);
-            session.replace(used.clone());
-            explain_request(&gateway, used.as_deref(), &query, Now::read_clock()).await
+            let (gateway, session) = opened.ok_or("this process is shutting down")?;
+            explain_request(&gateway, session.as_deref(), &query, Now::read_clock()).await
         })
     }
 
@@ -78,6 +85,14 @@ impl GatewayActions for ControlHandle {
     fn find_key(&self, limit: String, name: String) -> ActionFuture<Result<HeavyKey, KeyLookupError>> {
         let control = self.control.upgrade();
         Box::pin(async move { control.ok_or(KeyLookupError::ShuttingDown)?.find_key(&limit, &name).await })
+    }
+
+    fn read_usage(&self, key: CountedKey) -> ActionFuture<Vec<UsageEntry>> {
+        let opened = self.open_session();
+        Box::pin(async move {
+            let Some((gateway, session)) = opened else { return Vec::new() };
+            gateway.read_usage(session.as_deref(), &[key], Now::read_clock()).await
+        })
     }
 
     fn list_refusals(&self) -> ActionFuture<Vec<RecentRefusal>> {

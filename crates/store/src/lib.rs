@@ -63,7 +63,9 @@ pub use departures::{Departure, DepartureTicket};
 pub use fleet::Fleet;
 pub use handover::StoreHandover;
 pub use key_reset::{KnownResets, ResetEntry, StoreReset};
-pub use link::{BreakerState, KeyGroup, Link, OutageReport, Store, StoreFault, StoreServerState};
+pub use link::{
+    BreakerState, KeyGroup, Link, NamedWindow, OutageReport, Store, StoreFault, StoreServerState,
+};
 pub use process_slots::SlotKey;
 pub use script::LuaScript;
 pub use script::call::{CallItem, GatewayTurn, PackedCall, RateAnswer, ScriptOp, ScriptReply, SlotCount};

@@ -15,7 +15,7 @@ use super::endpoint::{
 use super::events::TrafficEvent;
 use super::limits::LimitList;
 use super::status::{Reloaded, Status};
-use super::{bans, events, examples, history, keys, limits, openapi, page, upstreams};
+use super::{bans, events, examples, history, keys, limits, openapi, page, upstreams, usage};
 use crate::operate::explain::{Explanation, Query as ExplainQuery};
 use sluicegate_base::json_shape::JsonShape::{Any, Object, Text, Words};
 use sluicegate_base::json_shape::{JsonObject, JsonShaped, always, maybe};
@@ -156,6 +156,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         handler: |request| Box::pin(limits::list_limits(request)),
         ..Endpoint::READ
     },
+    usage::LIST_USAGE,
     keys::LIST_KEYS,
     keys::SHOW_KEY,
     keys::RESET_KEY,

@@ -169,8 +169,18 @@ pub(super) const KEY: &str = r#"{
   "key": "ip=192.0.2.7", "asked_per_s": 42.0, "refused_per_s": 32.1, "error_per_s": 0.0, "remaining": 200,
   "reset_s": 0.0, "waiting": 0,
   "grant": { "numbers": "100 requests per second, burst 200", "left_s": 3600.0, "reason": "a demo", "by": "ops" },
+  "usage": [{
+    "limit": "per-ip", "key": "ip=192.0.2.7", "rate": "100/s", "unit": "request", "quota": 200, "used": 0,
+    "reserved": 0, "left": 200, "begins": null, "ends": null, "step": null
+  }],
   "ban": "192.0.2.7"
 }"#;
+
+pub(super) const USAGE: &str = r#"{"limit": "plan", "window": "last", "keys": [{
+  "limit": "plan", "key": "account=acme", "rate": "100000/month", "unit": "request", "quota": 100000,
+  "used": 81234, "reserved": 12, "left": 18766, "begins": "2026-01-15T00:00:00+01:00",
+  "ends": "2026-02-15T00:00:00+01:00", "step": { "at": 80, "then": "warn" }
+}]}"#;
 
 pub(super) const RESET: &str = r#"{"reason": "a false alarm"}"#;
 

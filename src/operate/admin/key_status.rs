@@ -12,6 +12,8 @@ use sluicegate_limit::{Decision, Units};
 use sluicegate_model::{Amount, GrantConfig, GrantKey, LimitId};
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::heavy_keys::report::HeavyKey;
+use sluicegate_proxy::gateway::usage::{CountedKey, UsageEntry};
+use sluicegate_store::SharedKey;
 
 json_object! {
     #[derive(Debug)]
@@ -24,6 +26,7 @@ json_object! {
         pub reset_s: Option<f64> = "Seconds until one more unit fits.",
         pub waiting: Option<u64> = "Units that wait in its queue; null if unknown.",
         pub grant: Option<KeyGrant> = "Other numbers that an operator granted it.",
+        pub usage: Vec<UsageEntry> = maybe "What it has used of each rate; absent from lists.",
         pub ban: Option<String> = "The address, network or account to ban; null if the key names none.",
     }
 
@@ -58,6 +61,7 @@ impl KeyStatus {
             reset_s,
             waiting,
             grant: KeyGrant::find(gateway, limit, key, now),
+            usage: Vec::new(),
             ban: find_ban_target(name).map(|target| target.to_string()),
         }
     }
@@ -82,19 +86,33 @@ fn grant_key(key: &HeavyKey) -> GrantKey {
     GrantKey { id: key.key.id.to_le_bytes(), prefix: key.key.prefix, shared }
 }
 
+/// A key with the variant that judges it; `None` = the limit leaves out callers of `tier`.
+pub(super) fn find_counted(
+    gateway: &Gateway,
+    id: LimitId,
+    key: &HeavyKey,
+    tier: Option<&str>,
+    now: Now,
+) -> Option<CountedKey> {
+    let limit = &gateway.limits[id.0];
+    let granted = limit.granted_variant(grant_key(key).id_in(&limit.config), now);
+    let variant = granted.or_else(|| limit.config.variant_at(0, tier))?;
+    let account = find_account(key.shown_name(true));
+    let anchor = account.and_then(|account| limit.config.anchor_of(Some(&account)));
+    let units = Units { key: key.key, cost: 1, variant, fair_hash: 0, unenforced: false, anchor };
+    let shared = key.shared.unwrap_or(SharedKey([0; 16]));
+    Some(CountedKey { limit: id, units, shared, name: key.name.clone() })
+}
+
 /// The units that a key has left, the seconds until one more fits, and the units that wait.
 type KeyUsage = (Option<u64>, Option<f64>, Option<u64>);
 
 fn read_usage(gateway: &Gateway, id: LimitId, key: &HeavyKey, tier: Option<&str>, now: Now) -> KeyUsage {
     let limit = &gateway.limits[id.0];
-    let granted = limit.granted_variant(grant_key(key).id_in(&limit.config), now);
-    let Some(variant) = granted.or_else(|| limit.config.variant_at(0, tier)) else {
+    let Some(CountedKey { units, .. }) = find_counted(gateway, id, key, tier, now) else {
         return KeyUsage::default();
     };
-    let rates = limit.rate_range(variant);
-    let account = find_account(key.shown_name(true));
-    let anchor = account.and_then(|account| limit.config.anchor_of(Some(&account)));
-    let units = Units { key: key.key, cost: 1, variant, fair_hash: 0, unenforced: false, anchor };
+    let (variant, rates) = (units.variant, limit.rate_range(units.variant));
     if let Some(shared) = &gateway.shared[id.0] {
         let answers: Option<Vec<Decision>> =
             rates.map(|rate| shared.last_decision(rate, &units, now)).collect();

@@ -12,7 +12,7 @@ use super::endpoint::{
     ok,
 };
 use super::examples;
-use super::key_status::KeyStatus;
+use super::key_status::{KeyStatus, find_counted};
 use crate::operate::text_table::{or_dash, render_table};
 use sluicegate_admission::operator_bans::{BanFault, UnbanFault};
 use sluicegate_base::clock::Now;
@@ -21,6 +21,7 @@ use sluicegate_base::json_shape::{JsonObject, JsonShaped, always, json_object, m
 use sluicegate_http::request::key::NamedKey;
 use sluicegate_model::{LimitConfig, LimitId, read_duration};
 use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
+use sluicegate_proxy::gateway::usage::CountedKey;
 use sluicegate_proxy::gateway::{
     Gateway, GrantFault, KeyRef, KeyResetFault, NewGrant, OperatorChange, OperatorFault,
 };
@@ -50,7 +51,8 @@ static NEW_GRANT: JsonObject = JsonObject::named("NewGrant").with(&[
     maybe("max_concurrent", Any, "The requests in flight."),
 ]);
 
-const LIMIT: Parameter = Parameter::in_path("limit", ParameterKind::Text, "per-ip", "The name of the limit.");
+pub(super) const LIMIT: Parameter =
+    Parameter::in_path("limit", ParameterKind::Text, "per-ip", "The name of the limit.");
 const KEY: Parameter = Parameter::in_path(
     "key",
     ParameterKind::TextWithSlashes,
@@ -64,7 +66,7 @@ const KEY_TEXT: AnswerForm =
 const KEY_FORMS: &[AnswerForm] = &[KEY_TEXT, KEY_FORM];
 const KEY_LIST_FORMS: &[AnswerForm] = &[KEY_TEXT, AnswerForm::Json(KeyList::SHAPE, examples::KEY_LIST)];
 const CHANGED: AnswerFormat = ok("The key after the change.", &[KEY_FORM]);
-const NO_LIMIT: AnswerFormat = error(404, "There is no such limit.");
+pub(super) const NO_LIMIT: AnswerFormat = error(404, "There is no such limit.");
 const STOPPING: AnswerFormat = error(503, "The process is shutting down.");
 
 pub(super) const LIST_KEYS: Endpoint = Endpoint {
@@ -186,7 +188,13 @@ async fn show_key(request: AdminRequest) -> Answered {
     let tier = Some(request.query_value("tier")).filter(|tier| !tier.is_empty());
     let found = FoundKey::find(&request).await?;
     let gateway = request.state.gateway();
-    let status = found.read_status(&gateway, tier)?;
+    let mut status = found.read_status(&gateway, tier)?;
+    if let Some(counted) =
+        find_counted(&gateway, find_limit(&gateway, &found.limit)?, &found.key, tier, Now::read_clock())
+    {
+        let name = status.key.clone();
+        status.usage = request.state.actions.read_usage(CountedKey { name, ..counted }).await;
+    }
     let config = &gateway.limits[find_limit(&gateway, &found.limit)?.0].config;
     let mut text = render_keys(std::slice::from_ref(&status), config);
     if let Some(ban) = &status.ban {
@@ -316,7 +324,7 @@ pub(super) fn read_length(request: &AdminRequest, text: &str) -> Result<Duration
     read_duration(text).map_err(|why| request.endpoint.reject_body(&format!("`for`: {why}")))
 }
 
-fn find_limit(gateway: &Gateway, name: &str) -> Result<LimitId, AdminError> {
+pub(super) fn find_limit(gateway: &Gateway, name: &str) -> Result<LimitId, AdminError> {
     gateway.find_limit(name).ok_or_else(|| KeyLookupError::NoLimit(name.to_owned()).into())
 }
 

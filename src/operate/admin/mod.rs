@@ -29,6 +29,7 @@ mod service;
 mod state;
 pub mod status;
 mod upstreams;
+mod usage;
 
 use std::cell::Cell;
 use std::convert::Infallible;

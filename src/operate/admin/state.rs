@@ -16,6 +16,7 @@ use crate::operate::traffic::TrafficSampler;
 use sluicegate_observe::metrics::{Metrics, values};
 use sluicegate_proxy::gateway::heavy_keys::fleet::FleetKeys;
 use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
+use sluicegate_proxy::gateway::usage::{CountedKey, UsageEntry};
 use sluicegate_proxy::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
 
 /// The result of an action, when it is there.
@@ -43,6 +44,9 @@ pub trait GatewayActions {
 
     /// The key of a limit with this name.
     fn find_key(&self, limit: String, name: String) -> ActionFuture<Result<HeavyKey, KeyLookupError>>;
+
+    /// The use of each rate by a key.
+    fn read_usage(&self, key: CountedKey) -> ActionFuture<Vec<UsageEntry>>;
 
     /// The last refusals, the latest first.
     fn list_refusals(&self) -> ActionFuture<Vec<RecentRefusal>>;

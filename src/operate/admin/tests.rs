@@ -11,6 +11,7 @@ use sluicegate_config as config;
 use sluicegate_model::{AdminRights, AdminToken, Secret};
 use sluicegate_proxy::gateway::heavy_keys::fleet::FleetKeys;
 use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
+use sluicegate_proxy::gateway::usage::{CountedKey, UsageEntry};
 use sluicegate_proxy::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
 
 struct RunningAdmin {
@@ -83,6 +84,10 @@ impl GatewayActions for StoppedGateway {
 
     fn find_key(&self, _: String, _: String) -> ActionFuture<Result<HeavyKey, KeyLookupError>> {
         Box::pin(async { Err(KeyLookupError::ShuttingDown) })
+    }
+
+    fn read_usage(&self, _: CountedKey) -> ActionFuture<Vec<UsageEntry>> {
+        Box::pin(async { Vec::new() })
     }
 
     fn list_refusals(&self) -> ActionFuture<Vec<RecentRefusal>> {

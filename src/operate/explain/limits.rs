@@ -14,6 +14,7 @@ use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::{describe_chain_limit, describe_rate};
 use sluicegate_limit::{Limit, LimitOutcome};
 use sluicegate_model::{Amount, MissingKey};
+use sluicegate_proxy::gateway::usage::UsageStep;
 use sluicegate_proxy::gateway::{Gateway, LimitChain};
 use sluicegate_proxy::judge::{self, BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
 use sluicegate_proxy::reject::Rejection;
@@ -68,6 +69,7 @@ json_object! {
         pub begins: Option<String> = maybe "The beginning of the calendar's window.",
         pub ends: Option<String> = maybe "Its end.",
         pub window: Option<String> = maybe "Both in words.",
+        pub step: Option<UsageStep> = maybe "The last step of the quota that is reached.",
     }
 }
 
@@ -279,7 +281,12 @@ fn explain_counter(limit: &Limit, rate_decision: &RateDecision, now: Now) -> Cou
         Some((window, begins, ends)) => (Some(window), Some(begins), Some(ends)),
         None => (None, None, None),
     };
+    let step = quota.and_then(|(rate, _)| {
+        let last = decision.reached.checked_ilog2()?;
+        limit.config.steps_of(&rate).get(last as usize).map(UsageStep::of)
+    });
     CounterExplanation {
+        step,
         begins,
         ends,
         window,

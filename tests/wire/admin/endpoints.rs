@@ -13,8 +13,9 @@ const FILE: &str = "admin: { listen: 127.0.0.1:0, tokens: [{ name: ops, token: o
                     slots: { algorithm: concurrency, max_concurrent: 5 }\n  \
                     slow: { algorithm: leaky_bucket, rate: 100/s, queue: 5, key: account, \
                     tiers: { gold: { rate: 200/s }, free: none } }\n\
+                    \u{20} plan: { key: account, rate: 99/year }\n\
                     upstreams: { app: [127.0.0.1:1, 127.0.0.1:2] }\n\
-                    locations:\n  - { path: /, respond: { body: ok }, limits: [per-ip, slots, slow] }\n  \
+                    locations:\n  - { path: /, respond: { body: ok }, limits: [per-ip, slots, slow, plan] }\n  \
                     - { path: /app, upstream: app }\n";
 
 /// A request and the status of its answer.
@@ -114,6 +115,16 @@ fn samples() -> Vec<Sample> {
     ]
 }
 
+fn usage_samples() -> Vec<Sample> {
+    vec![
+        sample("list_usage", 200, get("/limits/plan/usage")),
+        sample("list_usage", 200, get("/limits/plan/usage?window=last&format=csv")),
+        sample("list_usage", 404, get("/limits/other/usage")),
+        sample("list_usage", 400, get("/limits/plan/usage?window=next")),
+        sample("list_usage", 409, get("/limits/per-ip/usage")),
+    ]
+}
+
 fn document(gateway: &Gateway) -> Value {
     let ask = get("/openapi.json").header("Authorization", "Bearer one");
     gateway.ask_admin(&ask).expect(200).json()
@@ -144,7 +155,7 @@ fn every_call_answers_as_documented() {
         gateway.get("/");
     }
     let mut answered = Vec::new();
-    for Sample { operation, ask, status } in samples() {
+    for Sample { operation, ask, status } in samples().into_iter().chain(usage_samples()) {
         let response = gateway.ask_admin(&ask).expect(status);
         let (_, described) = operations.iter().find(|(name, _)| name == operation).expect(operation);
         let media = &described["responses"][status.to_string()]["content"];

@@ -21,6 +21,7 @@ mod sentinel;
 mod server;
 mod server_link;
 mod topology;
+mod windows;
 mod worker_link;
 
 use std::sync::Arc;
@@ -47,6 +48,7 @@ pub use fault::StoreFault;
 pub use outages::OutageReport;
 pub use report::{BreakerState, StoreServerState};
 pub(super) use server_link::{CallFailure, LateReply};
+pub use windows::NamedWindow;
 pub use worker_link::Link;
 
 /// A set of keys that one call may name: all keys of a single server, or those of one hash slot in a Cluster.

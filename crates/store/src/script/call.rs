@@ -358,6 +358,11 @@ impl RateRule {
     pub(crate) fn counters_name(&self, prefix: &str, key: &SharedKey) -> Vec<u8> {
         self.class().name_key(prefix, key, self.id.into())
     }
+
+    /// The pattern of the names of all such keys.
+    pub(crate) fn names_pattern(&self, prefix: &str) -> String {
+        format!("{prefix}:{{*}}{}{:08x}", self.class().encoding().1, self.id)
+    }
 }
 
 // === impl KeyClass ===

@@ -42,12 +42,12 @@ struct RateRemainder {
 /// Below this, a double holds all whole numbers exactly.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
-fn read_double(bytes: &mut &[u8]) -> Option<f64> {
+pub(crate) fn read_double(bytes: &mut &[u8]) -> Option<f64> {
     take_bytes(bytes).map(f64::from_le_bytes)
 }
 
 /// A non-negative number; a fraction, which only foreign state has, is rounded up.
-fn read_number(bytes: &mut &[u8]) -> Option<u64> {
+pub(crate) fn read_number(bytes: &mut &[u8]) -> Option<u64> {
     read_double(bytes).filter(|number| (0.0..EXACT_MAX).contains(number)).map(|number| number.ceil() as u64)
 }
 
