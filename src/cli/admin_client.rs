@@ -1,6 +1,6 @@
 //! Sends one request to the admin listener of a running gateway, with bounds on time and size.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The kind of an answer that does not end.
 const EVENTS: &str = "text/event-stream";
 const RESPONSE_MAX: usize = 8 << 20;
+const HEAD_MAX: usize = 16 << 10;
 
 /// Why there is no usable answer.
 pub(super) enum AdminFault {
@@ -55,17 +56,7 @@ impl OperatorRequest {
 
     /// The text of a success. A refusal is [`AdminFault::Rejected`] with the message of the gateway.
     pub(super) fn send_for_text(&self, admin: &AdminConfig, accept: &str) -> Result<String, AdminFault> {
-        let (status, text) = self.exchange(admin, accept)?;
-        match status {
-            200..=299 => Ok(text),
-            405 => Err(describe_unreachable(admin, UNKNOWN_REQUEST)),
-            _ => {
-                let json: Option<Value> = serde_json::from_str(&text).ok();
-                let message =
-                    json.as_ref().and_then(|json| json["error"].as_str()).unwrap_or(text.trim_end());
-                Err(AdminFault::Rejected(reword_message(message)))
-            }
-        }
+        read_success(admin, self.exchange(admin, accept)?)
     }
 
     /// The first of a stream of events; `None` = the gateway has no room for a reader.
@@ -75,28 +66,85 @@ impl OperatorRequest {
         Ok(data.and_then(|data| serde_json::from_str(data).ok()))
     }
 
+    /// Copies the body of a success to `out` while it comes, however long it is. A refusal is as of
+    /// [`OperatorRequest::send_for_text`].
+    pub(super) fn copy_answer(&self, admin: &AdminConfig, out: &mut impl Write) -> Result<(), AdminFault> {
+        let failed = |error: io::Error| describe_unreachable(admin, &format!("broke off: {error}"));
+        let mut stream = connect(reachable_address(admin.listen)).map_err(failed)?;
+        stream.write_all(self.render(admin, "application/json").as_bytes()).map_err(failed)?;
+        let mut answer = BufReader::new(stream);
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let room = HEAD_MAX.saturating_sub(head.len()) as u64;
+            if answer.by_ref().take(room).read_until(b'\n', &mut head).map_err(failed)? == 0 {
+                return Err(describe_unreachable(admin, "did not answer with HTTP"));
+            }
+        }
+        if !head.starts_with(b"HTTP/1.1 200 ") {
+            answer.take(RESPONSE_MAX as u64).read_to_end(&mut head).map_err(failed)?;
+            let refused =
+                parse_response(&head).ok_or_else(|| describe_unreachable(admin, UNKNOWN_REQUEST))?;
+            return read_success(admin, refused).map(|_| ());
+        }
+        copy_chunks(&mut answer, out).map_err(failed)
+    }
+
     fn exchange(&self, admin: &AdminConfig, accept: &str) -> Result<(u16, String), AdminFault> {
-        let OperatorRequest { method, path, body } = self;
         let address = reachable_address(admin.listen);
         let unreachable = |why: &str| describe_unreachable(admin, why);
         if address.port() == 0 {
             return Err(unreachable("has a port that the kernel picks: write one into the file"));
         }
+        let answer = exchange_bytes(address, self.render(admin, accept).as_bytes(), accept == EVENTS)
+            .map_err(|error| unreachable(&format!("does not answer: {error}; is the gateway running?")))?;
+        match parse_response(&answer) {
+            None => Err(unreachable("did not answer with HTTP")),
+            Some((401, _)) => Err(unreachable(WRONG_TOKEN)),
+            Some(response) => Ok(response),
+        }
+    }
+
+    fn render(&self, admin: &AdminConfig, accept: &str) -> String {
+        let OperatorRequest { method, path, body } = self;
+        let address = reachable_address(admin.listen);
         let authorization = match strongest_token(admin) {
             Some(Secret(token)) => format!("Authorization: Bearer {token}\r\n"),
             None => String::new(),
         };
-        let request = format!(
+        format!(
             "{method} {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n{authorization}\
              Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()
-        );
-        let answer = exchange_bytes(address, request.as_bytes(), accept == EVENTS)
-            .map_err(|error| unreachable(&format!("does not answer: {error}; is the gateway running?")))?;
-        match parse_response(&answer) {
-            None => Err(unreachable("did not answer with HTTP")),
-            Some((401, _)) => Err(unreachable("does not accept the file's token")),
-            Some(response) => Ok(response),
+        )
+    }
+}
+
+/// The text of a success.
+fn read_success(admin: &AdminConfig, (status, text): (u16, String)) -> Result<String, AdminFault> {
+    match status {
+        200..=299 => Ok(text),
+        401 => Err(describe_unreachable(admin, WRONG_TOKEN)),
+        405 => Err(describe_unreachable(admin, UNKNOWN_REQUEST)),
+        _ => {
+            let json: Option<Value> = serde_json::from_str(&text).ok();
+            let message = json.as_ref().and_then(|json| json["error"].as_str()).unwrap_or(text.trim_end());
+            Err(AdminFault::Rejected(reword_message(message)))
+        }
+    }
+}
+
+/// Copies a body in chunks (RFC 9112, section 7.1) to its end.
+fn copy_chunks(body: &mut impl BufRead, out: &mut impl Write) -> io::Result<()> {
+    loop {
+        let mut line = String::new();
+        body.take(18).read_line(&mut line)?;
+        let size = u64::from_str_radix(line.trim_end(), 16).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+        if io::copy(&mut body.take(size), out)? < size {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        body.read_exact(&mut [0; 2])?;
+        if size == 0 {
+            return out.flush();
         }
     }
 }
@@ -107,6 +155,7 @@ fn reword_message(message: &str) -> String {
     message[..advice.unwrap_or(message.len())].replace("`for`: ", "--for: ")
 }
 
+const WRONG_TOKEN: &str = "does not accept the file's token";
 const UNKNOWN_REQUEST: &str = "does not know this request: its version may differ";
 
 fn describe_unreachable(admin: &AdminConfig, why: &str) -> AdminFault {
@@ -129,11 +178,16 @@ fn reachable_address(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// The answer to its end; of `events` the first one, behind which there is an empty line and the end of its chunk.
-fn exchange_bytes(address: SocketAddr, request: &[u8], events: bool) -> io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
+fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     stream.set_write_timeout(Some(READ_TIMEOUT))?;
+    Ok(stream)
+}
+
+/// The answer to its end; of `events` the first one, behind which there is an empty line and the end of its chunk.
+fn exchange_bytes(address: SocketAddr, request: &[u8], events: bool) -> io::Result<Vec<u8>> {
+    let mut stream = connect(address)?;
     stream.write_all(request)?;
     let (mut answer, mut piece) = (Vec::new(), [0; 16 << 10]);
     let has_event = |answer: &[u8]| answer.ends_with(b"\n\n") || answer.ends_with(b"\n\n\r\n");

@@ -30,7 +30,7 @@ pub(super) struct CommandHelp {
 const ADMIN_CODES: &[usize] = &[0, 1, 2, 3, 5];
 
 /// The program itself comes first.
-const ALL: [CommandHelp; 26] = [
+const ALL: [CommandHelp; 27] = [
     CommandHelp::of("sluicegate", &[0, 1, 2, 3, 4, 5]).with(&[
         ("sluicegate", "serve ./gateway.yaml"),
         ("sluicegate -t -c /etc/sluicegate/gateway.yaml", "check a file"),
@@ -85,6 +85,10 @@ const ALL: [CommandHelp; 26] = [
         ("sluicegate keys per-ip", "the keys that are refused most"),
         ("sluicegate keys per-ip --by asked --top 50", "the 50 keys that ask most"),
         ("sluicegate api-key list", "list API keys, which is another command"),
+    ]),
+    CommandHelp::of("usage", ADMIN_CODES).with(&[
+        ("sluicegate usage plan", "what each account has used of the limit `plan` in this month"),
+        ("sluicegate usage plan --window last --csv", "the last month, for an invoice"),
     ]),
     CommandHelp::of("show", ADMIN_CODES)
         .with(&[("sluicegate show per-ip ip=192.0.2.7", "what a key asks and has left")]),

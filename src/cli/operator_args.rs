@@ -27,6 +27,18 @@ pub(super) enum OperatorVerb {
         #[arg(long, value_name = "TIER", value_hint = ValueHint::Other)]
         tier: Option<String>,
     },
+    /// List what all keys of a limit have used in a window of the calendar, as JSON
+    Usage {
+        /// The name of the limit
+        #[arg(value_name = "LIMIT", value_hint = ValueHint::Other)]
+        limit: String,
+        /// The present window of each key, or the one before
+        #[arg(long, value_name = "WINDOW", default_value = "current", value_parser = ["current", "last"])]
+        window: String,
+        /// Print CSV
+        #[arg(long)]
+        csv: bool,
+    },
     /// Forget what a key of a limit has used
     Reset {
         #[command(flatten)]
@@ -132,6 +144,7 @@ impl OperatorVerb {
             | OperatorVerb::Reset { key, .. }
             | OperatorVerb::Grant { key, .. }
             | OperatorVerb::Revoke { key, .. } => key.json,
+            OperatorVerb::Usage { .. } => true,
             OperatorVerb::Bans(JsonArgs { json })
             | OperatorVerb::Keys { json, .. }
             | OperatorVerb::Ban { json, .. }

@@ -1,6 +1,8 @@
-//! `keys`, `show`, `reset`, `grant`, `revoke`, `bans`, `ban`, `unban`: requests to the admin API of a running gateway.
+//! `keys`, `show`, `usage`, `reset`, `grant`, `revoke`, `bans`, `ban`, `unban`: requests to the admin API of a running
+//! gateway.
 
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use percent_encoding::utf8_percent_encode;
@@ -25,6 +27,10 @@ pub(super) fn run_operator_verb(file: &Path, verb: &OperatorVerb) -> CommandResu
         let why = format!("`{whom}` is neither an address nor a network");
         return Err(usage(format!("{why}; for an account, write account={whom}")));
     }
+    if let OperatorVerb::Usage { .. } = verb {
+        build_request(verb).copy_answer(&admin, &mut std::io::stdout().lock())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     print_result(&send_verb(&admin, verb)?)
 }
 
@@ -44,6 +50,11 @@ fn build_request(verb: &OperatorVerb) -> OperatorRequest {
         OperatorVerb::Show { key, tier } => {
             let tier = tier.as_ref().map(|tier| format!("?tier={}", encode_segment(tier)));
             OperatorRequest::get(key_path(key) + &*tier.unwrap_or_default())
+        }
+        OperatorVerb::Usage { limit, window, csv } => {
+            let format = if *csv { "csv" } else { "json" };
+            let limit = encode_segment(limit);
+            OperatorRequest::get(format!("/limits/{limit}/usage?window={window}&format={format}"))
         }
         OperatorVerb::Reset { key, tier, reason } => {
             let body = render_body([("tier", json!(tier)), ("reason", json!(reason))]);
@@ -122,7 +133,10 @@ fn describe_change(verb: &OperatorVerb, answer: &Value) -> Option<String> {
     let lasts =
         |left: &Value, typed: &str| left.as_f64().and_then(format_seconds).unwrap_or(typed.to_owned());
     Some(match verb {
-        OperatorVerb::Keys { .. } | OperatorVerb::Show { .. } | OperatorVerb::Bans(_) => return None,
+        OperatorVerb::Keys { .. }
+        | OperatorVerb::Show { .. }
+        | OperatorVerb::Usage { .. }
+        | OperatorVerb::Bans(_) => return None,
         OperatorVerb::Reset { key, .. } => {
             format!("{} of {} was reset", text(&answer["key"], &key.key), key.limit)
         }
@@ -200,6 +214,9 @@ mod tests {
             "",
         );
         assert_request(&["show", "l", "global", "--tier", "a&b"], "GET /limits/l/keys/global?tier=a%26b", "");
+        assert_request(&["usage", "a b"], "GET /limits/a%20b/usage?window=current&format=json", "");
+        let last = ["usage", "l", "--window", "last", "--csv"];
+        assert_request(&last, "GET /limits/l/usage?window=last&format=csv", "");
         assert_request(&["reset", "l", "global"], "POST /limits/l/keys/global/reset", "");
         assert_request(&["revoke", "a/b", "ip=::1"], "DELETE /limits/a%2Fb/keys/ip%3D%3A%3A1/grant", "");
         assert_request(&["bans"], "GET /bans", "");

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::support::*;
 
 const HELLO: &str = "locations:\n  - { path: /, respond: { body: ok } }\n";
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 22] = [
     "run",
     "check",
     "explain",
@@ -19,6 +19,7 @@ const COMMANDS: [&str; 21] = [
     "top",
     "keys",
     "show",
+    "usage",
     "reset",
     "grant",
     "revoke",
