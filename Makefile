@@ -52,7 +52,7 @@ run: ## build the program and serve gateway.yaml on port 8080; about 4 minutes t
 
 # Test programs that watch the clock run one after the other; those that compute have the time that is left.
 PROGRAMS := $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs crates/*/tests/*/main.rs)))
-TIMED := acme boundaries calendar callers corpus edge nginx_side_by_side pacing page reload service shared store streams wire
+TIMED := acme boundaries calendar callers corpus edge nginx_side_by_side pacing page reload service shared store streams usage wire
 COMPUTING := $(filter-out $(TIMED),$(sort $(PROGRAMS)))
 # No example in a doc comment is a test.
 test: tools components ## install what the tests need, then run every check and every test; about 15 minutes the first time
