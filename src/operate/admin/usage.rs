@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -16,7 +15,7 @@ use super::{examples, keys};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::{JsonShaped, json_object};
 use sluicegate_limit::steps::WindowUsage;
-use sluicegate_model::{KeyPart, LimitConfig, LimitId};
+use sluicegate_model::LimitId;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::usage::UsageEntry;
 use sluicegate_store::StoreFault;
@@ -225,7 +224,7 @@ impl UsageWriter {
     /// Adds an entry; true if a part is full.
     fn add(&mut self, name: &str, usage: WindowUsage) -> bool {
         let config = &self.gateway.limits[self.limit.0].config;
-        let name = if self.sees_names { name.to_owned() } else { self.hide_values(config, name) };
+        let name = if self.sees_names { name.to_owned() } else { self.gateway.hide_values(config, name) };
         let Some(entry) = UsageEntry::of(config, self.rate, name, Some(usage), (self.now, None)) else {
             return false;
         };
@@ -248,21 +247,6 @@ impl UsageWriter {
             let _ = begun.send(Ok(()));
         }
         self.parts.send(std::mem::take(&mut self.out).into()).await.is_ok()
-    }
-
-    /// A name with hashes in place of the values that tell who a client is.
-    fn hide_values(&self, config: &LimitConfig, name: &str) -> String {
-        let Some(hasher) = self.gateway.access_log.hasher() else { return name.to_owned() };
-        let hide = |(piece, part): (&str, &KeyPart)| match (piece.split_once('='), part) {
-            (Some((label, value)), KeyPart::Account | KeyPart::Source(_) | KeyPart::Mcp(_))
-                if !label.starts_with("missing:") && !value.starts_with('#') =>
-            {
-                let value: Vec<u8> = percent_decode_str(value).collect();
-                format!("{label}=#{:016x}", hasher.hash_value(&value))
-            }
-            _ => piece.to_owned(),
-        };
-        name.split(',').zip(&config.key).map(hide).collect::<Vec<_>>().join(",")
     }
 }
 

@@ -91,6 +91,10 @@ pub const NOTIFY: ValueMetric =
 
 // === Limits ===
 
+/// Labelled by `limit`, `at` (a percentage) and `then`.
+pub const QUOTA_STEPS: ValueMetric =
+    counter("sluicegate_quota_steps", "Steps of quotas that keys have reached");
+
 /// Requests that wait in the queues of a limit now.
 pub const QUEUE_DEPTH: ValueMetric =
     gauge("sluicegate_queue_depth", "Requests waiting in the queues of a limit");

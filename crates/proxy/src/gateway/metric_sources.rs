@@ -44,12 +44,24 @@ impl Gateway {
         self.watch_issuers();
         self.watch_certificates();
         self.watch_notify();
+        self.watch_steps();
     }
 
     fn watch_notify(&self) {
         for (word, result) in NotifyResult::WORDS.into_iter().filter(|_| self.config.notify.is_some()) {
             let (events, labels) = (self.step_events.clone(), vec![("result", word.to_owned())]);
             self.metrics.watch_value(values::NOTIFY, labels, move || events.result_count(result));
+        }
+    }
+
+    fn watch_steps(&self) {
+        for (limit, notes) in self.step_notes() {
+            for step in &limit.config.steps {
+                let (at, then) = (step.percent().to_string(), step.then.as_str().to_owned());
+                let labels = vec![("limit", limit.name.to_string()), ("at", at), ("then", then)];
+                let (notes, at) = (notes.clone(), step.at);
+                self.metrics.watch_value(values::QUOTA_STEPS, labels, move || notes.told_count(at));
+            }
         }
     }
 

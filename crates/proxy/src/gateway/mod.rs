@@ -19,6 +19,7 @@ mod operator_changes;
 mod operator_entries;
 mod operator_state;
 mod step_events;
+mod step_telling;
 pub mod usage;
 pub mod worker;
 
