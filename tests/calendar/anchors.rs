@@ -96,6 +96,27 @@ fn another_date_gives_at_most_one_more_window() {
 }
 
 #[test]
+fn usage_is_of_the_windows_of_the_account() {
+    let limit = Limit::new(LimitId(0), &by_account("rate: 10/month"), 1_000);
+    let (first, later) = (date("2024-01-15"), date("2024-01-25"));
+    let window = |anchor, seconds| {
+        let usage = limit.window_usage(0, &units(1, 1, anchor), at(seconds)).unwrap();
+        (usage.used, usage.begins, usage.ends)
+    };
+    assert_eq!(window(first, START), (0, START - 5 * DAY, START + 26 * DAY), "of a key without a counter");
+    limit.charge_units(0, &units(1, 4, first), at(START));
+    limit.note_steps(0, &units(1, 4, first), Some("acme"), false);
+    assert_eq!(window(None, START + 1), (4, START - 5 * DAY, START + 26 * DAY));
+    // The invoice of the window that another date has cut short.
+    assert_eq!(window(later, START + 6 * DAY), (0, START + 5 * DAY, START + 36 * DAY));
+    let mut last = Vec::new();
+    limit.each_window(0, true, at(START + 6 * DAY), &mut |name, usage| {
+        last.push((name.to_owned(), usage.used, usage.begins, usage.ends));
+    });
+    assert_eq!(last, [("acme".to_owned(), 4, START - 5 * DAY, START + 5 * DAY)]);
+}
+
+#[test]
 fn a_reload_keeps_the_dates() {
     let config = by_account("rate: 10/month");
     let before = Limit::new(LimitId(0), &config, 1_000);
@@ -248,21 +269,26 @@ fn the_dates_of_a_file_hold_for_keys_tokens_and_calls() {
 
 #[test]
 fn months_of_an_account_have_their_own_length() {
+    let start = WindowStart { by_account: true, ..WindowStart::default() };
+    let calendar = Calendar::new("Europe/Berlin", start).unwrap();
+    let length = |anchor| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let window = calendar.window_at(CalendarUnit::Month, now, anchor);
+        window.ends - window.begins
+    };
+    let dates = (2..=31).map(|day| format!("2024-01-{day:02}"));
+    let other = { dates }.find(|text| length(date(text)) != length(None)).expect("months differ");
     let scratch = Scratch::new();
-    let keys = write_keys(&scratch, &[("acme", "2024-01-31"), ("bolt", "")]);
+    let keys = write_keys(&scratch, &[("acme", &other), ("bolt", "")]);
     let gateway = Gateway::start(&format!(
         "account: {{ keys: {{ file: {} }} }}\n\
          limits: {{ plan: {{ key: account, rate: 3/month, begins: account, zone: Europe/Berlin }} }}\n\
          locations: [{{ path: /, respond: {{ body: ok }}, limits: plan }}]\n",
         keys.display()
     ));
-    let start = WindowStart { by_account: true, ..WindowStart::default() };
-    let calendar = Calendar::new("Europe/Berlin", start).unwrap();
-    for (key, anchor) in [("acme-0", date("2024-01-31")), ("bolt-1", None), ("acme-0", date("2024-01-31"))] {
+    for (key, anchor) in [("acme-0", date(&other)), ("bolt-1", None), ("acme-0", date(&other))] {
         let answer = gateway.ask(&with_key(key)).expect(200);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-        let window = calendar.window_at(CalendarUnit::Month, now, anchor);
-        let policy = format!("\"plan\";q=3;w={}", window.ends - window.begins);
+        let policy = format!("\"plan\";q=3;w={}", length(anchor));
         assert_eq!(answer.header("ratelimit-policy"), Some(policy), "{key}");
     }
 }
