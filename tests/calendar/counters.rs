@@ -94,6 +94,20 @@ fn a_reload_of_its_begin_gives_at_most_one_more_window() {
 }
 
 #[test]
+fn a_reload_keeps_windows_that_begin_with_their_first_request() {
+    let (hourly, daily) = (config("rate: [10/1h, 500/month]"), config("rate: [20/1d, 500/month]"));
+    let before = Limit::new(LimitId(0), &hourly, 1_000);
+    charge(&before, 9, START);
+    let same = Limit::continue_from(Some(&before), LimitId(0), &hourly, 1_000);
+    same.apply_numbers(&|| at(START + 5));
+    assert_eq!((remaining(&same, START + 3_599), remaining(&same, START + 3_600)), (1, 10));
+    charge(&same, 7, START + 3_600);
+    let longer = Limit::continue_from(Some(&same), LimitId(0), &daily, 1_000);
+    longer.apply_numbers(&|| at(START + 3_700));
+    assert_eq!((remaining(&longer, START + DAY), remaining(&longer, START + DAY + 3_600)), (13, 20));
+}
+
+#[test]
 fn a_key_has_one_counter_whatever_its_tier() {
     let limit = limit("rate: 10/month, tiers: { gold: { rate: 100/month } }");
     charge(&limit, 10, START);

@@ -143,7 +143,7 @@ impl TableParams<CalendarEntry> for CalendarParams {
             && (entry.before.used == 0 || entry.ends <= at)
     }
 
-    /// A window goes on until the next border, wherever the new calendar has it.
+    /// A window goes on until the next border, wherever the new calendar has it; one without borders for its new length.
     fn convert_entry(
         &self,
         (entry, _): Locked<'_, Self>,
@@ -152,9 +152,12 @@ impl TableParams<CalendarEntry> for CalendarParams {
         _: &mut Vec<Waker>,
     ) {
         before.advance_window(entry, now);
-        entry.ends = 0;
+        entry.ends = match self.borders {
+            Some(_) => 0,
+            None => entry.present.begins.saturating_add(self.quota.period),
+        };
         entry.present.reached = self.steps.convert_bits(&before.steps, entry.present.reached);
-        self.find_window(entry, now.to_unix_ns());
+        self.advance_window(entry, now);
     }
 }
 
