@@ -6,6 +6,7 @@ mod file;
 mod program;
 mod shared;
 mod steps;
+mod webhooks;
 
 use std::process::Command;
 
