@@ -46,7 +46,7 @@ fn steps_that_cannot_be_are_refused_with_the_reason() {
         ("[{ at: 0%, then: reject }]", "is no part of a quota"),
         ("[{ at: -5%, then: reject }]", "is negative"),
         ("[{ at: 80, then: reject }]", "is not a percentage"),
-        ("[{ at: 80.00001%, then: reject }]", "more than four decimals"),
+        ("[{ at: 80.0001%, then: reject }]", "more than three decimals"),
         ("[{ at: 1001%, then: reject }]", "more than ten times"),
         ("[{ at: 80%, then: block }]", "block"),
         ("[{ then: reject }]", "at"),
@@ -54,6 +54,8 @@ fn steps_that_cannot_be_are_refused_with_the_reason() {
         let told = steps(written);
         assert!(told.contains(reason), "{written}: {told}");
     }
+    let cut = "charge: { units: bytes, over: cut }, steps: [{ at: 100%, then: slow, rate: 1/s }]";
+    assert!(faults(&format!("rate: 10/month, {cut}")).contains("cannot pace the parts of a response"));
     let many: Vec<String> = (1..9).map(|at| format!("{{ at: {at}%, then: warn }}")).collect();
     assert!(steps(&format!("[{}]", many.join(", "))).contains("at most 8 steps"));
     let fixed = "algorithm: fixed_window, steps: [{ at: 90%, then: warn }]";

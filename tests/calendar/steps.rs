@@ -123,7 +123,7 @@ fn steps_are_those_of_a_model_and_each_is_told_once() {
         open = charge.filter(|_| below && call % 5 == 0).map(|charge| (window, asked, charge));
         let reached = limit.note_steps(0, &asked, Some("account=a"), !admitted);
         assert_eq!(reached, model.bits(), "call {call}");
-        let notes = limit.step_notes.take();
+        let notes: Vec<_> = limit.step_notes.take().into();
         let fired: Vec<u8> = notes.iter().map(|note| note.fired).collect();
         let bits: u8 = new.iter().map(|step| 1_u8 << step).sum();
         assert_eq!(fired, if bits > 0 { vec![bits] } else { Vec::new() }, "call {call}");
@@ -181,4 +181,80 @@ fn gateways_share_the_steps_of_a_key() {
     assert!(slowed > 50 && told > 20, "{slowed} slowed, {told} told");
     let kept = server.values();
     assert!(kept.iter().all(|value| value.ends_with(b"account=a")), "the name of the key stands there");
+}
+
+fn note(limit: &Limit, asked: &Units, now: u64) -> (LimitOutcome, u8, u8) {
+    let (decision, _) = limit.charge_units(0, asked, Now(now));
+    let refused = decision.outcome == LimitOutcome::Reject;
+    let reached = limit.note_steps(0, asked, Some("account=a"), refused);
+    let fired = limit.step_notes.take().iter().map(|note| note.fired).sum();
+    (decision.outcome, reached, fired)
+}
+
+#[test]
+fn a_step_is_told_once_also_after_all_came_back_and_others_needed_the_room() {
+    let config = config("rate: 10/month, steps: [{ at: 80%, then: warn }]");
+    let limit = Limit::new(LimitId(0), &config, 1);
+    let (now, asked) = (START * SECOND, units(1, 8));
+    let (_, charge) = limit.charge_units(0, &asked, Now(now));
+    assert_eq!(limit.note_steps(0, &asked, Some("account=a"), false), 1);
+    assert_eq!(limit.step_notes.take().len(), 1);
+    limit.refund_charge(0, &asked.key, 8, &charge.unwrap(), || Now(now));
+    for other in 2..200 {
+        limit.charge_units(0, &units(other, 1), Now(now + 1));
+    }
+    assert_eq!(note(&limit, &asked, now + 2), (LimitOutcome::Admit, 1, 0));
+}
+
+#[test]
+fn a_slowed_request_that_is_refused_elsewhere_keeps_no_place_in_the_pace() {
+    let config =
+        config("rate: 10/month, steps: [{ at: 100%, then: slow, rate: 1/h }], charge: { units: bytes }");
+    let limit = Limit::new(LimitId(0), &config, 10);
+    let (now, asked) = (START * SECOND, units(1, 1));
+    limit.charge_units(0, &units(1, 10), Now(now));
+    let (_, charge) = limit.charge_units(0, &asked, Now(now));
+    limit.refund_charge(0, &asked.key, 1, &charge.unwrap(), || Now(now));
+    let (decision, charge) = limit.charge_units(0, &asked, Now(now + 1));
+    assert_eq!(decision.outcome, LimitOutcome::Admit, "another request has its place");
+    limit.settle_charge(0, &asked.key, (1, 0), &charge.unwrap(), Now(now + 2));
+    assert_eq!(note(&limit, &asked, now + 3).0, LimitOutcome::Reject, "one that was served keeps it");
+}
+
+#[test]
+fn nobody_waits_for_a_pace_that_was_slower_or_a_clock_that_was_ahead() {
+    let slow =
+        |rate: &str| config(&format!("rate: 10/year, steps: [{{ at: 100%, then: slow, rate: {rate} }}]"));
+    let before = Limit::new(LimitId(0), &slow("1/h"), 10);
+    let (now, asked) = (START * SECOND, units(1, 1));
+    before.charge_units(0, &units(1, 10), Now(now));
+    assert_eq!(note(&before, &asked, now).0, LimitOutcome::Admit);
+    let after = Limit::continue_from(Some(&before), LimitId(0), &slow("1/s"), 10);
+    after.apply_numbers(&|| Now(now + 1));
+    assert_eq!(note(&after, &asked, now + 2).0, LimitOutcome::Admit);
+    assert_eq!(note(&after, &asked, now + 3).0, LimitOutcome::Reject);
+    let day = 86_400 * SECOND;
+    assert_eq!(note(&after, &asked, now - day).0, LimitOutcome::Admit, "the clock was set back");
+}
+
+#[test]
+fn an_excess_counts_where_its_reservation_is_also_after_the_clock_was_set_back() {
+    let limit = Limit::new(LimitId(0), &config("rate: 10/month, charge: { units: bytes }"), 10);
+    let (january, february) = (1_768_867_200 * SECOND, 1_770_000_000 * SECOND);
+    limit.charge_units(0, &units(1, 1), Now(january));
+    limit.charge_units(0, &units(1, 1), Now(february));
+    let (_, charge) = limit.charge_units(0, &units(1, 1), Now(january));
+    limit.settle_charge(0, &units(1, 1).key, (1, 9), &charge.unwrap(), Now(january));
+    assert_eq!(limit.charge_units(0, &units(1, 1), Now(january)).0.outcome, LimitOutcome::Reject);
+}
+
+#[test]
+fn steps_that_are_inserted_by_a_reload_leave_the_others_told() {
+    let steps = |text: &str| config(&format!("rate: 10/month, steps: [{text}{{ at: 80%, then: warn }}]"));
+    let before = Limit::new(LimitId(0), &steps(""), 10);
+    let now = START * SECOND;
+    assert_eq!(note(&before, &units(1, 8), now), (LimitOutcome::Admit, 1, 1));
+    let after = Limit::continue_from(Some(&before), LimitId(0), &steps("{ at: 50%, then: warn }, "), 10);
+    after.apply_numbers(&|| Now(now));
+    assert_eq!(note(&after, &units(1, 1), now), (LimitOutcome::Admit, 3, 1), "50% is new, and 80% was told");
 }

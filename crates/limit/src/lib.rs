@@ -336,6 +336,7 @@ impl Limit {
     ) {
         queued!(&self.meters, rate, bucket => bucket.refund_charge(key, cost, charge, now), else {
             self.settle_charge(rate, key, (cost, 0), charge, now());
+            self.return_pace(rate, key, charge);
         });
     }
 

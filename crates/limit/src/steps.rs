@@ -3,7 +3,7 @@
 //! The pace is a token bucket of requests by virtual scheduling (ITU-T I.371): a counter keeps the moment at which the
 //! bucket is full again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use parking_lot::Mutex;
 
@@ -27,12 +27,12 @@ pub struct StepTerm {
     /// Its place among percentages, in millionths of the quota.
     pub at: u64,
     /// `None`: it warns; a pace of 0 rejects.
-    pub bars: Option<Pace>,
+    pub bars: Option<StepPace>,
 }
 
 /// The pace above a step, in ticks; all zero where nothing passes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pace {
+pub struct StepPace {
     /// The time that a request takes; 0 = none passes.
     pub interval: u64,
     /// The time by which requests may be ahead.
@@ -44,8 +44,13 @@ pub struct Pace {
 pub enum StepJudgement {
     /// It fits below all steps that slow or reject.
     Fits,
-    /// It is above one that slows, and its bucket is then full at this moment.
-    Paced(u64),
+    /// It is above one that slows, and has a place in its pace.
+    Paced {
+        /// The moment at which its bucket is full then.
+        full_at: u64,
+        /// The time that the request takes.
+        interval: u64,
+    },
     /// It has to wait so many ticks for its pace.
     TooSoon(u64),
     /// It is above the last step.
@@ -87,7 +92,7 @@ pub struct StepNote {
 /// The notes of a limit until they are told, and how many were told of each step, by [`QuotaStep::at`].
 #[derive(Default)]
 pub struct StepNotes {
-    waiting: Mutex<Vec<StepNote>>,
+    waiting: Mutex<VecDeque<StepNote>>,
     told: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -110,8 +115,8 @@ impl StepTerms {
             let units = |units: u128| u64::try_from(units).unwrap_or(u64::MAX).min(UNITS_MAX);
             let bars = match step.then {
                 StepAction::Warn => None,
-                StepAction::Slow(rate) => Some(Pace::of_rate(rate, tick_ns)),
-                StepAction::Reject => Some(Pace::default()),
+                StepAction::Slow(rate) => Some(StepPace::of_rate(rate, tick_ns)),
+                StepAction::Reject => Some(StepPace::default()),
             };
             StepTerm {
                 reached_at: units(part.div_ceil(whole)).max(1),
@@ -123,7 +128,7 @@ impl StepTerms {
         let steps: Box<[StepTerm]> = steps.iter().take(STEPS_MAX).map(term).collect();
         let ceiling = match steps.last() {
             None => quota,
-            Some(StepTerm { bars: Some(Pace { interval: 0, .. }), most, .. }) => *most,
+            Some(StepTerm { bars: Some(StepPace { interval: 0, .. }), most, .. }) => *most,
             Some(_) => UNITS_MAX,
         };
         StepTerms { steps, ceiling }
@@ -161,23 +166,21 @@ impl StepTerms {
         let Some(pace) = self.barrier(after).and_then(|index| self.steps[index].bars) else {
             return StepJudgement::Fits;
         };
-        let from = full_at.max(now);
-        match (from - now).checked_sub(pace.ahead).filter(|wait| *wait > 0) {
+        let StepPace { interval, ahead } = pace;
+        // No request has gone as far ahead: the clock was set back, or the pace was slower.
+        let is_beyond = full_at > now.saturating_add(ahead).saturating_add(interval);
+        let from = if is_beyond { now.saturating_add(ahead) } else { full_at.max(now) };
+        match (from - now).checked_sub(ahead).filter(|wait| *wait > 0) {
             Some(wait) => StepJudgement::TooSoon(wait),
-            None => StepJudgement::Paced(from.saturating_add(pace.interval)),
+            None => StepJudgement::Paced { full_at: from.saturating_add(interval), interval },
         }
-    }
-
-    /// The ticks of one request in the pace at so many used units; 0 = there is none.
-    pub fn interval_at(&self, used: u64) -> u64 {
-        self.barrier(used).and_then(|index| self.steps[index].bars).map_or(0, |pace| pace.interval)
     }
 
     /// The units that fit at once: those below the first step that slows or rejects, or else a single one by its pace.
     pub fn remaining(&self, used: u64, full_at: u64, now: u64) -> u64 {
         let first = self.steps.iter().find(|step| step.bars.is_some()).map_or(self.ceiling, |step| step.most);
         match first.saturating_sub(used) {
-            0 => matches!(self.judge(used, 1, full_at, now), StepJudgement::Paced(_)).into(),
+            0 => matches!(self.judge(used, 1, full_at, now), StepJudgement::Paced { .. }).into(),
             below => below,
         }
     }
@@ -192,13 +195,13 @@ impl StepTerms {
     }
 }
 
-// === impl Pace ===
+// === impl StepPace ===
 
-impl Pace {
-    fn of_rate(rate: Rate, tick_ns: u64) -> Pace {
+impl StepPace {
+    fn of_rate(rate: Rate, tick_ns: u64) -> StepPace {
         let period = u64::try_from(rate.period.as_nanos()).unwrap_or(u64::MAX);
         let interval = period.div_ceil(rate.units.get()).div_ceil(tick_ns).max(1);
-        Pace { interval, ahead: interval.saturating_mul(rate.units.get() - 1) }
+        StepPace { interval, ahead: interval.saturating_mul(rate.units.get() - 1) }
     }
 }
 
@@ -209,13 +212,13 @@ impl StepNotes {
     pub fn push(&self, note: StepNote) {
         let mut notes = self.waiting.lock();
         if notes.len() >= NOTES_MAX {
-            notes.remove(0);
+            notes.pop_front();
         }
-        notes.push(note);
+        notes.push_back(note);
     }
 
     /// Takes all notes, the oldest first.
-    pub fn take(&self) -> Vec<StepNote> {
+    pub fn take(&self) -> VecDeque<StepNote> {
         std::mem::take(&mut *self.waiting.lock())
     }
 

@@ -2,7 +2,7 @@
 
 use super::counters::Meters;
 use super::steps::{StepNote, WindowUsage};
-use super::{Limit, Units};
+use super::{ChargeRecord, Limit, Units};
 use crate::algorithm::calendar_window::NotedSteps;
 use crate::table::CounterKey;
 use sluicegate_base::clock::Now;
@@ -34,9 +34,18 @@ impl Limit {
 
     /// Notes the steps that a response has reached.
     pub(crate) fn note_settled(&self, rate: usize, key: &CounterKey) {
-        if let Meters::CalendarWindow(meters) = &self.meters {
+        if let Meters::CalendarWindow(meters) = &self.meters
+            && !self.config.dry_run
+        {
             let variant = self.config.locate_rate(rate).map_or(0, |(variant, ..)| variant);
             self.push_note(rate, variant, meters[rate].note_steps(key, None, None).1);
+        }
+    }
+
+    /// Gives the place in a pace back that a charge has taken.
+    pub(crate) fn return_pace(&self, rate: usize, key: &CounterKey, charge: &ChargeRecord) {
+        if let Meters::CalendarWindow(meters) = &self.meters {
+            meters[rate].return_pace(key, charge);
         }
     }
 

@@ -217,6 +217,7 @@ impl<'a> LimitReader<'a> {
         let read_calendar = |numbers| calendar::read_calendar(fields, numbers, &config.key);
         let calendar = numbers.as_ref().and_then(read_calendar);
         let steps = numbers.as_ref().map(|numbers| steps::read_steps(fields, numbers)).unwrap_or_default();
+        steps::check_cut(fields, &steps, charge.as_ref());
         let config = LimitConfig { algorithm, tiers, warm_up, charge, enforce, calendar, steps, ..config };
         let warm_up = fields.find(&limit::WARM_UP);
         check_shared_limit(&config, &fields.whole, warm_up.as_ref());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::schema::tables::limits::{limit, step};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::{Algorithm, QuotaStep, STEPS_MAX, StepAction, codes};
+use sluicegate_model::{Algorithm, ChargeConfig, OverrunAction, QuotaStep, STEPS_MAX, StepAction, codes};
 
 /// The steps of a limit with these numbers, rising; the last one slows or rejects.
 pub(crate) fn read_steps(fields: &FieldReader<'_>, numbers: &Algorithm) -> Vec<QuotaStep> {
@@ -76,5 +76,16 @@ fn check_order(item: &FieldValue<'_>, before: &QuotaStep, step: &QuotaStep) {
     } else if step.at <= before.at {
         let message = format!("{}% is not above the step before, {}%", step.percent(), before.percent());
         item.refuse(codes::LIMIT_NUMBERS, message, "write the steps in rising order");
+    }
+}
+
+/// Refuses a limit that would cut a response because the next part of it is above the pace.
+pub(crate) fn check_cut(fields: &FieldReader<'_>, steps: &[QuotaStep], charge: Option<&ChargeConfig>) {
+    let slows = steps.iter().any(|step| matches!(step.then, StepAction::Slow(_)));
+    if let Some(value) = fields.find(&limit::STEPS).filter(|_| slows)
+        && charge.is_some_and(|charge| charge.over == OverrunAction::Cut)
+    {
+        let message = "a step that slows requests cannot pace the parts of a response that is cut";
+        value.refuse_name(codes::FOREIGN_FIELD, message, "write over: finish, or a step that rejects");
     }
 }

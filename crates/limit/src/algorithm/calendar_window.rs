@@ -115,7 +115,7 @@ impl CalendarParams {
     #[cold]
     fn find_window(&self, entry: &mut CalendarEntry, at: u64) {
         let (begins, ends) = self.window_at(at, entry.anchor);
-        let ahead = if self.borders.is_some() { CLOCK_STEP_NS } else { 0 };
+        let ahead = CLOCK_STEP_NS.min(self.quota.period);
         if entry.present.begins < begins {
             let present = CountedWindow { begins, quota: self.units, ..CountedWindow::default() };
             *entry = CalendarEntry { ends, full_at: 0, present, before: entry.present, ..*entry };
@@ -139,7 +139,8 @@ impl TableParams<CalendarEntry> for CalendarParams {
     /// The units of a window count until the one after it ends.
     fn is_idle(&self, entry: &CalendarEntry, now: Now) -> bool {
         let at = now.to_unix_ns();
-        (entry.present.used == 0 && entry.full_at <= at || entry.ends.saturating_add(self.quota.period) <= at)
+        (entry.present.used == 0 && entry.present.reached == 0 && entry.full_at <= at
+            || entry.ends.saturating_add(self.quota.period) <= at)
             && (entry.before.used == 0 || entry.ends <= at)
     }
 
@@ -193,9 +194,9 @@ impl WindowParams for CalendarParams {
         present.quota = self.units;
         let mark = match self.steps.judge(present.used, cost, entry.full_at, now.to_unix_ns()) {
             StepJudgement::Fits => ChargeMark::at_moment(present.begins),
-            StepJudgement::Paced(full_at) => {
+            StepJudgement::Paced { full_at, interval } => {
                 entry.full_at = full_at;
-                ChargeMark::paced_at(present.begins)
+                ChargeMark::paced_at(present.begins, interval)
             }
             StepJudgement::TooSoon(_) | StepJudgement::Rejected => return None,
         };
@@ -216,7 +217,7 @@ impl WindowParams for CalendarParams {
             return Decision { anchor, ..decision };
         }
         let wait_ns = |cost| match self.steps.judge(used, cost, entry.full_at, at) {
-            StepJudgement::Fits | StepJudgement::Paced(_) => None,
+            StepJudgement::Fits | StepJudgement::Paced { .. } => None,
             StepJudgement::TooSoon(wait) => Some(wait.min(left_ns)),
             StepJudgement::Rejected => Some(left_ns),
         };
@@ -236,11 +237,7 @@ impl WindowParams for CalendarParams {
 
 impl SettleParams for CalendarParams {
     fn give_back(&self, (entry, _): Locked<'_, Self>, given: &GivenBack<'_>, _: Now) {
-        let mark = given.charge.since;
-        if mark.is_paced() && given.is_all && mark.at_ns() == entry.present.begins {
-            entry.full_at = entry.full_at.saturating_sub(self.steps.interval_at(entry.present.used));
-        }
-        if let Some(window) = entry.window_at(mark.at_ns()) {
+        if let Some(window) = entry.window_at(given.charge.since.at_ns()) {
             window.used = window.used.saturating_sub(given.units);
         }
     }
@@ -251,7 +248,8 @@ impl SettleParams for CalendarParams {
 
     /// In the window of its reservation; all of it counts, because a border ends every debt.
     fn force_units(&self, (entry, _): Locked<'_, Self>, forced: &ForcedUnits<'_>, _: Now) -> u64 {
-        let is_before = forced.own.is_some_and(|own| own.since.at_ns() == entry.before.begins);
+        let is_before = forced.own.is_some_and(|own| own.since.at_ns() == entry.before.begins)
+            && entry.before.begins != entry.present.begins;
         let window = if is_before { &mut entry.before } else { &mut entry.present };
         window.used = window.used.saturating_add(forced.units);
         0
@@ -296,12 +294,28 @@ impl Meter<CalendarParams> {
             let window = &mut entry.present;
             let barred = refused.map_or(0, |cost| params.steps.barred_by(window.used.saturating_add(cost)));
             let reached = window.reached | params.steps.reached_by(window.used) | barred;
-            let fired = reached & !std::mem::replace(&mut window.reached, reached);
+            let fired = reached & !window.reached;
             let name = shard.names.get(entry.name.wrapping_sub(1)).filter(|_| fired > 0).cloned();
-            let usage = entry.present.to_usage(entry.ends);
-            (reached, name.map(|name| NotedSteps { usage, fired, name }))
+            // Without a name nothing can be told, so that the steps stay new.
+            let noted = name.map(|name| {
+                window.reached = reached;
+                NotedSteps { usage: window.to_usage(entry.ends), fired, name }
+            });
+            (reached, noted)
         });
         noted.unwrap_or_default()
+    }
+
+    /// Gives the place in a pace back that a charge has taken.
+    pub(crate) fn return_pace(&self, key: &CounterKey, charge: &ChargeRecord) {
+        let interval = charge.since.interval_ns();
+        if interval > 0 {
+            self.table.update_existing(key, charge.overflow, |entry, _, _| {
+                if entry.present.begins == charge.since.at_ns() {
+                    entry.full_at = entry.full_at.saturating_sub(interval);
+                }
+            });
+        }
     }
 
     /// The present window of a key; `None` if it shares its counter with others.
@@ -362,7 +376,7 @@ impl TableEntry for CalendarEntry {
 
     #[inline]
     fn is_idle(&self, _: Now) -> bool {
-        self.present.used == 0 && self.before.used == 0
+        self.present.used == 0 && self.present.reached == 0 && self.before.used == 0
     }
 
     /// The name of an overflow counter is of another shard.

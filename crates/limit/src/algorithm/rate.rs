@@ -111,14 +111,14 @@ impl ChargeMark {
         ChargeMark { at_ns, ..ChargeMark::default() }
     }
 
-    /// The mark of a window for a request that took a place in the pace of a step.
-    pub(crate) fn paced_at(at_ns: u64) -> ChargeMark {
-        ChargeMark { at_ns, ahead_ns: 1, ..ChargeMark::default() }
+    /// The mark of a window for a request that took a place of `interval` ns in the pace of a step.
+    pub(crate) fn paced_at(at_ns: u64, interval: u64) -> ChargeMark {
+        ChargeMark { at_ns, ahead_ns: interval as u32, refunded: (interval >> 32) as u32 }
     }
 
-    /// True if [`ChargeMark::paced_at`] made it.
-    pub(crate) fn is_paced(self) -> bool {
-        self.ahead_ns > 0
+    /// The interval of [`ChargeMark::paced_at`]; 0 for other marks of windows.
+    pub(crate) fn interval_ns(self) -> u64 {
+        u64::from(self.refunded) << 32 | u64::from(self.ahead_ns)
     }
 
     pub(crate) fn at_ns(self) -> u64 {

@@ -16,8 +16,6 @@ pub(crate) struct GivenBack<'a> {
     pub key: &'a CounterKey,
     pub charge: &'a ChargeRecord,
     pub units: u64,
-    /// The whole charge is undone.
-    pub is_all: bool,
 }
 
 /// Units that are charged whatever is left.
@@ -88,8 +86,8 @@ impl<N: SettleParams> Meter<N> {
             let forgiven = entry.map(|entry| {
                 advance_settled(params, (entry, extra), now);
                 if let Some(charge) = own.filter(|_| actual < reserved) {
-                    let given = GivenBack { key, charge, units: reserved - actual, is_all: actual == 0 };
-                    params.give_back((entry, extra), &given, now);
+                    let units = reserved - actual;
+                    params.give_back((entry, extra), &GivenBack { key, charge, units }, now);
                 }
                 if let Some(charge) = own {
                     params.note_reserved((entry, extra), charge, reserved, opened);

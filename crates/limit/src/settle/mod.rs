@@ -21,7 +21,7 @@ impl Limit {
     ) -> u64 {
         let forgiven =
             settled!(&self.meters, rate, meter => meter.settle_charge(key, corrected, charge, now), else 0);
-        if corrected.1 > corrected.0 {
+        if corrected.1 > 0 {
             self.note_settled(rate, key);
         }
         forgiven

@@ -20,7 +20,6 @@ use tokio::sync::Semaphore;
 use crate::gateway::Gateway;
 use crate::gateway::auth::AuthAnswers;
 use crate::gateway::heavy_keys::WorkerHeavyKeys;
-use crate::judge::quotas::QuotaDemand;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock::WallClock;
 use sluicegate_http::net::deadline::{
@@ -32,11 +31,22 @@ use sluicegate_http::request::location::{self, HostError};
 use sluicegate_http::request::request_id::RequestIds;
 use sluicegate_http::request::source::{Token, TokenVerifier};
 use sluicegate_http::upstream::{Pools, Upstream};
+use sluicegate_limit::Units;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{ListenerPurpose, Scheme};
 use sluicegate_observe::access_log::LineWriter;
 use sluicegate_observe::traces::WorkerTracer;
 use sluicegate_store::Session;
+
+/// The demand of a request on one quota.
+pub struct QuotaDemand {
+    /// Its index in the chain.
+    pub limit_index: usize,
+    /// The units, with the key.
+    pub units: Units,
+    /// The name of its key, if a counter here is still without it.
+    pub name: Option<String>,
+}
 
 /// Concurrent TLS handshakes per worker; each holds some kilobytes until it ends.
 const HANDSHAKES_MAX: usize = 4096;
@@ -117,7 +127,7 @@ pub struct Worker {
     /// The heaviest keys and the last refusals, counted by this worker.
     pub heavy_keys: WorkerHeavyKeys,
     /// The demands on quotas of the request that is being judged.
-    pub(crate) quotas: RefCell<Vec<QuotaDemand>>,
+    pub quotas: RefCell<Vec<QuotaDemand>>,
     /// `None` = no limit is counted in the store.
     pub session: Option<Rc<Session>>,
     /// The questions to auth services, and their answers.

@@ -6,23 +6,14 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::gateway::LimitChain;
-use crate::gateway::worker::Worker;
+use crate::gateway::worker::{QuotaDemand, Worker};
 use crate::judge::request_state::RequestState;
 use crate::reject::quote_name;
 use sluicegate_admission::chain::{ChainVerdict, LimitDemand, RateDecision, UndecidedLimit};
 use sluicegate_http::request::key::KeyInput;
 use sluicegate_limit::steps::KEY_NAME_MAX;
-use sluicegate_limit::{Limit, LimitOutcome, Units};
+use sluicegate_limit::{Limit, LimitOutcome};
 use sluicegate_model::{LimitConfig, QuotaStep, StepAction};
-
-/// The demand of a request on one quota.
-pub struct QuotaDemand {
-    /// Its index in the chain.
-    limit_index: usize,
-    units: Units,
-    /// The name of its key, if a counter here is still without it.
-    name: Option<String>,
-}
 
 const STEP: HeaderName = HeaderName::from_static("sluicegate-step");
 
@@ -49,6 +40,9 @@ fn keep_demand(
     subject: &KeyInput<'_>,
 ) {
     let (LimitDemand::Units(units) | LimitDemand::Shared(units, _)) = *demand else { return };
+    if limit.is_dry_run(units.unenforced) {
+        return;
+    }
     let (gateway, spec) = (&worker.gateway, worker.heavy_keys.spec_of(limit.id));
     let render = || gateway.key_naming().render_full(spec, subject, units.key.id, KEY_NAME_MAX);
     let name = match &gateway.shared[limit.id.0] {
@@ -96,6 +90,8 @@ fn note_steps(state: &mut RequestState, demands: &[QuotaDemand], undecided: &[Un
         let Some(demand) = demands.iter().find(|demand| demand.limit_index == index) else { continue };
         let is_refused = judged.decision.outcome == LimitOutcome::Reject;
         let note = |limit: &Limit, name: Option<&str>| {
+            // One that no window would admit is refused by none of the steps.
+            let is_refused = is_refused && demand.units.cost <= limit.max_units(judged.rate.into());
             limit.note_steps(judged.rate.into(), &demand.units, name, is_refused)
         };
         let share = undecided.iter().find(|one| one.limit_index == index).and_then(|one| one.share.as_ref());

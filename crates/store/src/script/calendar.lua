@@ -40,7 +40,7 @@ local full_at, reached, reached_before, quota_seen, quota_before = 0, 0, 0, quot
 local text, back = pcall('GET', key), false
 if type(text) == 'string' and #text >= 96 then
   local a, z, u, h, a_before, u_before, h_before, f, r, r_before, q, q_before = unpack_from('<dddddddddddd', text)
-  if a > 0 and z > a and z < WHOLE and u >= 0 and u < WHOLE and h >= 0 and u_before >= 0 and u_before < WHOLE
+  if a > 0 and z > a and z < WHOLE and u >= 0 and u < WHOLE and h >= 0 and h < WHOLE and u_before >= 0 and u_before < WHOLE
     and f >= 0 and f < WHOLE and r >= 0 and r < 256 and r_before >= 0 and r_before < 256
   then
     begins, ends, used, held, begins_before, used_before, held_before = a, z, u, h, a_before, u_before, h_before
@@ -112,15 +112,18 @@ if op < 3 then
   end
   local pace = barrier and steps[barrier][3] or 0
   if pace > 0 then
-    local from = full_at > now and full_at or now
-    if from - now > steps[barrier][4] then level = math.huge end
+    local ahead, from = steps[barrier][4], full_at > now and full_at or now
+    -- No request has gone as far ahead: the clock was set back, or the pace was slower.
+    if full_at > now + ahead + pace then from = now + ahead end
+    if from - now > ahead then level = math.huge end
     later = from + pace
   end
   if accepts(flags, level, most - taken) then
     changed, used, quota_seen = true, used + y, quota
     if pace > 0 then full_at = later end
     if flags % 8 >= 4 then held = held + y end
-    note_steps()
+    -- A dry run tells nothing.
+    if flags % 2 == 0 then note_steps() end
   elseif op == 1 and flags % 2 == 0 and level > most - taken and note_steps(barrier) then
     -- A refusal is kept although it charges nothing.
     notes[#notes + 1] = to_write()

@@ -181,7 +181,7 @@ fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> Decision {
             let left = seconds_left(*ends, now).max(1);
             let used = used.saturating_add(item.owed);
             item.rule.steps.as_ref().and_then(|(_, steps)| match steps.judge(used, cost, *full_at, now) {
-                StepJudgement::Fits | StepJudgement::Paced(_) => None,
+                StepJudgement::Fits | StepJudgement::Paced { .. } => None,
                 StepJudgement::TooSoon(wait) => Some(wait.min(left)),
                 StepJudgement::Rejected => Some(left),
             })
@@ -278,12 +278,12 @@ fn calendar_remainder(
     let Some((_, steps)) = &item.rule.steps else { return RateRemainder::default() };
     let used = usage.used.saturating_add(item.owed);
     let full_at = match steps.judge(used, cost, full_at, now) {
-        StepJudgement::Paced(later) if cost > 0 => later,
+        StepJudgement::Paced { full_at, .. } if cost > 0 => full_at,
         _ => full_at,
     };
     let (used, left) = (used.saturating_add(cost), seconds_left(usage.ends, now));
     let reset_us = match steps.judge(used, 1, full_at, now) {
-        StepJudgement::Fits | StepJudgement::Paced(_) => 0,
+        StepJudgement::Fits | StepJudgement::Paced { .. } => 0,
         StepJudgement::TooSoon(wait) => wait.min(left),
         StepJudgement::Rejected => left,
     };

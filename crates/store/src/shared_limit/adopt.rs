@@ -52,7 +52,9 @@ impl SharedLimit {
         let owner: Arc<str> = Arc::from(config.name.as_str());
         let fresh_answers =
             |rate| Arc::new(Table::with_params((), keys_max(config, max_keys, rate), owner.clone()));
-        let same_numbers = unchanged.filter(|before| before.config.numbers() == config.numbers());
+        let windows =
+            |limit: &model::LimitConfig| (limit.numbers(), limit.calendar.clone(), limit.steps.clone());
+        let same_numbers = unchanged.filter(|before| windows(&before.config) == windows(config));
         SharedLimit {
             on_failure,
             departures: own_departures.into(),

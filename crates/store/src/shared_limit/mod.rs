@@ -98,13 +98,14 @@ impl SharedLimit {
 
     /// Keeps the name of a key for questions about it; all are forgotten where there are too many.
     pub fn name_key(&self, key: &CounterKey, name: impl FnOnce() -> String) {
-        let mut names = self.names.lock();
-        if !names.contains_key(&key.id) {
-            if names.len() >= NAMES_MAX {
-                names.clear();
-            }
-            names.insert(key.id, name().into());
+        if self.find_name(key).is_some() {
+            return;
         }
+        let (name, mut names) = (name().into(), self.names.lock());
+        if names.len() >= NAMES_MAX {
+            *names = HashMap::new();
+        }
+        names.insert(key.id, name);
     }
 
     /// The name of a key, if it is known.
@@ -188,11 +189,6 @@ impl SharedLimit {
     /// Records the store's answer to a question sent at `sent`. A rejection is repeated here from now on as long as
     /// it certainly holds, but for a second at most.
     pub fn record_answer(&self, rate: usize, units: &Units, sent: Now, answer: &RateAnswer) {
-        if let Some(usage) = answer.window.filter(|_| answer.fired > 0) {
-            let name = self.find_name(&units.key).map_or_else(Box::default, |name| Box::from(&*name));
-            let (variant, fired) = (units.variant, answer.fired);
-            self.step_notes.push(StepNote { rate, variant, name, usage, fired });
-        }
         let Some(table) = self.last_answers.get(rate) else { return };
         let decision = &answer.decision;
         let until = sent.0.saturating_add(answer.window_ns.unwrap_or(self.recovery_ns[rate]));
@@ -223,6 +219,14 @@ impl SharedLimit {
                 last.until = until.max(last.rejected_until);
             }
         });
+    }
+
+    /// Notes the steps that a call has reached first, for the key of this name.
+    pub fn note_steps(&self, rate: usize, variant: usize, name: &str, answer: &RateAnswer) {
+        if let Some(usage) = answer.window.filter(|_| answer.fired > 0) {
+            let (name, fired) = (name.into(), answer.fired);
+            self.step_notes.push(StepNote { rate, variant, name, usage, fired });
+        }
     }
 
     /// This gateway's share of the limit. Its counters last until their windows end, however many outages there are.

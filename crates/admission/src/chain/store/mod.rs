@@ -22,6 +22,7 @@ use super::{
     ChainCause, ChainMode, ChainRejection, ChainVerdict, ChainedLimit, Decisions, SharedDemand,
     UndecidedLimit, WaitingRequest,
 };
+use sluicegate_base::calendar::Anchor;
 use sluicegate_base::clock::Now;
 use sluicegate_model::OnFailure;
 use sluicegate_store::{ScriptOp, Session, SharedKey, SlotCount, SlotTerms, StoreAnswer, StoreQuestion};
@@ -206,6 +207,8 @@ impl StoreQuery {
                 let demand = &mut self.shared_demands[index];
                 demand.key = SharedKey::of_network(demand.units.key.prefix);
                 demand.units.key.id = u128::from_le_bytes(demand.key.0);
+                // The counter of a network has neither the name nor the date of one account.
+                (demand.name, demand.units.anchor) = (None, demand.units.anchor.map(|_| Anchor::DEFAULT));
                 if M::CHARGES {
                     demand.limit.counts.overflow.fetch_add(1, Relaxed);
                 }

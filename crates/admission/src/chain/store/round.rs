@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use super::answers::note_steps;
 use crate::chain::claims::ClaimSet;
 use crate::chain::claims::holds::none_rejects;
 use crate::chain::pass::counts_rejected;
@@ -92,10 +93,13 @@ impl StoreRound<'_> {
 
     /// Refunds the charges of some servers of a Cluster after another one rejected.
     pub(super) fn refund_partial(&self, session: &Session) {
-        for (question, reply) in self.questions.iter().zip(&self.answers) {
+        let demands = self.question_demands.iter().zip(&self.questions);
+        for ((demand, question), reply) in demands.zip(&self.answers) {
             if let StoreAnswer::Answered { answer, charged: true } = reply
                 && answer.mark != 0
             {
+                // A step stays reached, and is told once.
+                note_steps(demand, question.rate, answer);
                 session.outbox.queue_refund(question.to_refund(answer.mark));
             }
         }

@@ -118,7 +118,7 @@ section! {
 section! {
     /// A step of a quota.
     mod step = "limits.NAME.steps";
-    /// The percentage of the quota, with up to four decimals. What would use more is slowed or rejected.
+    /// The percentage of the quota, with up to three decimals. What would use more is slowed or rejected.
     AT: Text<u64> = Text::new("a percentage", parse_step_percent).matching(SHARE), "at", required, "80%";
     /// The consequence: the caller is told, has what is above admitted at `rate`, or is rejected.
     THEN: Words<&'static str> = Words(&[("warn", "warn"), ("slow", "slow"), ("reject", "reject")]),
@@ -237,12 +237,13 @@ fn parse_missing_key_status(text: &str) -> Parsed<StatusCode> {
 fn parse_step_percent(text: &str) -> Parsed<u64> {
     let wrong = |why: &str| {
         ValueError::new(codes::PERCENT, format!("`{text}` {why}"))
-            .with_help("write a number from 0.0001 to 1000 and a percent sign: 80%")
+            .with_help("write a number from 0.001 to 1000 and a percent sign: 80%")
     };
     let number = text.strip_suffix('%').ok_or_else(|| wrong("is not a percentage"))?;
     let millionths = parse_decimal(number).map_err(wrong)?;
     match millionths / 100 {
-        _ if millionths % 100 > 0 => Err(wrong("has more than four decimals")),
+        // A decimal of a structured field has three at most (RFC 9651).
+        _ if millionths % 1_000 > 0 => Err(wrong("has more than three decimals")),
         0 => Err(wrong("is no part of a quota")),
         at if at > 10 * QuotaStep::WHOLE => Err(wrong("is more than ten times the quota")),
         at => Ok(at),

@@ -12,7 +12,7 @@ use sluicegate_base::clock::Now;
 
 impl<S: Schedule> SettleParams for TokenBucketParams<S> {
     fn give_back(&self, (used, charges): Locked<'_, Self>, given: &GivenBack<'_>, _: Now) {
-        let GivenBack { key, charge, units, .. } = *given;
+        let GivenBack { key, charge, units } = *given;
         match charges.charged_since(key, charge).filter(|_| !charge.overflow) {
             Some(later) => {
                 self.schedule.refund_to_tat(used, units, later.tat);

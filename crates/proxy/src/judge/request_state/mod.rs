@@ -17,10 +17,9 @@ use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version, header
 
 use crate::gateway::auth::AuthAnswer;
 use crate::gateway::heavy_keys::{KeptUnits, RefusalFacts};
-use crate::gateway::worker::{ClientConnection, RequestInFlight, Worker};
+use crate::gateway::worker::{ClientConnection, QuotaDemand, RequestInFlight, Worker};
 use crate::gateway::{Action, Gateway, LimitChain, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::judge::inbound::InboundRequest;
-use crate::judge::quotas::QuotaDemand;
 use crate::reject::{CLIENT_GONE, Fault, LimitRejection, PANICKED};
 use sluicegate_admission::ban::StrikeTarget;
 use sluicegate_admission::chain::{ChainPermit, Decisions};
@@ -283,6 +282,12 @@ impl RequestLine {
 }
 
 impl RequestState {
+    /// The limits that judge it.
+    #[inline]
+    pub fn chain(&self) -> &LimitChain {
+        chain_of(&self.worker, self.call_chain.as_ref(), self.route)
+    }
+
     /// Creates the state of a request from `client`, and starts its watch.
     pub fn start_request(
         worker: &Rc<Worker>,
@@ -578,14 +583,6 @@ impl Drop for RequestState {
         if let Some(span) = span {
             self.queue_span(&span, ended);
         }
-    }
-}
-
-impl RequestState {
-    /// The limits that judge it.
-    #[inline]
-    pub fn chain(&self) -> &LimitChain {
-        chain_of(&self.worker, self.call_chain.as_ref(), self.route)
     }
 }
 
