@@ -174,7 +174,7 @@ fn counters_agree_with_a_ledger_of_every_window() {
     let mut limit = Limit::new(LimitId(0), &file(0), 1_000);
     let mut ledgers: HashMap<(u128, usize), Ledger> = HashMap::new();
     let mut open: Vec<OpenCharge> = Vec::new();
-    let (mut now, mut refused) = (START, 0);
+    let (mut now, mut refused, mut invoices) = (START, 0, 0);
     for call in 0..CALLS {
         now += match below(1_000) {
             0 => 20 * DAY,
@@ -211,8 +211,29 @@ fn counters_agree_with_a_ledger_of_every_window() {
         *used += if fits { cost } else { 0 };
         assert_eq!(decision.remaining, quota.saturating_sub(*used), "call {call}");
         refused += usize::from(!fits);
-        let window = ledger.newest;
+        let used = *used;
+        let (window, before) = (ledger.newest, (ledger.before, ledger.used.get(&ledger.before).copied()));
+        let reserved = |open: &[OpenCharge]| -> u64 {
+            let own = open.iter().filter(|own| (own.id, own.rate, own.window) == (id, rate, window));
+            own.map(|own| own.reserved).sum()
+        };
         open.extend(record.map(|record| OpenCharge { id, rate, reserved: cost, record, window }));
+        let name = format!("account={id}");
+        limit.note_steps(rate, &units(id, 1), Some(&name), false);
+        let usage = limit.window_usage(rate, &units(id, 1), at(seconds)).unwrap();
+        // A window that a reload began with nothing used is begun anew by the next charge.
+        let told = (usage.quota, usage.used, usage.reserved);
+        assert_eq!(told, (quota, used, reserved(&open).min(used)), "call {call}");
+        if call % 50 == 0 {
+            let mut invoice = None;
+            limit.each_window(rate, true, at(seconds), &mut |own, usage| {
+                invoice = invoice.or((own == name).then_some(usage));
+            });
+            if let Some(usage) = invoice.filter(|usage| usage.begins == before.0) {
+                assert_eq!(Some(usage.used), before.1, "the invoice of call {call}");
+                invoices += 1;
+            }
+        }
         while !open.is_empty() && below(3) > 0 {
             let charge = open.swap_remove(below(open.len() as u64) as usize);
             let actual = below(2 * charge.reserved + 1);
@@ -233,6 +254,7 @@ fn counters_agree_with_a_ledger_of_every_window() {
         }
     }
     assert!(refused > CALLS / 50 && refused < CALLS / 2, "{refused} refused");
+    assert!(invoices > 500, "{invoices} invoices");
 }
 
 fn window_begin(limit: &Limit, calendar: &Calendar, rate: usize, seconds: u64) -> u64 {

@@ -1,6 +1,6 @@
 //! Quotas of the running program: over reloads, restarts and upgrades, and in Redis.
 
-use sluicegate_testkit::{Gateway, Redis, Scratch, get};
+use sluicegate_testkit::{Gateway, Redis, Scratch, eventually, get};
 
 /// A file with one quota for each account. A year is long enough for the test to cross no border.
 fn file(state: &str, rate: &str) -> String {
@@ -103,4 +103,38 @@ fn callers_are_told_the_last_step_also_where_they_are_refused() {
         let count = |step: &str| logged.iter().filter(|own| own.contains(step)).count();
         assert_eq!((count("plan=warn"), count("plan=slow")), (2, 4), "{logged:?}");
     }
+}
+
+/// How often the gateways together have told each step.
+fn told(gateways: &[Gateway; 2]) -> [f64; 3] {
+    let count = |at: &str, gateway: &Gateway| {
+        gateway.metric("sluicegate_quota_steps_total", &["limit=\"plan\"", &format!("at=\"{at}\"")])
+    };
+    ["50", "80", "100"].map(|at| gateways.iter().map(|gateway| count(at, gateway)).sum())
+}
+
+#[test]
+fn a_fleet_tells_each_step_once_also_beyond_an_outage() {
+    let redis = Redis::start();
+    let state =
+        format!("store: redis, redis: {{ url: \"{}\", timeout: 200ms, on_failure: local }}", redis.url());
+    let steps = "steps: [{ at: 50%, then: warn }, { at: 80%, then: warn }], zone";
+    let file = file(&state, "20/year").replace("zone", steps).replace("8/year", "80/year");
+    let gateways = [(); 2].map(|()| Gateway::start(&file));
+    let ask = |rounds: usize| {
+        for gateway in (0..rounds).flat_map(|_| &gateways) {
+            admitted(gateway, "small", 1);
+        }
+    };
+    ask(6);
+    eventually("one event of the first step", || told(&gateways) == [1.0, 0.0, 0.0]);
+    redis.pause();
+    // Each gateway goes on with its own half, which the seven requests of both have reached already.
+    ask(2);
+    redis.resume();
+    ask(10);
+    eventually("the last step", || told(&gateways)[2] >= 1.0);
+    // An outage may tell a step once more at each gateway.
+    let counts = told(&gateways);
+    assert!(counts.iter().all(|count| (1.0..=3.0).contains(count)), "{counts:?}");
 }
