@@ -121,10 +121,10 @@ fn last_steps<'a>(
     })
 }
 
-/// The word of the gravest step that a caller is told.
-pub fn gravest_step(chain: &LimitChain, decisions: &[RateDecision]) -> Option<&'static str> {
-    let words = last_steps(chain, decisions).map(|(_, step)| step.then.as_str());
-    words.max_by_key(|word| StepAction::WORDS.iter().position(|own| own == word))
+/// The word of the gravest step that a response tells.
+pub fn told_step(headers: &HeaderMap) -> Option<&'static str> {
+    let told = headers.get(STEP)?.to_str().ok()?;
+    StepAction::WORDS.into_iter().rfind(|word| told.contains(&format!(";then={word}")))
 }
 
 /// True if a decision tells a step.

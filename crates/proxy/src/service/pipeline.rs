@@ -25,7 +25,7 @@ use crate::forward::{ResponseBody, scripted};
 use crate::gateway::Gateway;
 use crate::gateway::worker::{ClientConnection, Worker, WorkerThread};
 use crate::judge::inbound::InboundRequest;
-use crate::judge::quotas::gravest_step;
+use crate::judge::quotas::told_step;
 use crate::judge::request_state::Verdict;
 use crate::service::{self, ResponseFuture};
 use sluicegate_http::net::deadline::{ClientSpans, ListenerTerms, TICK};
@@ -257,7 +257,7 @@ fn end_response(mut response: Response<ResponseBody>) -> PipelineOutcome {
         retry_after_ns: state.judgement.retry_after_ns,
         wait_ns: state.judgement.wait_ns,
         is_forwarded: state.outcome.upstream_ns.is_some(),
-        step: gravest_step(state.chain(), &state.judgement.decisions),
+        step: told_step(response.headers()),
     }
 }
 
