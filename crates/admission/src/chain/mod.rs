@@ -47,7 +47,7 @@ use smallvec::SmallVec;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, Units};
 use sluicegate_model::OnFailure;
-use sluicegate_store::{ScriptOp, SharedKey, SharedLimit, StoreQuestion};
+use sluicegate_store::{RateAnswer, ScriptOp, SharedKey, SharedLimit, StoreQuestion};
 
 use pass::ChainPass;
 pub use permit::ChainPermit;
@@ -200,6 +200,13 @@ impl Deref for ChainedLimit {
 impl SharedDemand {
     pub(crate) fn is_dry_run(&self) -> bool {
         self.limit.is_dry_run() || self.units.unenforced
+    }
+
+    /// Notes the steps that a charge has reached first, if the key has a name.
+    pub(crate) fn note_steps(&self, rate: usize, answer: &RateAnswer) {
+        if let Some(name) = &self.name {
+            self.limit.note_steps(rate, self.units.variant, name, answer);
+        }
     }
 
     /// The question to the store about one of its rates.

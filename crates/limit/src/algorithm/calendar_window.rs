@@ -144,7 +144,8 @@ impl TableParams<CalendarEntry> for CalendarParams {
             && (entry.before.used == 0 || entry.ends <= at)
     }
 
-    /// A window goes on until the next border, wherever the new calendar has it; one without borders for its new length.
+    /// A window goes on until the next border, wherever the new calendar has it; one without borders for its new
+    /// length.
     fn convert_entry(
         &self,
         (entry, _): Locked<'_, Self>,

@@ -52,9 +52,7 @@ impl SharedLimit {
         let owner: Arc<str> = Arc::from(config.name.as_str());
         let fresh_answers =
             |rate| Arc::new(Table::with_params((), keys_max(config, max_keys, rate), owner.clone()));
-        let windows =
-            |limit: &model::LimitConfig| (limit.numbers(), limit.calendar.clone(), limit.steps.clone());
-        let same_numbers = unchanged.filter(|before| windows(&before.config) == windows(config));
+        let same_numbers = unchanged.filter(|before| has_same_numbers(&before.config, config));
         SharedLimit {
             on_failure,
             departures: own_departures.into(),
@@ -86,6 +84,10 @@ impl SharedLimit {
             max_keys,
         }
     }
+}
+
+fn has_same_numbers(before: &model::LimitConfig, config: &model::LimitConfig) -> bool {
+    (before.numbers(), &before.calendar, &before.steps) == (config.numbers(), &config.calendar, &config.steps)
 }
 
 /// The ids of the rules that the file has, each once.

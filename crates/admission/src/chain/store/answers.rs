@@ -13,13 +13,6 @@ use sluicegate_limit::{LimitOutcome, SlotOutlook};
 use sluicegate_model::OnFailure;
 use sluicegate_store::{CallItem, RateAnswer, StoreAnswer, StoreQuestion};
 
-/// Notes the steps that a charge has reached first, if the key has a name.
-pub(super) fn note_steps(demand: &SharedDemand, rate: usize, answer: &RateAnswer) {
-    if let Some(name) = &demand.name {
-        demand.limit.note_steps(rate, demand.units.variant, name, answer);
-    }
-}
-
 // === impl ChainPass ===
 
 impl<'a, M: ChainMode> ChainPass<'a, M> {
@@ -53,7 +46,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         }
         if M::CHARGES {
             question.limit.record_answer(question.rate, &demand.units, round.sent, &answer);
-            note_steps(demand, question.rate, &answer);
+            demand.note_steps(question.rate, &answer);
         }
         let mut decision = answer.decision;
         let waits = decision.outcome == LimitOutcome::Wait && !question.item.dry_run;

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::answers::note_steps;
 use crate::chain::claims::ClaimSet;
 use crate::chain::claims::holds::none_rejects;
 use crate::chain::pass::counts_rejected;
@@ -99,7 +98,7 @@ impl StoreRound<'_> {
                 && answer.mark != 0
             {
                 // A step stays reached, and is told once.
-                note_steps(demand, question.rate, answer);
+                demand.note_steps(question.rate, answer);
                 session.outbox.queue_refund(question.to_refund(answer.mark));
             }
         }
