@@ -195,3 +195,13 @@ fn windows_by_the_clock_follow_the_time_in_the_log() {
     );
     assert_eq!((report.admitted, report.rejected), (6, 4));
 }
+
+#[test]
+fn the_steps_of_quotas_are_counted_once_for_a_key_and_window() {
+    let clients = ["192.0.2.1", "192.0.2.2"];
+    let log: String = (0..6).flat_map(|at| clients.map(|ip| line(at * SECOND, ip, "/", ""))).collect();
+    let report = replay(&log, &yaml("  x: { rate: 5/month, steps: [{ at: 80%, then: warn }] }"));
+    let steps: Vec<_> = report.limit_lines[0].steps.iter().map(|step| (step.then, step.reached)).collect();
+    assert_eq!((report.rejected, &steps[..]), (2, &[("warn", 2), ("reject", 2)][..]));
+    assert!(report.to_string().contains("x: 2 reached 80% (warn)"), "{report}");
+}

@@ -10,8 +10,8 @@ use super::tally::{KeyTally, LimitTally};
 use super::timeline::{RequestTimeline, WaitClass};
 use crate::simulate::log::record::LogRecord;
 use crate::simulate::log::{LogCounts, LogStream};
-use sluicegate_limit::LimitOutcome;
-use sluicegate_model::LimitId;
+use sluicegate_limit::{Limit, LimitOutcome};
+use sluicegate_model::{LimitId, QuotaStep};
 
 /// Keys that are listed.
 const TOP_KEYS: usize = 20;
@@ -94,6 +94,20 @@ pub struct LimitLine {
     /// Rejected requests, the smaller number first; `None` = arrivals are known exactly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rejected_range: Option<[u64; 2]>,
+    /// The steps of its quota, and how often a key reached each first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepLine>,
+}
+
+/// One step of a quota.
+#[derive(Debug, Clone, Serialize)]
+pub struct StepLine {
+    /// The percentage of the quota.
+    pub at: f64,
+    /// `warn`, `slow` or `reject`.
+    pub then: &'static str,
+    /// Each key counts once in a window.
+    pub reached: u64,
 }
 
 /// One key of a limit.
@@ -317,9 +331,18 @@ fn list_limits(simulator: &Simulator, clumped: Option<&Simulator>) -> Vec<LimitL
             keys_rejected: limit.keys.iter().filter(|(_, tally)| tally.rejected > 0).count(),
             rejected_range: clumped
                 .map(|other| sorted(limit.sum.rejected, other.tally.limits[index].sum.rejected)),
+            steps: list_steps(&simulator.gateway.limits[index]),
         }
     };
     simulator.tally.limits.iter().enumerate().map(of_limit).collect()
+}
+
+fn list_steps(limit: &Limit) -> Vec<StepLine> {
+    let line = |step: &QuotaStep| {
+        let reached = limit.step_notes.told_count(step.at);
+        StepLine { at: step.percent(), then: step.then.as_str(), reached }
+    };
+    limit.config.steps.iter().map(line).collect()
 }
 
 /// All keys, by their rejected requests, then by their waiting ones.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::report::{ChangedKey, ConfigChange, KeyLine, LimitLine, ReplayReport, share_of};
+use super::report::{ChangedKey, ConfigChange, KeyLine, LimitLine, ReplayReport, StepLine, share_of};
 use super::tally::KeyTally;
 use crate::operate::text_table::{self, show_count};
 
@@ -75,6 +75,9 @@ impl ReplayReport {
         for line in &self.limit_lines {
             if let Some(reason) = &line.not_judged {
                 writeln!(f, "{}: not judged: {reason}", line.name)?;
+            }
+            for StepLine { at, then, reached } in &line.steps {
+                writeln!(f, "{}: {} reached {at}% ({then})", line.name, show_count(*reached))?;
             }
         }
         Ok(())

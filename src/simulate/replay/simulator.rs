@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::header::{HOST, HeaderMap, HeaderValue};
 use http::{Method, Uri, Version};
 use http_body::SizeHint;
+use smallvec::SmallVec;
 
 use super::scope::{ACCOUNT_HEADER, ReplayScope, TIER_HEADER};
 use super::tally::{DemandedLimit, ReplayTally};
@@ -14,11 +15,13 @@ use super::waits::{EndedWait, WaitRoom};
 use crate::operate::explain;
 use crate::simulate::log::LoggedRequest;
 use crate::simulate::log::record::{LogRecord, TextField};
-use sluicegate_admission::chain::{self, ChainVerdict, Decisions, LimitDemand, PendingStore};
+use sluicegate_admission::chain::{
+    self, ChainVerdict, ChainedLimit, Decisions, LimitDemand, PendingStore, RateDecision,
+};
 use sluicegate_base::clock::{self, Now};
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::location;
-use sluicegate_limit::{Limit, LimitOutcome};
+use sluicegate_limit::{Limit, LimitOutcome, Units};
 use sluicegate_model::{LimitId, ListenConfig, LocationId, Scheme};
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::judge::{self, Caller, ChargeFault, JudgeMode, RequestFacts, RequestHead};
@@ -59,6 +62,8 @@ pub struct ReplayedVerdict {
 struct ReplayMode<'s> {
     asked: &'s mut Vec<DemandedLimit>,
     tally: &'s mut ReplayTally,
+    /// The demands on limits with steps, by their indices in the chain.
+    quotas: SmallVec<[(usize, Units); 1]>,
 }
 
 impl<'r> JudgeMode<'r> for ReplayMode<'_> {
@@ -74,7 +79,7 @@ impl<'r> JudgeMode<'r> for ReplayMode<'_> {
         _: &Gateway,
         _: &RequestFacts<'r>,
         caller: &Caller<'_>,
-        (_, limit): (usize, &Limit),
+        (index, limit): (usize, &Limit),
         demand: &Result<LimitDemand, ChargeFault>,
     ) {
         let key = match demand {
@@ -89,6 +94,25 @@ impl<'r> JudgeMode<'r> for ReplayMode<'_> {
             _ => LimitOutcome::Admit,
         };
         self.asked.push(DemandedLimit { limit: limit.id, key, outcome });
+        if let (Ok(LimitDemand::Units(units)), false) = (demand, limit.config.steps.is_empty()) {
+            self.quotas.push((index, *units));
+        }
+    }
+}
+
+/// Counts the steps that keys reach.
+fn note_steps(limits: &[ChainedLimit], decisions: &[RateDecision], quotas: &[(usize, Units)]) {
+    for (index, units) in quotas {
+        let limit = &limits[*index];
+        let own = |judged: &&RateDecision| usize::from(judged.limit_index) == *index && !judged.dry_run;
+        for judged in decisions.iter().filter(own) {
+            let is_refused = judged.decision.outcome == LimitOutcome::Reject;
+            limit.note_steps(judged.rate.into(), units, Some("key"), is_refused);
+        }
+        for note in limit.step_notes.take() {
+            let fired = limit.config.steps.iter().enumerate().filter(|(bit, _)| note.fired >> bit & 1 > 0);
+            fired.for_each(|(_, step)| limit.step_notes.count_told(step.at));
+        }
     }
 }
 
@@ -207,11 +231,13 @@ impl Simulator {
         };
         let mut facts = RequestFacts::new(head, SizeHint::with_exact(0), None);
         let mut verdict: Option<ChainVerdict<PendingStore<chain::Charge>>> = None;
-        let mut mode = ReplayMode { asked, tally };
+        let mut mode = ReplayMode { asked, tally, quotas: SmallVec::new() };
         let judged = judge::judge(gateway, &mut facts, &mut mode, decisions, &mut verdict);
+        let quotas = mode.quotas;
         let route = facts.route();
         let is_served = facts.is_preflight() || route.is_some();
         let limits = gateway.chain_for(route).chain.limits();
+        note_steps(limits, decisions, &quotas);
         for decision in chain::strictest_by_limit(decisions) {
             let limit = limits[usize::from(decision.limit_index)].id;
             if let Some(one) = asked.iter_mut().find(|one| one.limit == limit) {
