@@ -22,8 +22,6 @@ pub struct NotifyConfig {
     pub roots: Option<Arc<RootCertStore>>,
 }
 
-/// The prefix of a secret in base64.
-const PREFIX: &str = "whsec_";
 /// The least bytes of a secret.
 const SECRET_BYTES: usize = 24;
 
@@ -36,7 +34,7 @@ pub fn parse_webhook_secret(text: &str) -> Parsed<Vec<u8>> {
         let help = "write secret: \"${NOTIFY_SECRET}\", made by: echo whsec_$(openssl rand -base64 32)";
         ValueError::new(codes::TOKEN, message).with_help(help)
     };
-    let bytes = match text.strip_prefix(PREFIX) {
+    let bytes = match text.strip_prefix("whsec_") {
         Some(digits) => STANDARD.decode(digits).map_err(|_| wrong("no base64 follows `whsec_`"))?,
         None => text.as_bytes().to_vec(),
     };

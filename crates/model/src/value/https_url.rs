@@ -52,16 +52,11 @@ pub fn parse_https_url(text: &str) -> Parsed<HttpsUrl> {
 /// Those of [`parse_https_url`], or `http://` to another host.
 pub fn parse_notify_url(text: &str) -> Parsed<(bool, HttpsUrl)> {
     let wrong = |message: &str| ValueError::new(codes::ADDRESS, message).with_help(NOTIFY_FORM);
-    let (scheme, rest) = match text.split_once("://") {
-        Some(("https", rest)) => ("https://", rest),
-        Some(("http", rest)) => ("http://", rest),
-        _ => return Err(wrong("this is not the URL of a receiver of events")),
-    };
-    let url = parse_after(scheme, rest).map_err(|error| wrong(&error.message))?;
-    let is_here = match url.host.parse::<IpAddr>() {
-        Ok(address) => address.to_canonical().is_loopback(),
-        Err(_) => url.host == "localhost",
-    };
+    let scheme = ["https://", "http://"].into_iter().find(|scheme| text.starts_with(scheme));
+    let scheme = scheme.ok_or_else(|| wrong("this is not the URL of a receiver of events"))?;
+    let url = parse_after(scheme, &text[scheme.len()..]).map_err(|error| wrong(&error.message))?;
+    let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();
+    let is_here = url.host.parse().map_or(url.host == "localhost", is_loopback);
     if scheme == "http://" && !is_here {
         return Err(wrong("events are sent to other hosts over https:// alone"));
     }
