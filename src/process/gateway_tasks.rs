@@ -44,7 +44,6 @@ pub(super) struct GatewayTasks {
     span_export: Option<SpanExport>,
     key_fetches: KeyFetchTasks,
     notify: NotifyTask,
-    _step_telling: JoinSet<()>,
     pub acme: AcmeTasks,
 }
 
@@ -73,8 +72,7 @@ impl GatewayTasks {
             upstream_tasks: BackgroundTasks::spawn_all(&gateway.upstreams),
             span_export: gateway.tracer.as_deref().and_then(SpanExport::start),
             key_fetches: KeyFetchTasks::default().continue_for(&gateway),
-            _step_telling: tell_steps(&current),
-            notify: NotifyTask::start(gateway.step_events.clone(), gateway.config.notify.as_ref()),
+            notify: NotifyTask::start(&current),
             acme: AcmeTasks::default().continue_for(&gateway),
             current,
         })
@@ -142,7 +140,6 @@ impl GatewayTasks {
         if let Some(export) = self.span_export {
             export.flush_and_end().await;
         }
-        self.current.load().tell_steps();
         self.notify.flush_and_end().await;
         if let Some((store, task)) = self.store {
             task.abort();
@@ -154,18 +151,6 @@ impl GatewayTasks {
             tracing::warn!("the last snapshot was not written");
         }
     }
-}
-
-/// Tells the steps of quotas of the gateway in force, until it is dropped.
-fn tell_steps(current: &Arc<ArcSwap<Gateway>>) -> JoinSet<()> {
-    let (mut task, current) = (JoinSet::new(), current.clone());
-    task.spawn(async move {
-        loop {
-            tokio::time::sleep(STEPS_INTERVAL).await;
-            current.load().tell_steps();
-        }
-    });
-    task
 }
 
 fn same_arc<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
@@ -212,8 +197,6 @@ fn start_snapshots(
 
 /// Interval between checks of the files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval in which the steps of quotas are told.
-const STEPS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Watches the files of a configuration that are read again by themselves.
 fn spawn_file_watch(config: &Config) -> JoinHandle<()> {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::header::{HOST, USER_AGENT};
 use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::RootCertStore;
@@ -30,20 +31,34 @@ const DOCUMENT_MAX: usize = 1 << 20;
 pub(super) async fn exchange(
     url: &HttpsUrl,
     roots: Arc<RootCertStore>,
-    mut request: Request<Full<Bytes>>,
+    request: Request<Full<Bytes>>,
 ) -> Result<Response<Bytes>, String> {
+    let (head, body) = send(url, Some(roots), request).await?.into_parts();
+    let read = Limited::new(body, DOCUMENT_MAX).collect().await;
+    let body = read.map_err(|error| format!("cannot be read: {error}, at most 1 MiB"))?.to_bytes();
+    Ok(Response::from_parts(head, body))
+}
+
+/// Sends a request to `url`, without TLS if there are no `roots`, and reads the head of the response.
+///
+/// # Errors
+/// A phrase that follows the URL.
+pub(super) async fn send(
+    url: &HttpsUrl,
+    roots: Option<Arc<RootCertStore>>,
+    mut request: Request<Full<Bytes>>,
+) -> Result<Response<Incoming>, String> {
     *request.uri_mut() = url.target.parse().map_err(|_| "names no usable URL")?;
     let host = HeaderValue::from_str(&url.authority).map_err(|_| "names no usable host")?;
     request.headers_mut().insert(HOST, host);
     request.headers_mut().insert(USER_AGENT, AGENT);
-    let tls = UpstreamTlsConfig { roots: Some(roots), server_name: None, identity: None, files: Vec::new() };
-    let tls = ServerTls::new(&url.host, &tls, UpstreamProtocol::Http1);
-    let mut sender = open_connection(&url.host, url.port, Some(&tls)).await?;
-    let broke = |error: hyper::Error| format!("broke the connection: {error}");
-    let (head, body) = sender.send_request(request).await.map_err(broke)?.into_parts();
-    let read = Limited::new(body, DOCUMENT_MAX).collect().await;
-    let body = read.map_err(|error| format!("cannot be read: {error}, at most 1 MiB"))?.to_bytes();
-    Ok(Response::from_parts(head, body))
+    let tls = roots.map(|roots| {
+        let roots = Some(roots);
+        let tls = UpstreamTlsConfig { roots, server_name: None, identity: None, files: Vec::new() };
+        ServerTls::new(&url.host, &tls, UpstreamProtocol::Http1)
+    });
+    let mut sender = open_connection(&url.host, url.port, tls.as_ref()).await?;
+    sender.send_request(request).await.map_err(|error| format!("broke the connection: {error}"))
 }
 
 /// Opens a connection of HTTP/1, which ends with its sender.

@@ -1,24 +1,30 @@
-//! Sends events to the receiver of `notify`, from the control thread.
+//! Tells the steps of quotas, and sends their events to the receiver of `notify`, from the control thread.
 //!
-//! Events wait in [`StepEvents`], so that no request waits for the receiver. A few are under way at once; one that the
-//! receiver does not take waits for its next try behind those that are due before.
+//! Each event has a task of its own, which lasts until the receiver takes the event or it is given up. A few tasks at
+//! once send; the others wait for their turn, or for their next try.
 
 mod receiver;
 #[cfg(test)]
 mod tests;
 
-use std::future::pending;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use arc_swap::ArcSwap;
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_local};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
-use receiver::Receiver;
+use receiver::post_event;
+use sluicegate_base::random::RandomNumbers;
 use sluicegate_model::NotifyConfig;
-use sluicegate_proxy::gateway::{Delivery, NotifyResult, StepEvents};
+use sluicegate_proxy::gateway::{Gateway, NotifyResult, StepEvent, StepEvents, WAITING_MAX};
 
+/// The interval in which the steps of quotas are told.
+const STEPS_INTERVAL: Duration = Duration::from_millis(250);
 /// Events that are under way at once.
 const UNDER_WAY_MAX: usize = 8;
 /// The time of one try, with connecting.
@@ -33,142 +39,149 @@ const LAST_TRIES: Duration = Duration::from_secs(2);
 /// The time between two warnings.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The task that sends events, for the whole life of the process.
+/// The task that tells steps and sends events, for the whole life of the process.
 pub(super) struct NotifyTask {
-    events: Arc<StepEvents>,
-    order: watch::Sender<Order>,
+    /// The receiver in force; the task ends when this is dropped.
+    config: watch::Sender<Option<NotifyConfig>>,
     task: JoinHandle<()>,
 }
 
-/// What the task is to do.
-#[derive(Clone)]
-struct Order {
-    /// `None` = there is no receiver.
-    receiver: Option<Arc<Receiver>>,
-    /// The process ends: each event gets one more try.
-    is_last: bool,
-}
-
 impl NotifyTask {
-    /// Starts to send to the receiver of `config`, if there is one.
-    pub(super) fn start(events: Arc<StepEvents>, config: Option<&NotifyConfig>) -> NotifyTask {
-        NotifyTask::start_with(events, config, Receiver::post)
+    /// Starts to tell the steps of the gateway in force.
+    pub(super) fn start(current: &Arc<ArcSwap<Gateway>>) -> NotifyTask {
+        let (current, gateway) = (current.clone(), current.load_full());
+        let (events, config) = (gateway.step_events.clone(), gateway.config.notify.clone());
+        NotifyTask::start_with(events, config, move || current.load().tell_steps(), post_event)
     }
 
-    /// [`NotifyTask::start`] with another way to send.
-    fn start_with<P>(events: Arc<StepEvents>, config: Option<&NotifyConfig>, post: P) -> NotifyTask
+    /// [`NotifyTask::start`] with another source of events, and another way to send them.
+    fn start_with<P>(
+        events: Arc<StepEvents>,
+        config: Option<NotifyConfig>,
+        tell_steps: impl Fn() + 'static,
+        post: P,
+    ) -> NotifyTask
     where
-        P: AsyncFn(&Receiver, &Delivery) -> Result<(), String> + Copy + 'static,
+        P: AsyncFn(&NotifyConfig, &str, &StepEvent) -> Result<(), String> + 'static,
     {
-        let (order, orders) = watch::channel(Order { receiver: None, is_last: false });
-        let sending = Sending { events: events.clone(), post, under_way: JoinSet::new(), warned_at: None };
-        let task = NotifyTask { events, order, task: spawn_local(sending.run(orders)) };
-        task.use_config(config);
-        task
+        let (config, in_force) = watch::channel(config);
+        let sending = Rc::new(Sending {
+            events,
+            config: in_force,
+            post,
+            under_way: Semaphore::new(UNDER_WAY_MAX),
+            places: RefCell::default(),
+            ids: RandomNumbers::seeded("step events"),
+            warned_at: Cell::new(None),
+        });
+        NotifyTask { config, task: spawn_local(sending.run(tell_steps)) }
     }
 
     /// Sends to the receiver of `config` from now on; without one, whatever waits is dropped.
     pub(super) fn use_config(&self, config: Option<&NotifyConfig>) {
-        self.events.set_receiver(config.is_some());
-        let receiver = config.map(|config| Arc::new(Receiver::new(config)));
-        self.order.send_modify(|order| order.receiver = receiver);
+        self.config.send_replace(config.cloned());
     }
 
-    /// Tries whatever waits once more, and waits at most two seconds for it.
-    pub(super) async fn flush_and_end(mut self) {
-        self.order.send_modify(|order| order.is_last = true);
-        if timeout(LAST_TRIES, &mut self.task).await.is_err() {
-            self.task.abort();
-            let count = self.events.count_waiting();
-            tracing::warn!(count, "the process ends before the receiver of notify took all events");
-        }
+    /// Tells the last steps, tries whatever waits once more, and waits at most two seconds for it.
+    pub(super) async fn flush_and_end(self) {
+        drop(self.config);
+        let _ = self.task.await;
     }
 }
 
 /// The state of the task.
 struct Sending<P> {
     events: Arc<StepEvents>,
+    config: watch::Receiver<Option<NotifyConfig>>,
     post: P,
-    under_way: JoinSet<Tried>,
-    warned_at: Option<Instant>,
+    under_way: Semaphore,
+    /// The places of events, the oldest first. An event whose place was removed does not wait for another try.
+    places: RefCell<VecDeque<oneshot::Sender<()>>>,
+    ids: RandomNumbers,
+    warned_at: Cell<Option<Instant>>,
 }
-
-/// An event after a try, by this receiver.
-type Tried = (Delivery, Arc<Receiver>, Result<(), String>);
 
 impl<P> Sending<P>
 where
-    P: AsyncFn(&Receiver, &Delivery) -> Result<(), String> + Copy + 'static,
+    P: AsyncFn(&NotifyConfig, &str, &StepEvent) -> Result<(), String> + 'static,
 {
-    /// Ends when nothing is left of the last order, or nobody gives any.
-    async fn run(mut self, mut orders: watch::Receiver<Order>) {
-        let events = self.events.clone();
+    async fn run(self: Rc<Self>, tell_steps: impl Fn()) {
+        let (mut config, mut tasks) = (self.config.clone(), JoinSet::new());
+        let mut is_last = false;
+        while !is_last {
+            is_last = timeout(STEPS_INTERVAL, config.wait_for(|_| false)).await.is_ok();
+            tell_steps();
+            while tasks.try_join_next().is_some() {}
+            self.count_waiting();
+            let new = self.events.take_new();
+            for event in new.into_iter().filter(|_| config.borrow().is_some()) {
+                let (sending, place) = (self.clone(), self.add_place());
+                tasks.spawn_local(async move {
+                    let result = sending.deliver(&event, place).await;
+                    sending.events.count_result(result);
+                });
+            }
+        }
+        let finish = async { while tasks.join_next().await.is_some() {} };
+        if timeout(LAST_TRIES, finish).await.is_err() {
+            let count = tasks.len();
+            tracing::warn!(count, "the process ends before the receiver of notify took all events");
+        }
+    }
+
+    /// A place for another event; the oldest event loses its place if too many wait.
+    fn add_place(&self) -> oneshot::Receiver<()> {
+        let (place, is_removed) = oneshot::channel();
+        let mut places = self.places.borrow_mut();
+        if places.len() == WAITING_MAX {
+            places.pop_front();
+        }
+        places.push_back(place);
+        is_removed
+    }
+
+    /// The number of events that have a place; the places of those that are done are removed.
+    fn count_waiting(&self) -> usize {
+        let mut places = self.places.borrow_mut();
+        places.retain(|place| !place.is_closed());
+        places.len()
+    }
+
+    /// Sends an event until the receiver takes it, or it is given up.
+    async fn deliver(&self, event: &StepEvent, mut place_removed: oneshot::Receiver<()>) -> NotifyResult {
+        let id = format!("msg_{:016x}{:016x}", self.ids.next(), self.ids.next());
+        let (mut config, mut pause, mut tried_until) = (self.config.clone(), Duration::ZERO, None);
         loop {
-            let Order { receiver, is_last } = orders.borrow_and_update().clone();
-            let next = receiver.and_then(|receiver| self.start_due(&receiver, is_last));
-            if is_last && self.under_way.is_empty() {
-                return;
-            }
-            tokio::select! {
-                Some(tried) = self.under_way.join_next() => match tried {
-                    Ok(tried) => self.finish_try(tried, is_last),
-                    Err(_panicked) => events.count_result(NotifyResult::Failed),
-                },
-                () = events.wait_added() => {}
-                () = wait_until(next) => {}
-                changed = orders.changed() => if changed.is_err() { return },
-            }
-        }
-    }
-
-    /// Starts to send what is due, or all, as long as there is room; returns when the next one is due, if one waits.
-    fn start_due(&mut self, receiver: &Arc<Receiver>, is_last: bool) -> Option<Instant> {
-        let now = Instant::now();
-        let by = if is_last { now + 2 * PAUSE_MAX } else { now };
-        while self.under_way.len() < UNDER_WAY_MAX {
-            let mut delivery = match self.events.take_due(by) {
-                Ok(delivery) => delivery,
-                Err(next) => return next,
+            let turn = async {
+                // The end of the process, or of the receiver, ends the pause.
+                let _ = timeout(pause, config.wait_for(Option::is_none)).await;
+                self.under_way.acquire().await
             };
-            delivery.first_try.get_or_insert(now);
-            let (receiver, post) = (receiver.clone(), self.post);
-            self.under_way.spawn_local(async move {
-                let late = |_elapsed| Err(format!("no answer within {} s", TRY_TIMEOUT.as_secs()));
-                let tried = timeout(TRY_TIMEOUT, post(&receiver, &delivery)).await.unwrap_or_else(late);
-                (delivery, receiver, tried)
-            });
+            let _turn = tokio::select! {
+                turn = turn => turn,
+                _ = &mut place_removed => return NotifyResult::Dropped,
+            };
+            let Some(receiver) = config.borrow().clone() else { return NotifyResult::Dropped };
+            let tried_until = *tried_until.get_or_insert_with(|| Instant::now() + TRIED_FOR);
+            // The box keeps the events that wait small.
+            let tried = timeout(TRY_TIMEOUT, Box::pin((self.post)(&receiver, &id, event))).await;
+            let late = |_elapsed| Err(format!("no answer within {} s", TRY_TIMEOUT.as_secs()));
+            let Err(reason) = tried.unwrap_or_else(late) else { return NotifyResult::Delivered };
+            self.warn(&receiver.url.authority, &reason);
+            pause = (2 * pause).clamp(PAUSE_MIN, PAUSE_MAX);
+            let is_last = config.has_changed().is_err();
+            if is_last || Instant::now() + pause > tried_until {
+                return NotifyResult::Failed;
+            }
         }
-        // The end of one of these comes first.
-        None
     }
 
-    fn finish_try(&mut self, (mut delivery, receiver, tried): Tried, is_last: bool) {
-        let Err(reason) = tried else { return self.events.count_result(NotifyResult::Delivered) };
+    fn warn(&self, receiver: &str, reason: &str) {
         let now = Instant::now();
-        delivery.failed_tries += 1;
-        let due = now + pause_after(delivery.failed_tries);
-        let tried_until = delivery.first_try.unwrap_or(now) + TRIED_FOR;
-        let is_over = is_last || due > tried_until;
-        if self.warned_at.is_none_or(|at| now - at >= WARNING_INTERVAL) {
-            self.warned_at = Some(now);
-            let (receiver, waiting) = (&receiver.url.authority, self.events.count_waiting());
+        if self.warned_at.get().is_none_or(|at| now - at >= WARNING_INTERVAL) {
+            self.warned_at.set(Some(now));
+            let waiting = self.count_waiting();
             tracing::warn!(receiver, waiting, "the receiver of notify does not take an event: {reason}");
         }
-        match is_over {
-            true => self.events.count_result(NotifyResult::Failed),
-            false => self.events.put_back(delivery, due),
-        }
-    }
-}
-
-/// The pause after so many tries, at least one.
-fn pause_after(tries: u32) -> Duration {
-    PAUSE_MIN.saturating_mul(1_u32.checked_shl(tries - 1).unwrap_or(u32::MAX)).min(PAUSE_MAX)
-}
-
-async fn wait_until(next: Option<Instant>) {
-    match next {
-        Some(next) => sleep_until(next).await,
-        None => pending().await,
     }
 }

@@ -5,118 +5,73 @@ use std::time::{Duration, UNIX_EPOCH};
 use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST, InvalidHeaderValue, USER_AGENT};
-use http::{HeaderValue, Method, Request};
+use http::Request;
+use http::header::CONTENT_TYPE;
 use http_body_util::Full;
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::json;
 
-use crate::process::http_client::{AGENT, open_connection};
+use crate::process::http_client::send;
 use sluicegate_base::wall_clock::unix_seconds;
-use sluicegate_http::upstream::ServerTls;
-use sluicegate_model::{HttpsUrl, NotifyConfig, UpstreamProtocol, UpstreamTlsConfig, parse_webhook_secret};
-use sluicegate_proxy::gateway::{Delivery, StepEvent};
+use sluicegate_model::{NotifyConfig, Secret, parse_webhook_secret};
+use sluicegate_proxy::gateway::StepEvent;
 
-/// The value of `type` in messages.
-const EVENT_TYPE: &str = "quota.step";
-
-/// A receiver of events.
-pub(super) struct Receiver {
-    pub url: HttpsUrl,
-    key: hmac::Key,
-    /// `None` = plain HTTP.
-    tls: Option<ServerTls>,
-}
-
-/// The body of a request, with its members in this order.
-#[derive(Serialize)]
-struct EventMessage {
-    r#type: &'static str,
-    timestamp: String,
-    data: Map<String, Value>,
-}
-
-impl Receiver {
-    pub(super) fn new(config: &NotifyConfig) -> Receiver {
-        let tls = config.roots.clone().map(|roots| {
-            let roots = Some(roots);
-            let tls = UpstreamTlsConfig { roots, server_name: None, identity: None, files: Vec::new() };
-            ServerTls::new(&config.url.host, &tls, UpstreamProtocol::Http1)
-        });
-        // The configuration has checked the secret.
-        let secret = parse_webhook_secret(&config.secret.0).unwrap_or_default();
-        Receiver { url: config.url.clone(), key: hmac::Key::new(hmac::HMAC_SHA256, &secret), tls }
-    }
-
-    /// Sends an event once. Only the head of the answer is read, and a redirect is not followed.
-    ///
-    /// # Errors
-    /// The receiver cannot be reached, or answered no 2xx; the reason has neither the secret nor the path of the URL.
-    pub(super) async fn post(&self, delivery: &Delivery) -> Result<(), String> {
-        let request = self.build_request(delivery, unix_seconds()).ok_or("the request cannot be built")?;
-        let mut sender = open_connection(&self.url.host, self.url.port, self.tls.as_ref()).await?;
-        let answer = sender.send_request(request).await;
-        match answer.map_err(|error| format!("the connection broke: {error}"))?.status() {
-            status if status.is_success() => Ok(()),
-            status => Err(format!("it answered {}", status.as_u16())),
-        }
-    }
-
-    /// `None` if the URL of the configuration names no target or host, which it has checked.
-    fn build_request(&self, delivery: &Delivery, unix_seconds: u64) -> Option<Request<Full<Bytes>>> {
-        let (id, body) = (format!("msg_{:032x}", delivery.id), write_message(&delivery.event));
-        let signature = self.sign(&id, unix_seconds, &body);
-        let mut request = Request::new(Full::from(body));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.url.target.parse().ok()?;
-        let headers = request.headers_mut();
-        headers.insert(HOST, HeaderValue::from_str(&self.url.authority).ok()?);
-        headers.insert(USER_AGENT, AGENT);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert("webhook-id", id.parse().ok()?);
-        headers.insert("webhook-timestamp", unix_seconds.into());
-        headers.insert("webhook-signature", signature.ok()?);
-        Some(request)
-    }
-
-    fn sign(&self, id: &str, unix_seconds: u64, body: &str) -> Result<HeaderValue, InvalidHeaderValue> {
-        let signed = hmac::sign(&self.key, format!("{id}.{unix_seconds}.{body}").as_bytes());
-        HeaderValue::from_str(&format!("v1,{}", STANDARD.encode(signed)))
+/// Sends an event once. Only the head of the answer is read, and a redirect is not followed.
+///
+/// # Errors
+/// The receiver cannot be reached, or answered no 2xx; the reason has neither the secret nor the path of the URL.
+pub(super) async fn post_event(config: &NotifyConfig, id: &str, event: &StepEvent) -> Result<(), String> {
+    let (body, unix_seconds) = (write_message(event), unix_seconds());
+    let request = Request::post("/")
+        .header(CONTENT_TYPE, "application/json")
+        .header("webhook-id", id)
+        .header("webhook-timestamp", unix_seconds)
+        .header("webhook-signature", sign(&config.secret, id, unix_seconds, &body))
+        .body(Full::from(body))
+        .map_err(|error| format!("the request cannot be built: {error}"))?;
+    match send(&config.url, config.roots.clone(), request).await?.status() {
+        status if status.is_success() => Ok(()),
+        status => Err(format!("it answered {}", status.as_u16())),
     }
 }
 
+/// The value of `webhook-signature`.
+fn sign(secret: &Secret, id: &str, unix_seconds: u64, body: &str) -> String {
+    // The configuration has checked the secret.
+    let key = parse_webhook_secret(&secret.0).unwrap_or_default();
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &key);
+    let signature = hmac::sign(&key, format!("{id}.{unix_seconds}.{body}").as_bytes());
+    format!("v1,{}", STANDARD.encode(signature))
+}
+
+/// The body of a request, with its members in the order of the specification.
 fn write_message(event: &StepEvent) -> String {
     let at = UNIX_EPOCH + Duration::from_millis(event.unix_ms);
     let timestamp = humantime::format_rfc3339_seconds(at).to_string();
-    let message = EventMessage { r#type: EVENT_TYPE, timestamp, data: event.data(true) };
-    // Only maps with odd keys fail to serialize, and there are none.
-    serde_json::to_string(&message).unwrap_or_default()
+    json!({ "type": "quota.step", "timestamp": timestamp, "data": event.data(true) }).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::notify::tests::{event, receiver_config};
+    use crate::process::notify::tests::event;
+
+    fn secret(text: &str) -> Secret {
+        Secret(text.to_owned())
+    }
 
     /// The example of the specification, in "Signature scheme".
     #[test]
     fn the_signature_is_that_of_the_specification() {
-        let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-        let receiver = Receiver::new(&receiver_config("http://127.0.0.1:1/", secret));
-        let signature =
-            receiver.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, r#"{"test": 2432232314}"#);
-        assert_eq!(signature.unwrap(), "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+        let (secret, id) = (secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), "msg_p5jXN8AQM9LWM0D4loKWxJek");
+        let signature = sign(&secret, id, 1_614_265_330, r#"{"test": 2432232314}"#);
+        assert_eq!(signature, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
     }
 
     /// By Python: `hmac.digest(b"a plain text of 24 bytes", b"msg_1.2.{}", "sha256")`.
     #[test]
     fn a_secret_without_the_prefix_is_taken_as_it_is() {
-        let receiver = Receiver::new(&receiver_config("http://127.0.0.1:1/", "a plain text of 24 bytes"));
-        assert_eq!(
-            receiver.sign("msg_1", 2, "{}").unwrap(),
-            "v1,20Zg7aI+KxSn49QtP39/smlWcmfNH0bGru40BxktGr4="
-        );
+        let signature = sign(&secret("a plain text of 24 bytes"), "msg_1", 2, "{}");
+        assert_eq!(signature, "v1,20Zg7aI+KxSn49QtP39/smlWcmfNH0bGru40BxktGr4=");
     }
 
     #[test]

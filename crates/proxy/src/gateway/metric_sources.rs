@@ -50,7 +50,8 @@ impl Gateway {
     fn watch_notify(&self) {
         for (word, result) in NotifyResult::WORDS.into_iter().filter(|_| self.config.notify.is_some()) {
             let (events, labels) = (self.step_events.clone(), vec![("result", word.to_owned())]);
-            self.metrics.watch_value(values::NOTIFY, labels, move || events.result_count(result));
+            let read = move || events.results[result as usize].load(Relaxed);
+            self.metrics.watch_value(values::NOTIFY, labels, read);
         }
     }
 

@@ -75,7 +75,7 @@ use sluicegate_observe::metrics::Metrics;
 use sluicegate_observe::metrics::cells::Counters;
 use sluicegate_observe::traces::Tracer;
 use sluicegate_store::{SharedLimit, SharedPauses, Store};
-pub use step_events::{Delivery, NotifyResult, StepEvent, StepEvents, WAITING_MAX};
+pub use step_events::{NotifyResult, StepEvent, StepEvents, WAITING_MAX};
 use usage::ShownLimit;
 
 /// Slots of [`RequestLoad::request_counts`].
