@@ -160,13 +160,13 @@ impl RefusalStatus {
 
 impl StepStatus {
     fn new(event: &StepEvent, sees_accounts: bool) -> StepStatus {
-        let key = if sees_accounts { &event.key } else { &event.masked_key };
-        StepStatus {
-            at_ms: event.unix_ms,
-            limit: event.limit.to_string(),
-            key: key.clone(),
-            data: Value::Object(event.data(sees_accounts)),
+        let mut data = event.data.clone();
+        if !sees_accounts {
+            data.shift_remove("text");
+            data.insert("key".to_owned(), event.masked_key.as_str().into());
         }
+        let text = |name| data.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        StepStatus { at_ms: event.unix_ms, limit: text("limit"), key: text("key"), data: data.into() }
     }
 }
 
@@ -304,16 +304,18 @@ mod tests {
 
     #[test]
     fn a_step_shows_names_only_to_those_who_may_see_them() {
-        let data = json!({ "limit": "plan", "key": "account=acme", "used": 80 });
+        let data = json!({ "limit": "plan", "key": "account=acme", "used": 80, "text": "acme reached 80 % of plan" });
         let Value::Object(data) = data else { panic!("{data}") };
-        let (key, masked_key) = ("account=acme".to_owned(), "account=#00000000000000aa".to_owned());
-        let (limit, text) = ("plan".into(), "acme reached 80 % of plan".to_owned());
-        let event = StepEvent { unix_ms: 7, limit, key, masked_key, data, text };
+        let event = StepEvent { unix_ms: 7, data, masked_key: "account=#00000000000000aa".to_owned() };
         let shown = |sees_accounts| serde_json::to_value(StepStatus::new(&event, sees_accounts)).unwrap();
         let expected = json!({ "at_ms": 7, "limit": "plan", "key": "account=acme", "data": { "limit": "plan",
             "key": "account=acme", "used": 80, "text": "acme reached 80 % of plan" } });
         assert_eq!(shown(true), expected);
         assert!(!shown(false).to_string().contains("acme"), "{}", shown(false));
-        assert_eq!(shown(false)["data"]["key"], "account=#00000000000000aa");
+        let without = r#"{"limit":"plan","key":"account=#00000000000000aa","used":80}"#;
+        assert_eq!(
+            (shown(false)["data"].to_string(), &shown(false)["key"]),
+            (without.to_owned(), &json!(event.masked_key))
+        );
     }
 }

@@ -47,7 +47,7 @@ fn sign(secret: &Secret, id: &str, unix_seconds: u64, body: &str) -> String {
 fn write_message(event: &StepEvent) -> String {
     let at = UNIX_EPOCH + Duration::from_millis(event.unix_ms);
     let timestamp = humantime::format_rfc3339_seconds(at).to_string();
-    json!({ "type": "quota.step", "timestamp": timestamp, "data": event.data(true) }).to_string()
+    json!({ "type": "quota.step", "timestamp": timestamp, "data": event.data }).to_string()
 }
 
 #[cfg(test)]

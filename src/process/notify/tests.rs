@@ -15,11 +15,10 @@ use sluicegate_config as config;
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 pub(super) fn event(limit: &str) -> StepEvent {
-    let data = json!({ "limit": limit, "key": "account=acme", "step": { "at": 80, "then": "warn" } });
+    let data = json!({ "limit": limit, "key": "account=acme", "step": { "at": 80, "then": "warn" },
+        "text": format!("acme reached 80 % of {limit}") });
     let Value::Object(data) = data else { panic!("{data}") };
-    let (key, masked_key) = ("account=acme".to_owned(), "account=#00000000000000aa".to_owned());
-    let text = format!("acme reached 80 % of {limit}");
-    StepEvent { unix_ms: 1_768_903_200_999, limit: limit.into(), key, masked_key, data, text }
+    StepEvent { unix_ms: 1_768_903_200_999, data, masked_key: "account=#00000000000000aa".to_owned() }
 }
 
 pub(super) fn receiver_config(url: &str, secret: &str) -> NotifyConfig {
@@ -44,7 +43,7 @@ fn start_noting(config: &NotifyConfig, answer: Answer) -> (Arc<StepEvents>, Noti
     TRY_COUNTS.take();
     let (events, start) = (Arc::new(StepEvents::default()), Instant::now());
     let post = async move |config: &NotifyConfig, id: &str, event: &StepEvent| {
-        let limit = event.limit.to_string();
+        let limit = event.data["limit"].as_str().unwrap().to_owned();
         let try_number = TRY_COUNTS.with_borrow_mut(|counts| {
             let count = counts.entry(limit.clone()).or_default();
             *count += 1;

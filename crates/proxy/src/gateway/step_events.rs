@@ -22,16 +22,10 @@ pub const WAITING_MAX: usize = 10_000;
 pub struct StepEvent {
     /// Milliseconds since 1970.
     pub unix_ms: u64,
-    /// The name of the limit.
-    pub limit: Arc<str>,
-    /// The key by its name.
-    pub key: String,
+    /// The member `data` of the message; `key` and `text` may name the account.
+    pub data: Map<String, Value>,
     /// The key for those who may not see names.
     pub masked_key: String,
-    /// The member `data` of the message, with the key by its name.
-    pub data: Map<String, Value>,
-    /// The event as a sentence, which may name the account.
-    pub text: String,
 }
 
 labelled_enum! {
@@ -90,36 +84,17 @@ impl StepEvents {
     }
 }
 
-impl StepEvent {
-    /// The member `data` of messages, with `text` at its end; without names the key is masked and there is no text.
-    pub fn data(&self, shows_names: bool) -> Map<String, Value> {
-        let mut data = self.data.clone();
-        if shows_names {
-            data.insert("text".to_owned(), self.text.as_str().into());
-        } else {
-            data.shift_remove("text");
-            data.insert("key".to_owned(), self.masked_key.as_str().into());
-        }
-        data
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn event(limit: &str) -> StepEvent {
-        let Value::Object(data) = json!({ "limit": limit, "key": "account=acme", "used": 1 }) else {
-            panic!()
-        };
-        let (key, masked_key) = ("account=acme".to_owned(), "account=#00000000000000aa".to_owned());
-        StepEvent { unix_ms: 1, limit: limit.into(), key, masked_key, data, text: "acme did".to_owned() }
+        let data = Map::from_iter([("limit".to_owned(), limit.into())]);
+        StepEvent { unix_ms: 1, data, masked_key: "account=#00000000000000aa".to_owned() }
     }
 
     fn names(events: &StepEvents) -> Vec<String> {
-        events.list_recent().iter().map(|event| event.limit.to_string()).collect()
+        events.list_recent().iter().map(|event| event.data["limit"].as_str().unwrap().to_owned()).collect()
     }
 
     #[test]
@@ -132,25 +107,11 @@ mod tests {
     }
 
     #[test]
-    fn without_names_neither_key_nor_text_shows_the_account() {
-        let event = event("plan");
-        let with = serde_json::to_string(&event.data(true)).unwrap();
-        assert_eq!(with, r#"{"limit":"plan","key":"account=acme","used":1,"text":"acme did"}"#);
-        let mut full = event.clone();
-        full.data = event.data(true);
-        for event in [&event, &full] {
-            let without = serde_json::to_string(&event.data(false)).unwrap();
-            assert_eq!(without, r#"{"limit":"plan","key":"account=#00000000000000aa","used":1}"#);
-        }
-        assert_eq!(full.data(true), full.data, "a text that is there stays where it is");
-    }
-
-    #[test]
     fn the_oldest_is_dropped_when_nobody_takes_them() {
         let events = StepEvents::default();
         (0..=WAITING_MAX).for_each(|number| events.record(event(&number.to_string())));
         let taken = events.take_new();
-        assert_eq!((taken.len(), &*taken[0].limit), (WAITING_MAX, "1"), "0 was the oldest");
+        assert_eq!((taken.len(), &taken[0].data["limit"]), (WAITING_MAX, &"1".into()), "0 was the oldest");
         assert_eq!(events.results[NotifyResult::Dropped as usize].load(Relaxed), 1);
         assert!(events.take_new().is_empty());
     }

@@ -73,11 +73,8 @@ impl Gateway {
         data.insert("text".to_owned(), json!(text));
         self.step_events.record(StepEvent {
             unix_ms: now.to_unix_ns() / 1_000_000,
-            limit: limit.name.clone(),
-            masked_key: self.hide_values(config, &key),
-            key,
             data,
-            text,
+            masked_key: self.hide_values(config, &key),
         });
     }
 }
