@@ -1,4 +1,5 @@
-//! The steps of quotas that keys reached: the last ones, and those that are still to be sent to the receiver of `notify`.
+//! The steps of quotas that keys reached: the last ones, and those that are still to be sent to the receiver of
+//! `notify`.
 //!
 //! One list serves the whole process.
 
