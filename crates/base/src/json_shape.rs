@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Number, Value, json};
 
 /// The form of one JSON value.
 #[derive(Clone, Copy)]
@@ -122,7 +122,7 @@ macro_rules! json_values {
 json_values!(&str, IpAddr, SocketAddr => Text);
 json_values!(Value => Any);
 json_values!(u16, u32, u64, usize => Count);
-json_values!(f64 => Number);
+json_values!(f64, Number => Number);
 
 impl JsonShaped for String {
     const SHAPE: JsonShape = JsonShape::Text;

@@ -54,7 +54,7 @@ use latency_feedback::LatencyFeedback;
 pub use response_body::{GrpcFrames, ResponseBody, grpc_response, local_response};
 use retry::NextTry;
 pub use rewrite::{clear_unknown_reason, drop_unsent_body};
-use told_usage::{render_told, tell_caller};
+use told_usage::tell_caller;
 use upgrade::UpgradeRequest;
 
 /// A response, or the fault that prevented it; the state of the request continues in both.
@@ -86,12 +86,14 @@ async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
         return respond_to_preflight(route, *inbound, state);
     }
     let Some(upstream) = upstream else {
-        let told = match &route.action {
+        let response = match &route.action {
             // Boxed, because the future of every request is as large as the largest wait in it.
-            Action::Usage(shown) => Box::pin(tell_caller(&worker, shown, &state, &inbound)).await,
-            _ => Vec::new(),
+            Action::Usage(shown) => {
+                Box::pin(tell_caller(&worker, shown, &state, inbound.request.headers())).await
+            }
+            _ => Response::new(Bytes::new()),
         };
-        return respond_locally(route, *inbound, state, told);
+        return respond_locally(route, *inbound, state, response);
     };
     let mut outgoing = OutgoingRequest::new(gateway, route, &upstream.balance, &mut inbound, &state);
     if upstream.is_demo() {
@@ -299,14 +301,13 @@ fn count_outcome(
     }
 }
 
-/// `told`: what the caller is told of its limits.
+/// `response`: empty, or what the caller is told of its limits.
 fn respond_locally(
     route: &Route,
     mut inbound: InboundRequest,
     state: Box<RequestState>,
-    told: Vec<u8>,
+    mut response: Response<Bytes>,
 ) -> ForwardOutcome {
-    let mut response = Response::new(Bytes::new());
     let is_redirect = matches!(route.action, Action::Redirect { .. });
     let texts = RequestTexts::read_again(&inbound);
     let mut context = response_context(&state, &texts);
@@ -327,7 +328,7 @@ fn respond_locally(
                 response.headers_mut().insert(LOCATION, to);
             }
         }
-        Action::Usage(_) => response = render_told(told, inbound.request.headers()),
+        Action::Usage(_) => {}
         Action::Upstream(_) => unreachable!("a request for an upstream is forwarded"),
     }
     body::discard_body(&mut inbound.request);

@@ -76,7 +76,6 @@ use sluicegate_observe::metrics::cells::Counters;
 use sluicegate_observe::traces::Tracer;
 use sluicegate_store::{SharedLimit, SharedPauses, Store};
 pub use step_events::{NotifyResult, StepEvent, StepEvents, WAITING_MAX};
-use usage::ShownLimit;
 
 /// Slots of [`RequestLoad::request_counts`].
 pub const REQUESTS_OPENED: usize = 0;
@@ -249,7 +248,7 @@ pub enum Action {
         status: StatusCode,
     },
     /// The location tells the caller what is left of these limits.
-    Usage(Box<[ShownLimit]>),
+    Usage(Vec<LimitId>),
 }
 
 impl Gateway {
@@ -437,7 +436,7 @@ impl Route {
                 Action::Redirect { to: CompiledTemplate::for_url(to), status: *status }
             }
             model::ActionConfig::Usage { limits } => {
-                Action::Usage(ShownLimit::all_of(config, limits.as_deref()))
+                Action::Usage(usage::find_shown(config, limits.as_deref()))
             }
         };
         Route {
