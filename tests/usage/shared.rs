@@ -149,6 +149,10 @@ fn the_last_window_is_listed_with_its_own_numbers() {
         ((7, 1, 8), &"8/year".into(), &3.into())
     );
     assert_eq!((&entry["ends"], &entry["key"]), (&current["begins"], &"account=acme".into()));
+    // A key that has counted nothing in it is not listed.
+    rewrite(&redis, |numbers| numbers[5] = 0.0);
+    assert_eq!(last().as_array().map(Vec::len), Some(0));
+    rewrite(&redis, |numbers| numbers[5] = 7.0);
     // A year that is further back is not the last one.
     let earlier = before + days(year - 2) * 86_400.0;
     rewrite(&redis, |numbers| numbers[4] = numbers[0] - earlier);

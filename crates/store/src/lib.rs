@@ -64,7 +64,7 @@ pub use fleet::Fleet;
 pub use handover::StoreHandover;
 pub use key_reset::{KnownResets, ResetEntry, StoreReset};
 pub use link::{
-    BreakerState, KeyGroup, Link, NamedWindow, OutageReport, Store, StoreFault, StoreServerState,
+    BreakerState, KeyGroup, Link, NamedWindow, OutageReport, Store, StoreFault, StoreServerState, WindowScan,
 };
 pub use process_slots::SlotKey;
 pub use script::LuaScript;

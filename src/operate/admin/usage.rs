@@ -1,12 +1,10 @@
 //! `GET /limits/{limit}/usage`: what every key has used in the present window of the calendar or in the last one.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 
 use super::answer::{AdminBody, AdminError, Answer, JSON};
 use super::endpoint::{AdminRequest, AnswerForm, Answered, Endpoint, Parameter, ParameterKind, error, ok};
@@ -14,11 +12,10 @@ use super::key_status::find_account;
 use super::{examples, keys};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::{JsonShaped, json_object};
-use sluicegate_limit::steps::WindowUsage;
 use sluicegate_model::LimitId;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::usage::UsageEntry;
-use sluicegate_store::StoreFault;
+use sluicegate_store::{NamedWindow, StoreFault, WindowScan};
 
 json_object! {
     struct LimitUsage as "LimitUsage" {
@@ -29,8 +26,6 @@ json_object! {
 }
 
 const CSV: &str = "text/csv; charset=utf-8";
-const COLUMNS: [&str; 11] =
-    ["limit", "key", "rate", "unit", "quota", "used", "reserved", "left", "begins", "ends", "step"];
 
 pub(super) const LIST_USAGE: Endpoint = Endpoint {
     name: "list_usage",
@@ -73,82 +68,84 @@ pub(super) const LIST_USAGE: Endpoint = Endpoint {
 
 /// Answers that are sent at once.
 static ANSWERS: Semaphore = Semaphore::const_new(2);
-/// Bytes that are sent together.
-const PART: usize = 16 << 10;
+/// Keys that are sent together.
+const KEYS_SENT: usize = 200;
 /// Parts that wait for a slow reader.
 const PARTS_WAITING: usize = 4;
 /// The time for a whole answer.
 const ANSWER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3600);
 
-/// Writes entries into the parts of a body.
-struct UsageWriter {
+/// The use of all keys of a limit.
+struct UsageList {
     gateway: Arc<Gateway>,
     limit: LimitId,
-    rate: usize,
+    is_last: bool,
     /// Names of clients are shown.
     sees_names: bool,
     is_csv: bool,
-    is_first: bool,
-    now: Now,
-    out: Vec<u8>,
-    parts: mpsc::Sender<Bytes>,
-    /// Told when the first part is sent, or why none can be.
-    begun: Option<oneshot::Sender<Result<(), StoreFault>>>,
+    /// Reads the counters in the store; `None` = those of `rates` are in this process.
+    scan: Option<WindowScan>,
+    rates: Vec<usize>,
 }
-
-/// Why an answer has no end: whether a part of it was sent before the fault, which was told otherwise.
-struct HasBegun(bool);
 
 async fn list_usage(request: AdminRequest) -> Answered {
     let gateway = request.state.gateway();
-    let id = keys::find_limit(&gateway, request.path_value("limit"))?;
-    let config = &gateway.config.limits[id.0];
+    let limit = keys::find_limit(&gateway, request.path_value("limit"))?;
+    let config = &gateway.config.limits[limit.0];
     if !config.has_calendar() {
         let why = "no rate of the limit has windows of the calendar, such as 1000/month";
         return Err(AdminError::new(StatusCode::CONFLICT, why));
     }
     let busy = || AdminError::new(StatusCode::SERVICE_UNAVAILABLE, "two answers of this kind are being sent");
     let permit = ANSWERS.try_acquire().map_err(|_| busy())?;
-    let is_last = request.query_value("window") == "last";
-    let is_csv = request.query_value("format") == "csv";
-    let (parts, body) = mpsc::channel(PARTS_WAITING);
-    let (begun, has_begun) = oneshot::channel();
-    let head = match is_csv {
-        true => COLUMNS.join(",") + "\r\n",
-        false => format!(
-            "{{\"limit\":{},\"window\":\"{}\",\"keys\":[",
-            json!(config.name),
-            if is_last { "last" } else { "current" }
-        ),
+    let (window, is_csv) = (request.query_value("window"), request.query_value("format") == "csv");
+    let columns: Vec<&str> = UsageEntry::OBJECT.fields.iter().map(|field| field.name).collect();
+    let (kind, mut text, end) = match is_csv {
+        true => (CSV, columns.join(",") + "\r\n", ""),
+        false => {
+            let head = format!("{{\"limit\":{},\"window\":\"{window}\",\"keys\":[", json!(config.name));
+            (JSON, head, "]}\n")
+        }
     };
-    let writer = UsageWriter {
-        limit: id,
-        rate: 0,
+    let rates = config.algorithm.rate_quotas().into_iter().enumerate();
+    let rates: Vec<usize> =
+        rates.filter(|(_, (rate, _))| rate.calendar.is_some()).map(|(index, _)| index).collect();
+    let store = gateway.store.as_ref().filter(|_| gateway.shared[limit.0].is_some());
+    let mut list = UsageList {
+        limit,
+        is_last: window == "last",
         sees_names: request.caller.sees_accounts || gateway.access_log.hasher().is_none(),
         is_csv,
-        is_first: true,
-        now: Now::read_clock(),
-        out: head.into_bytes(),
-        parts,
-        begun: Some(begun),
-        gateway,
+        scan: store.map(|store| store.scan_windows(&rates)).transpose().map_err(refuse_by_store)?,
+        rates,
+        gateway: gateway.clone(),
     };
     let connection = request.connection.clone();
     connection.extend_for(ANSWER_TIMEOUT);
+    // A fault before the first entry is an answer.
+    let mut found = list.read_windows().await?;
+    let (parts, body) = mpsc::channel(PARTS_WAITING);
     tokio::task::spawn_local(async move {
-        let parts = writer.parts.clone();
-        if let Err(HasBegun(true)) = writer.write_all(is_last).await {
-            // Without its end the answer is not taken for a whole one.
-            connection.close();
-            parts.closed().await;
+        let _held = permit;
+        while let Some((rate, windows)) = found {
+            for some in windows.chunks(KEYS_SENT) {
+                some.iter().for_each(|window| list.write_entry(&mut text, rate, window));
+                if parts.send(std::mem::take(&mut text).into()).await.is_err() {
+                    return;
+                }
+            }
+            let Ok(more) = list.read_windows().await else {
+                // Without its end the answer is not taken for a whole one.
+                connection.close();
+                return parts.closed().await;
+            };
+            found = more;
         }
-        drop(permit);
+        text.push_str(end);
+        // The caller may be gone.
+        let _ = parts.send(text.into()).await;
     });
-    match has_begun.await {
-        Ok(Ok(())) => Ok(Answer::fixed(if is_csv { CSV } else { JSON }, AdminBody::Stream(body))),
-        Ok(Err(fault)) => Err(refuse_by_store(fault)),
-        Err(_) => Err(AdminError::shutting_down()),
-    }
+    Ok(Answer::fixed(kind, AdminBody::Stream(body)))
 }
 
 fn refuse_by_store(fault: StoreFault) -> AdminError {
@@ -162,107 +159,58 @@ fn refuse_by_store(fault: StoreFault) -> AdminError {
     AdminError::new(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 
-impl UsageWriter {
-    /// Writes all rates with windows of the calendar.
-    async fn write_all(mut self, is_last: bool) -> Result<(), HasBegun> {
-        let gateway = self.gateway.clone();
-        let limit = &gateway.limits[self.limit.0];
-        for rate in limit.rate_range(0) {
-            let located = limit.config.locate_rate(rate).and_then(|(_, numbers, index)| {
-                numbers.rate_quotas().get(index).and_then(|(rate, _)| rate.calendar)
-            });
-            if located.is_none() {
-                continue;
-            }
-            self.rate = rate;
-            self = match &gateway.shared[self.limit.0] {
-                None => self.write_local(is_last).await?,
-                Some(shared) => {
-                    let store = gateway.store.as_ref().ok_or(HasBegun(false))?;
-                    let anchor_of = |name: &str| limit.config.anchor_of(find_account(name).as_deref());
-                    let take = async |found: Vec<(String, WindowUsage)>| {
-                        let is_due =
-                            found.into_iter().fold(false, |due, (name, usage)| self.add(&name, usage) || due);
-                        !is_due || self.send().await
-                    };
-                    if let Err(fault) =
-                        store.read_windows(&shared.rules[rate], is_last, anchor_of, take).await
-                    {
-                        let Some(begun) = self.begun.take() else { return Err(HasBegun(true)) };
-                        // The caller may be gone.
-                        let _ = begun.send(Err(fault));
-                        return Err(HasBegun(false));
-                    }
-                    self
-                }
-            };
+impl UsageList {
+    /// The windows of some more keys, with their rate; `None` = all were read.
+    async fn read_windows(&mut self) -> Result<Option<(usize, Vec<NamedWindow>)>, AdminError> {
+        let (gateway, id, last) = (self.gateway.clone(), self.limit.0, self.is_last);
+        if let (Some(scan), Some(shared), Some(store)) = (&mut self.scan, &gateway.shared[id], &gateway.store)
+        {
+            let config = &gateway.limits[id].config;
+            let anchor_of = |name: &str| config.anchor_of(find_account(name).as_deref());
+            let found = store.read_windows(scan, &shared.rules, last, anchor_of).await;
+            return found.map_err(refuse_by_store);
         }
-        self.out.extend_from_slice(if self.is_csv { b"" } else { b"]}\n" });
-        self.send().await;
-        Ok(())
-    }
-
-    /// The counters of this process are read beside the workers, which no slow reader may hold up.
-    async fn write_local(self, is_last: bool) -> Result<UsageWriter, HasBegun> {
+        let Some(rate) = self.rates.pop() else { return Ok(None) };
+        // The counters of this process are read beside the workers, which no slow reader may hold up.
         let read = move || {
             let mut found = Vec::new();
-            let gateway = self.gateway.clone();
-            gateway.limits[self.limit.0].each_window(self.rate, is_last, self.now, &mut |name, usage| {
-                found.push((Box::<str>::from(name), usage));
-            });
-            (self, found)
+            let mut add = |name: &str, usage| found.push((name.to_owned(), usage));
+            gateway.limits[id].each_window(rate, last, Now::read_clock(), &mut add);
+            found
         };
-        let (mut writer, found) = tokio::task::spawn_blocking(read).await.map_err(|_| HasBegun(true))?;
-        for (name, usage) in found {
-            if writer.add(&name, usage) && !writer.send().await {
-                break;
+        let found = tokio::task::spawn_blocking(read).await.map_err(|_| AdminError::shutting_down())?;
+        Ok(Some((rate, found)))
+    }
+
+    /// Adds an entry to the text.
+    fn write_entry(&self, text: &mut String, rate: usize, (name, usage): &NamedWindow) {
+        let config = &self.gateway.limits[self.limit.0].config;
+        let name = if self.sees_names { name.clone() } else { self.gateway.hide_values(config, name) };
+        match json!(UsageEntry::of(config, rate, name, Some(*usage), (Now(0), None))) {
+            Value::Null => {}
+            Value::Object(entry) if self.is_csv => {
+                let cells: Vec<String> = entry.values().map(render_cell).collect();
+                text.push_str(&(cells.join(",") + "\r\n"));
+            }
+            entry => {
+                text.push_str(if text.ends_with('[') { "\n" } else { ",\n" });
+                text.push_str(&entry.to_string());
             }
         }
-        Ok(writer)
-    }
-
-    /// Adds an entry; true if a part is full.
-    fn add(&mut self, name: &str, usage: WindowUsage) -> bool {
-        let config = &self.gateway.limits[self.limit.0].config;
-        let name = if self.sees_names { name.to_owned() } else { self.gateway.hide_values(config, name) };
-        let Some(entry) = UsageEntry::of(config, self.rate, name, Some(usage), (self.now, None)) else {
-            return false;
-        };
-        let entry = json!(entry);
-        if self.is_csv {
-            let cells: Vec<String> = COLUMNS.iter().map(|column| render_cell(&entry[column])).collect();
-            self.out.extend_from_slice((cells.join(",") + "\r\n").as_bytes());
-        } else {
-            self.out.extend_from_slice(if self.is_first { b"\n" } else { b",\n" });
-            self.out.extend_from_slice(entry.to_string().as_bytes());
-        }
-        self.is_first = false;
-        self.out.len() >= PART
-    }
-
-    /// Sends what was written; false if nobody reads it.
-    async fn send(&mut self) -> bool {
-        if let Some(begun) = self.begun.take() {
-            // The caller may be gone.
-            let _ = begun.send(Ok(()));
-        }
-        self.parts.send(std::mem::take(&mut self.out).into()).await.is_ok()
     }
 }
 
 /// A value as a cell of CSV (RFC 4180); a step is its word.
 fn render_cell(value: &Value) -> String {
-    let mut cell = String::new();
-    // Writing into a String cannot fail.
-    let _ = match value {
-        Value::Null => Ok(()),
+    match value {
+        Value::Null => String::new(),
         Value::String(text) if text.contains([',', '"', '\r', '\n']) => {
-            write!(cell, "\"{}\"", text.replace('"', "\"\""))
+            format!("\"{}\"", text.replace('"', "\"\""))
         }
-        Value::String(text) => cell.write_str(text),
-        Value::Object(step) => write!(cell, "{}", step["then"].as_str().unwrap_or_default()),
-        Value::Number(number) if number.is_f64() => write!(cell, "{}", number.as_f64().unwrap_or_default()),
-        other => write!(cell, "{other}"),
-    };
-    cell
+        Value::String(text) => text.clone(),
+        Value::Object(step) => render_cell(&step["then"]),
+        // Written without an exponent.
+        Value::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),
+        other => other.to_string(),
+    }
 }

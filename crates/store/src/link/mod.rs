@@ -48,7 +48,7 @@ pub use fault::StoreFault;
 pub use outages::OutageReport;
 pub use report::{BreakerState, StoreServerState};
 pub(super) use server_link::{CallFailure, LateReply};
-pub use windows::NamedWindow;
+pub use windows::{NamedWindow, WindowScan};
 pub use worker_link::Link;
 
 /// A set of keys that one call may name: all keys of a single server, or those of one hash slot in a Cluster.

@@ -3,15 +3,15 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, Pipeline, from_redis_value};
 use siphasher::sip128::SipHasher13;
 use tokio::time::{sleep, timeout};
 
 use super::Store;
 use super::connection::{StoreConnection, check_answer};
-use super::fault::StoreFault;
+use super::fault::{DescribedFault, StoreAddress, StoreFault};
+use crate::script::read_number;
 use crate::script::rule::RateRule;
-use crate::script::{read_double, read_number};
 use sluicegate_base::calendar::Anchor;
 use sluicegate_limit::steps::WindowUsage;
 
@@ -27,98 +27,103 @@ const KEYS_MAX: usize = 1 << 21;
 /// The name of a key, and its use of a window.
 pub type NamedWindow = (String, WindowUsage);
 
+/// A reading of all keys of some rates; it goes from primary to primary.
+pub struct WindowScan {
+    /// The rates and servers that are still to be read.
+    waiting: Vec<(usize, StoreAddress)>,
+    /// The rate and the server that are being read, with the cursor of the next call.
+    current: Option<(usize, StoreConnection, Vec<u8>)>,
+    seen: HashSet<u128>,
+}
+
 impl Store {
-    /// Reads the present window of every key of a rate or, with `last`, the one before; `take` gets some at a time in
-    /// no order, and ends the reading with false. `anchor_of` tells the date of the account in the name of a key.
+    /// Begins to read all keys of these rates of a limit.
     ///
     /// # Errors
-    /// A server does not answer or does not allow it, or there are more than two million keys
-    /// ([`StoreFault::Full`]). What was taken is not all then.
-    pub async fn read_windows(
-        &self,
-        rule: &RateRule,
-        last: bool,
-        anchor_of: impl Fn(&str) -> Option<Anchor>,
-        mut take: impl AsyncFnMut(Vec<NamedWindow>) -> bool,
-    ) -> Result<(), StoreFault> {
+    /// No server is known.
+    pub fn scan_windows(&self, rates: &[usize]) -> Result<WindowScan, StoreFault> {
         let topology = self.topology.load_full();
         if topology.servers.is_empty() {
             return Err(StoreFault::Down);
         }
-        let mut seen: HashSet<u128> = HashSet::new();
+        let mut waiting = Vec::new();
         for server in &topology.servers {
-            let connection = self.connector.connect(&server.address).await.map_err(|fault| fault.kind)?;
-            let mut cursor = b"0".to_vec();
-            loop {
-                let (next, mut names) =
-                    scan_keys(&connection, &cursor, &rule.names_pattern(&self.prefix)).await?;
-                // A server may name a key twice, and so may both servers of one that moves.
-                names.retain(|name| seen.insert(SipHasher13::new().hash(name).as_u128()));
-                if seen.len() > KEYS_MAX {
-                    return Err(StoreFault::Full);
-                }
-                let now = self.unix_seconds();
-                let values = read_values(&connection, &names).await?;
-                let found = values
-                    .iter()
-                    .filter_map(|value| read_window(rule, value, (last, now), &anchor_of))
-                    .collect();
-                if !take(found).await {
-                    return Ok(());
-                }
-                if next == b"0" {
-                    break;
-                }
-                cursor = next;
-                sleep(SCAN_PAUSE).await;
+            waiting.extend(rates.iter().map(|rate| (*rate, server.address.clone())));
+        }
+        Ok(WindowScan { waiting, current: None, seen: HashSet::new() })
+    }
+
+    /// Reads the present window of some more keys or, with `last`, the one before, in no order; `rules` are those of
+    /// the limit. `anchor_of` tells the date of the account in the name of a key. Returns the rate as well; `None` =
+    /// all keys were read.
+    ///
+    /// # Errors
+    /// A server does not answer or does not allow it, or there are more than two million keys
+    /// ([`StoreFault::Full`]). What was read is not all then.
+    pub async fn read_windows(
+        &self,
+        scan: &mut WindowScan,
+        rules: &[RateRule],
+        last: bool,
+        anchor_of: impl Fn(&str) -> Option<Anchor>,
+    ) -> Result<Option<(usize, Vec<NamedWindow>)>, StoreFault> {
+        while let Some((rate, values)) = self.read_values(scan, rules).await.map_err(|fault| fault.kind)? {
+            let now = self.unix_seconds();
+            let read = |value: &Vec<u8>| read_window(&rules[rate], value, (last, now), &anchor_of);
+            let found: Vec<NamedWindow> = values.iter().filter_map(read).collect();
+            if !found.is_empty() {
+                return Ok(Some((rate, found)));
             }
         }
-        Ok(())
+        Ok(None)
     }
-}
 
-/// The next cursor, and the names of some keys.
-async fn scan_keys(
-    connection: &StoreConnection,
-    cursor: &[u8],
-    pattern: &str,
-) -> Result<(Vec<u8>, Vec<Vec<u8>>), StoreFault> {
-    let mut scan = Cmd::new();
-    scan.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
-    let answer = timeout(SCAN_TIMEOUT, connection.send_command(&scan)).await;
-    let answer = answer.map_err(|_| StoreFault::Timeout)?.map_err(|error| StoreFault::from_error(&error))?;
-    let Value::Array(parts) = answer else { return Err(StoreFault::Garbled) };
-    let Ok([Value::BulkString(next), Value::Array(names)]) = <[Value; 2]>::try_from(parts) else {
-        return Err(StoreFault::Garbled);
-    };
-    let name = |name| match name {
-        Value::BulkString(name) => Ok(name),
-        _ => Err(StoreFault::Garbled),
-    };
-    Ok((next, names.into_iter().map(name).collect::<Result<_, _>>()?))
-}
-
-/// The values of those keys that are still there.
-async fn read_values(connection: &StoreConnection, names: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, StoreFault> {
-    if names.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut pipeline = Pipeline::with_capacity(names.len());
-    for name in names {
-        pipeline.cmd("GET").arg(name);
-    }
-    let answers = timeout(SCAN_TIMEOUT, connection.send_pipeline(&pipeline)).await;
-    let answers =
-        answers.map_err(|_| StoreFault::Timeout)?.map_err(|error| StoreFault::from_error(&error))?;
-    let mut values = Vec::with_capacity(answers.len());
-    for answer in answers {
-        match check_answer(answer).map_err(|error| StoreFault::from_error(&error))? {
-            Value::BulkString(value) => values.push(value),
-            Value::Nil => {}
-            _ => return Err(StoreFault::Garbled),
+    /// The rate and the values of some more keys that are still there.
+    async fn read_values(
+        &self,
+        scan: &mut WindowScan,
+        rules: &[RateRule],
+    ) -> Result<Option<(usize, Vec<Vec<u8>>)>, DescribedFault> {
+        let (rate, connection, cursor) = match scan.current.take() {
+            Some(current) => {
+                sleep(SCAN_PAUSE).await;
+                current
+            }
+            None => {
+                let Some((rate, address)) = scan.waiting.pop() else { return Ok(None) };
+                (rate, self.connector.connect(&address).await?, b"0".to_vec())
+            }
+        };
+        let mut command = Cmd::new();
+        let pattern = rules[rate].names_pattern(&self.prefix);
+        command.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
+        let answer = timeout(SCAN_TIMEOUT, connection.send_command(&command)).await;
+        let answer = answer.map_err(|_| StoreFault::Timeout)??;
+        let (next, mut names): (Vec<u8>, Vec<Vec<u8>>) =
+            from_redis_value(answer).map_err(|_| StoreFault::Garbled)?;
+        // A server may name a key twice, and so may both servers of one that moves.
+        names.retain(|name| scan.seen.insert(SipHasher13::new().hash(name).as_u128()));
+        if scan.seen.len() > KEYS_MAX {
+            return Err(StoreFault::Full.into());
         }
+        let mut values = Vec::with_capacity(names.len());
+        if !names.is_empty() {
+            let mut pipeline = Pipeline::with_capacity(names.len());
+            for name in &names {
+                pipeline.cmd("GET").arg(name);
+            }
+            let answers = timeout(SCAN_TIMEOUT, connection.send_pipeline(&pipeline)).await;
+            for answer in answers.map_err(|_| StoreFault::Timeout)?? {
+                let value: Option<Vec<u8>> =
+                    from_redis_value(check_answer(answer)?).map_err(|_| StoreFault::Garbled)?;
+                values.extend(value);
+            }
+        }
+        if next != b"0" {
+            scan.current = Some((rate, connection, next));
+        }
+        Ok(Some((rate, values)))
     }
-    Ok(values)
 }
 
 /// The wanted window of a counter; `None` if it has counted nothing there, has no name, or is not ours.
@@ -128,30 +133,30 @@ fn read_window(
     (last, now): (bool, u64),
     anchor_of: impl Fn(&str) -> Option<Anchor>,
 ) -> Option<NamedWindow> {
-    let (begins, ends) = (read_number(&mut value)?, read_number(&mut value)?);
-    let present = (read_number(&mut value)?, read_number(&mut value)?);
-    let begins_before = read_number(&mut value)?;
-    let before = (read_number(&mut value)?, read_number(&mut value)?);
-    // The pace of a step.
-    read_double(&mut value)?;
-    let (reached, reached_before) = (read_number(&mut value)? as u8, read_number(&mut value)? as u8);
-    let (quota, quota_before) = (read_number(&mut value)?, read_number(&mut value)?);
+    let mut numbers = [0; 12];
+    for number in &mut numbers {
+        *number = read_number(&mut value)?;
+    }
     let name = str::from_utf8(value).ok()?;
     let name = Some(name).filter(|name| !name.is_empty() && !name.contains(char::is_control))?;
-    let anchor = anchor_of(name);
-    let is_over = ends <= now;
-    let follows = |ends: u64| (rule.borders(ends, anchor)[1]..rule.borders(ends, anchor)[2]).contains(&now);
-    let usage = |begins, ends, (used, reserved), quota, reached| {
-        Some(WindowUsage { quota, used, reserved, begins, ends, reached })
+    // Between them stands the pace of a step.
+    let [begins, ends, used, reserved, begins_before, used_before, reserved_before, _, rest @ ..] = numbers;
+    let [reached, reached_before, quota, quota_before] = rest;
+    let present = WindowUsage { quota, used, reserved, begins, ends, reached: reached as u8 };
+    let before = WindowUsage {
+        quota: quota_before,
+        used: used_before,
+        reserved: reserved_before,
+        begins: begins_before,
+        ends: begins,
+        reached: reached_before as u8,
     };
-    let usage = match (last, is_over) {
-        (false, false) => usage(begins, ends, present, quota, reached),
+    let next_border = |at| rule.borders(at, anchor_of(name))[2];
+    let (usage, is_wanted) = match (last, ends <= now) {
+        (false, is_over) => (present, !is_over),
         // The window of the counter is the last one, if nothing was counted since.
-        (true, true) if follows(ends) => usage(begins, ends, present, quota, reached),
-        (true, false) if begins_before > 0 && rule.borders(begins_before, anchor)[2] >= begins => {
-            usage(begins_before, begins, before, quota_before, reached_before)
-        }
-        _ => None,
-    }?;
-    Some((name.to_owned(), usage))
+        (true, true) => (present, now < next_border(ends)),
+        (true, false) => (before, begins_before > 0 && begins <= next_border(begins_before)),
+    };
+    (is_wanted && (usage.used > 0 || usage.reached > 0)).then(|| (name.to_owned(), usage))
 }
