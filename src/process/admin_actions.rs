@@ -11,11 +11,8 @@ use super::heavy_keys::read_refusals;
 use super::operator_changes::request_change;
 use crate::operate::admin::status::{Reloaded, Status, StatusToken};
 use crate::operate::admin::{ActionFuture, AdminError, GatewayActions};
-use crate::operate::explain::{Explanation, Query, explain_request};
-use sluicegate_base::clock::Now;
 use sluicegate_proxy::gateway::heavy_keys::fleet::FleetKeys;
 use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
-use sluicegate_proxy::gateway::usage::{CountedKey, UsageEntry};
 use sluicegate_proxy::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
 use sluicegate_store::Session;
 
@@ -30,19 +27,6 @@ pub(super) struct ControlHandle {
 impl ControlHandle {
     pub(super) fn new(control: &Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) -> ControlHandle {
         ControlHandle { control: Rc::downgrade(control), commands, session: RefCell::default() }
-    }
-
-    /// The gateway in force and, if it has a store, a session with that; `None` = the process is shutting down.
-    fn open_session(&self) -> Option<(Arc<Gateway>, Option<Rc<Session>>)> {
-        let control = self.control.upgrade()?;
-        let gateway = control.current.load_full();
-        let is_current = |session: &Rc<Session>| {
-            gateway.store.as_ref().is_some_and(|store| Arc::ptr_eq(store, &session.store))
-        };
-        let open = || Some(Session::new(gateway.store.as_ref()?, control.workers.count()));
-        let used = self.session.take().filter(is_current).or_else(open);
-        self.session.replace(used.clone());
-        Some((gateway, used))
     }
 }
 
@@ -62,12 +46,16 @@ impl GatewayActions for ControlHandle {
         })
     }
 
-    fn explain(&self, query: Query) -> ActionFuture<Result<Explanation, String>> {
-        let opened = self.open_session();
-        Box::pin(async move {
-            let (gateway, session) = opened.ok_or("this process is shutting down")?;
-            explain_request(&gateway, session.as_deref(), &query, Now::read_clock()).await
-        })
+    fn open_session(&self) -> Option<(Arc<Gateway>, Option<Rc<Session>>)> {
+        let control = self.control.upgrade()?;
+        let gateway = control.current.load_full();
+        let is_current = |session: &Rc<Session>| {
+            gateway.store.as_ref().is_some_and(|store| Arc::ptr_eq(store, &session.store))
+        };
+        let open = || Some(Session::new(gateway.store.as_ref()?, control.workers.count()));
+        let used = self.session.take().filter(is_current).or_else(open);
+        self.session.replace(used.clone());
+        Some((gateway, used))
     }
 
     fn list_heavy_keys(
@@ -85,14 +73,6 @@ impl GatewayActions for ControlHandle {
     fn find_key(&self, limit: String, name: String) -> ActionFuture<Result<HeavyKey, KeyLookupError>> {
         let control = self.control.upgrade();
         Box::pin(async move { control.ok_or(KeyLookupError::ShuttingDown)?.find_key(&limit, &name).await })
-    }
-
-    fn read_usage(&self, key: CountedKey) -> ActionFuture<Vec<UsageEntry>> {
-        let opened = self.open_session();
-        Box::pin(async move {
-            let Some((gateway, session)) = opened else { return Vec::new() };
-            gateway.read_usage(session.as_deref(), &[key], Now::read_clock()).await
-        })
     }
 
     fn list_refusals(&self) -> ActionFuture<Vec<RecentRefusal>> {

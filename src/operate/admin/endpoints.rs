@@ -16,7 +16,8 @@ use super::events::TrafficEvent;
 use super::limits::LimitList;
 use super::status::{Reloaded, Status};
 use super::{bans, events, examples, history, keys, limits, openapi, page, upstreams, usage};
-use crate::operate::explain::{Explanation, Query as ExplainQuery};
+use crate::operate::explain::{Explanation, Query as ExplainQuery, explain_request};
+use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::JsonShape::{Any, Object, Text, Words};
 use sluicegate_base::json_shape::{JsonObject, JsonShaped, always, maybe};
 use sluicegate_http::upstream::{ServerStatus, UpstreamStatus};
@@ -317,7 +318,10 @@ async fn post_reload(request: AdminRequest) -> Answered {
 /// Explains the running gateway's decision on a request, without charging anything.
 async fn post_explain(request: AdminRequest) -> Answered {
     let query: ExplainQuery = request.read_body()?;
-    match request.state.actions.explain(query).await {
+    let Some((gateway, session)) = request.state.actions.open_session() else {
+        return Err(AdminError::new(StatusCode::BAD_REQUEST, "this process is shutting down"));
+    };
+    match explain_request(&gateway, session.as_deref(), &query, Now::read_clock()).await {
         Ok(explanation) => Ok(Answer::forms(explanation.to_string(), &explanation)),
         Err(why) => Err(AdminError::new(StatusCode::BAD_REQUEST, &why)),
     }

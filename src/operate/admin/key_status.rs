@@ -8,12 +8,11 @@ use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::describe_rates;
-use sluicegate_limit::{Decision, Units};
+use sluicegate_limit::{Decision, Limit, Units};
 use sluicegate_model::{Amount, GrantConfig, GrantKey, LimitId};
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::heavy_keys::report::HeavyKey;
-use sluicegate_proxy::gateway::usage::{CountedKey, UsageEntry};
-use sluicegate_store::SharedKey;
+use sluicegate_proxy::gateway::usage::UsageEntry;
 
 json_object! {
     #[derive(Debug)]
@@ -86,22 +85,13 @@ fn grant_key(key: &HeavyKey) -> GrantKey {
     GrantKey { id: key.key.id.to_le_bytes(), prefix: key.key.prefix, shared }
 }
 
-/// A key with the variant that judges it; `None` = the limit leaves out callers of `tier`.
-pub(super) fn find_counted(
-    gateway: &Gateway,
-    id: LimitId,
-    key: &HeavyKey,
-    tier: Option<&str>,
-    now: Now,
-) -> Option<CountedKey> {
-    let limit = &gateway.limits[id.0];
+/// One unit of a key, with the variant that judges it; `None` = the limit leaves out callers of `tier`.
+pub(super) fn find_units(limit: &Limit, key: &HeavyKey, tier: Option<&str>, now: Now) -> Option<Units> {
     let granted = limit.granted_variant(grant_key(key).id_in(&limit.config), now);
     let variant = granted.or_else(|| limit.config.variant_at(0, tier))?;
     let account = find_account(key.shown_name(true));
     let anchor = account.and_then(|account| limit.config.anchor_of(Some(&account)));
-    let units = Units { key: key.key, cost: 1, variant, fair_hash: 0, unenforced: false, anchor };
-    let shared = key.shared.unwrap_or(SharedKey([0; 16]));
-    Some(CountedKey { limit: id, units, shared, name: key.name.clone() })
+    Some(Units { key: key.key, cost: 1, variant, fair_hash: 0, unenforced: false, anchor })
 }
 
 /// The units that a key has left, the seconds until one more fits, and the units that wait.
@@ -109,9 +99,7 @@ type KeyUsage = (Option<u64>, Option<f64>, Option<u64>);
 
 fn read_usage(gateway: &Gateway, id: LimitId, key: &HeavyKey, tier: Option<&str>, now: Now) -> KeyUsage {
     let limit = &gateway.limits[id.0];
-    let Some(CountedKey { units, .. }) = find_counted(gateway, id, key, tier, now) else {
-        return KeyUsage::default();
-    };
+    let Some(units) = find_units(limit, key, tier, now) else { return KeyUsage::default() };
     let (variant, rates) = (units.variant, limit.rate_range(units.variant));
     if let Some(shared) = &gateway.shared[id.0] {
         let answers: Option<Vec<Decision>> =
@@ -144,24 +132,21 @@ pub(super) fn seconds(ns: u64) -> f64 {
 
 /// The account that the name of a key contains; `None` if that has none, or hides or cuts it.
 pub(super) fn find_account(name: &str) -> Option<Cow<'_, [u8]>> {
-    let mut parts = name.split(',').filter_map(|part| part.split_once('='));
-    let (_, value) = parts.find(|(part, value)| *part == "account" && is_whole(value))?;
-    Some(percent_decode_str(value).into())
+    whole_values(name).find_map(|(part, value)| (part == "account").then_some(value))
 }
 
-/// A hash is written with a plain `#`, and a cut text ends with a plain ellipsis.
-fn is_whole(value: &str) -> bool {
-    !value.starts_with('#') && !value.ends_with('\u{2026}')
+/// The parts of a key's name with their values, without those that are hidden or cut.
+fn whole_values(name: &str) -> impl Iterator<Item = (&str, Cow<'_, [u8]>)> {
+    let parts = name.split(',').filter_map(|part| part.split_once('='));
+    // A hash is written with a plain `#`, and a cut text ends with a plain ellipsis.
+    let is_whole = |(_, value): &(&str, &str)| !value.starts_with('#') && !value.ends_with('\u{2026}');
+    parts.filter(is_whole).map(|(part, value)| (part, percent_decode_str(value).into()))
 }
 
 /// The client that the name of a key contains: its address or network, or its account unless that is hidden.
 fn find_ban_target(name: &str) -> Option<BanTarget> {
-    let mut parts = name.split(',').filter_map(|part| part.split_once('='));
-    parts.find_map(|(part, value)| {
-        if !is_whole(value) {
-            return None;
-        }
-        let value = percent_decode_str(value).decode_utf8().ok()?;
+    whole_values(name).find_map(|(part, value)| {
+        let value = str::from_utf8(&value).ok()?;
         match part {
             "account" => format!("account={value}").parse().ok(),
             part if part == "ip" || part.starts_with("missing:") => {

@@ -12,7 +12,7 @@ use super::endpoint::{
     ok,
 };
 use super::examples;
-use super::key_status::{KeyStatus, find_counted};
+use super::key_status::{KeyStatus, find_units};
 use crate::operate::text_table::{or_dash, render_table};
 use sluicegate_admission::operator_bans::{BanFault, UnbanFault};
 use sluicegate_base::clock::Now;
@@ -187,16 +187,16 @@ async fn list_keys(request: AdminRequest) -> Answered {
 async fn show_key(request: AdminRequest) -> Answered {
     let tier = Some(request.query_value("tier")).filter(|tier| !tier.is_empty());
     let found = FoundKey::find(&request).await?;
-    let gateway = request.state.gateway();
+    let opened = request.state.actions.open_session();
+    let (gateway, session) = opened.ok_or(KeyLookupError::ShuttingDown)?;
+    let (limit, now) = (find_limit(&gateway, &found.limit)?, Now::read_clock());
     let mut status = found.read_status(&gateway, tier)?;
-    if let Some(counted) =
-        find_counted(&gateway, find_limit(&gateway, &found.limit)?, &found.key, tier, Now::read_clock())
-    {
-        let name = status.key.clone();
-        status.usage = request.state.actions.read_usage(CountedKey { name, ..counted }).await;
+    if let Some(units) = find_units(&gateway.limits[limit.0], &found.key, tier, now) {
+        let shared = found.key.shared.unwrap_or(SharedKey([0; 16]));
+        let counted = CountedKey { limit, units, shared, name: status.key.clone() };
+        status.usage = gateway.read_usage(session.as_deref(), &[counted], now).await;
     }
-    let config = &gateway.limits[find_limit(&gateway, &found.limit)?.0].config;
-    let mut text = render_keys(std::slice::from_ref(&status), config);
+    let mut text = render_keys(std::slice::from_ref(&status), &gateway.config.limits[limit.0]);
     if let Some(ban) = &status.ban {
         text.push_str(&format!("ban with {ban}\n"));
     }

@@ -11,13 +11,12 @@ use arc_swap::ArcSwap;
 use super::answer::AdminError;
 use super::event_streams::EventStreams;
 use super::status::{Reloaded, Status, StatusToken};
-use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
 use sluicegate_observe::metrics::{Metrics, values};
 use sluicegate_proxy::gateway::heavy_keys::fleet::FleetKeys;
 use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
-use sluicegate_proxy::gateway::usage::{CountedKey, UsageEntry};
 use sluicegate_proxy::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
+use sluicegate_store::Session;
 
 /// The result of an action, when it is there.
 pub type ActionFuture<T> = Pin<Box<dyn Future<Output = T>>>;
@@ -30,8 +29,8 @@ pub trait GatewayActions {
     /// Reloads the configuration; the error is the answer that tells why the old one stays.
     fn reload(&self) -> ActionFuture<Result<Reloaded, AdminError>>;
 
-    /// Explains a request from the running counters; the error is a fault of the query.
-    fn explain(&self, query: Query) -> ActionFuture<Result<Explanation, String>>;
+    /// The gateway in force and, if it has a store, a session with that; `None` = the process is shutting down.
+    fn open_session(&self) -> Option<(Arc<Gateway>, Option<Rc<Session>>)>;
 
     /// The keys of a limit that ask most or are refused most, the heaviest first; those of all gateways that count it
     /// together.
@@ -44,9 +43,6 @@ pub trait GatewayActions {
 
     /// The key of a limit with this name.
     fn find_key(&self, limit: String, name: String) -> ActionFuture<Result<HeavyKey, KeyLookupError>>;
-
-    /// The use of each rate by a key.
-    fn read_usage(&self, key: CountedKey) -> ActionFuture<Vec<UsageEntry>>;
 
     /// The last refusals, the latest first.
     fn list_refusals(&self) -> ActionFuture<Vec<RecentRefusal>>;

@@ -6,13 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::status::{Reloaded, Status, StatusToken};
 use super::*;
-use crate::operate::explain::{Explanation, Query};
 use sluicegate_config as config;
 use sluicegate_model::{AdminRights, AdminToken, Secret};
 use sluicegate_proxy::gateway::heavy_keys::fleet::FleetKeys;
 use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
-use sluicegate_proxy::gateway::usage::{CountedKey, UsageEntry};
 use sluicegate_proxy::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
+use sluicegate_store::Session;
 
 struct RunningAdmin {
     address: SocketAddr,
@@ -65,12 +64,9 @@ impl GatewayActions for StoppedGateway {
         Box::pin(async { Err(AdminError::shutting_down()) })
     }
 
-    /// Explains from the counters of a gateway of its own.
-    fn explain(&self, query: Query) -> ActionFuture<Result<Explanation, String>> {
-        Box::pin(async move {
-            let now = sluicegate_base::clock::Now::read_clock();
-            crate::operate::explain::explain_request(&build_gateway(), None, &query, now).await
-        })
+    /// A gateway of its own explains.
+    fn open_session(&self) -> Option<(Arc<Gateway>, Option<Rc<Session>>)> {
+        Some((Arc::new(build_gateway()), None))
     }
 
     fn list_heavy_keys(
@@ -84,10 +80,6 @@ impl GatewayActions for StoppedGateway {
 
     fn find_key(&self, _: String, _: String) -> ActionFuture<Result<HeavyKey, KeyLookupError>> {
         Box::pin(async { Err(KeyLookupError::ShuttingDown) })
-    }
-
-    fn read_usage(&self, _: CountedKey) -> ActionFuture<Vec<UsageEntry>> {
-        Box::pin(async { Vec::new() })
     }
 
     fn list_refusals(&self) -> ActionFuture<Vec<RecentRefusal>> {
