@@ -69,53 +69,49 @@ impl OperatorRequest {
     /// Copies the body of a success to `out` while it comes, however long it is. A refusal is as of
     /// [`OperatorRequest::send_for_text`].
     pub(super) fn copy_answer(&self, admin: &AdminConfig, out: &mut impl Write) -> Result<(), AdminFault> {
-        let failed = |error: io::Error| describe_unreachable(admin, &format!("broke off: {error}"));
-        let mut stream = connect(reachable_address(admin.listen)).map_err(failed)?;
-        stream.write_all(self.render(admin, "application/json").as_bytes()).map_err(failed)?;
-        let mut answer = BufReader::new(stream);
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let room = HEAD_MAX.saturating_sub(head.len()) as u64;
-            if answer.by_ref().take(room).read_until(b'\n', &mut head).map_err(failed)? == 0 {
-                return Err(describe_unreachable(admin, "did not answer with HTTP"));
-            }
+        let (status, mut body) = self.open(admin, "application/json")?;
+        if status != 200 {
+            return read_success(admin, (status, read_text(admin, body, false)?)).map(drop);
         }
-        if !head.starts_with(b"HTTP/1.1 200 ") {
-            answer.take(RESPONSE_MAX as u64).read_to_end(&mut head).map_err(failed)?;
-            let refused =
-                parse_response(&head).ok_or_else(|| describe_unreachable(admin, UNKNOWN_REQUEST))?;
-            return read_success(admin, refused).map(|_| ());
-        }
-        copy_chunks(&mut answer, out).map_err(failed)
+        let failed = |error| describe_unreachable(admin, &format!("broke off: {error}"));
+        copy_chunks(&mut body, out).map_err(failed)
     }
 
     fn exchange(&self, admin: &AdminConfig, accept: &str) -> Result<(u16, String), AdminFault> {
-        let address = reachable_address(admin.listen);
-        let unreachable = |why: &str| describe_unreachable(admin, why);
-        if address.port() == 0 {
-            return Err(unreachable("has a port that the kernel picks: write one into the file"));
-        }
-        let answer = exchange_bytes(address, self.render(admin, accept).as_bytes(), accept == EVENTS)
-            .map_err(|error| unreachable(&format!("does not answer: {error}; is the gateway running?")))?;
-        match parse_response(&answer) {
-            None => Err(unreachable("did not answer with HTTP")),
-            Some((401, _)) => Err(unreachable(WRONG_TOKEN)),
-            Some(response) => Ok(response),
-        }
+        let (status, body) = self.open(admin, accept)?;
+        Ok((status, read_text(admin, body, accept == EVENTS)?))
     }
 
-    fn render(&self, admin: &AdminConfig, accept: &str) -> String {
+    /// Sends the request. Returns the status of the answer, and the body as it comes.
+    fn open(&self, admin: &AdminConfig, accept: &str) -> Result<(u16, impl BufRead), AdminFault> {
         let OperatorRequest { method, path, body } = self;
         let address = reachable_address(admin.listen);
+        if address.port() == 0 {
+            let why = "has a port that the kernel picks: write one into the file";
+            return Err(describe_unreachable(admin, why));
+        }
         let authorization = match strongest_token(admin) {
             Some(Secret(token)) => format!("Authorization: Bearer {token}\r\n"),
             None => String::new(),
         };
-        format!(
+        let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n{authorization}\
              Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()
-        )
+        );
+        let send = || {
+            let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
+            stream.set_read_timeout(Some(READ_TIMEOUT))?;
+            stream.set_write_timeout(Some(READ_TIMEOUT))?;
+            stream.write_all(request.as_bytes())?;
+            let mut answer = BufReader::new(stream);
+            Ok((read_status(&mut answer)?, answer))
+        };
+        match send().map_err(|error| describe_silence(admin, &error))? {
+            (None, _) => Err(describe_unreachable(admin, "did not answer with HTTP")),
+            (Some(401), _) => Err(describe_unreachable(admin, "does not accept the file's token")),
+            (Some(status), body) => Ok((status, body)),
+        }
     }
 }
 
@@ -123,7 +119,6 @@ impl OperatorRequest {
 fn read_success(admin: &AdminConfig, (status, text): (u16, String)) -> Result<String, AdminFault> {
     match status {
         200..=299 => Ok(text),
-        401 => Err(describe_unreachable(admin, WRONG_TOKEN)),
         405 => Err(describe_unreachable(admin, UNKNOWN_REQUEST)),
         _ => {
             let json: Option<Value> = serde_json::from_str(&text).ok();
@@ -155,11 +150,14 @@ fn reword_message(message: &str) -> String {
     message[..advice.unwrap_or(message.len())].replace("`for`: ", "--for: ")
 }
 
-const WRONG_TOKEN: &str = "does not accept the file's token";
 const UNKNOWN_REQUEST: &str = "does not know this request: its version may differ";
 
 fn describe_unreachable(admin: &AdminConfig, why: &str) -> AdminFault {
     AdminFault::Unreachable(format!("the admin listener {} {why}", reachable_address(admin.listen)))
+}
+
+fn describe_silence(admin: &AdminConfig, error: &io::Error) -> AdminFault {
+    describe_unreachable(admin, &format!("does not answer: {error}; is the gateway running?"))
 }
 
 /// The first token that allows all, else the first one.
@@ -178,34 +176,30 @@ fn reachable_address(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
-    stream.set_read_timeout(Some(READ_TIMEOUT))?;
-    stream.set_write_timeout(Some(READ_TIMEOUT))?;
-    Ok(stream)
-}
-
-/// The answer to its end; of `events` the first one, behind which there is an empty line and the end of its chunk.
-fn exchange_bytes(address: SocketAddr, request: &[u8], events: bool) -> io::Result<Vec<u8>> {
-    let mut stream = connect(address)?;
-    stream.write_all(request)?;
-    let (mut answer, mut piece) = (Vec::new(), [0; 16 << 10]);
-    let has_event = |answer: &[u8]| answer.ends_with(b"\n\n") || answer.ends_with(b"\n\n\r\n");
-    while answer.len() < RESPONSE_MAX && !(events && has_event(&answer)) {
-        match stream.read(&mut piece)? {
-            0 => break,
-            count => answer.extend_from_slice(&piece[..count]),
+/// Reads the head of an answer to its end, and returns the status; `None` = it is not one of HTTP.
+fn read_status(answer: &mut impl BufRead) -> io::Result<Option<u16>> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let room = HEAD_MAX.saturating_sub(head.len()) as u64;
+        if answer.take(room).read_until(b'\n', &mut head)? == 0 {
+            return Ok(None);
         }
     }
-    Ok(answer)
+    let status = head.strip_prefix(b"HTTP/1.1 ").and_then(|rest| str::from_utf8(rest.get(..3)?).ok());
+    Ok(status.and_then(|status| status.parse().ok()))
 }
 
-/// Status and body of an answer that ends with its connection.
-fn parse_response(answer: &[u8]) -> Option<(u16, String)> {
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&answer[..end]).ok()?;
-    let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-    Some((status, String::from_utf8_lossy(&answer[end + 4..]).into_owned()))
+/// The body to its end; of `events` the first one, behind which there is an empty line and the end of its chunk.
+fn read_text(admin: &AdminConfig, mut body: impl BufRead, events: bool) -> Result<String, AdminFault> {
+    let (mut text, mut piece) = (Vec::new(), [0; 16 << 10]);
+    let has_event = |text: &[u8]| text.ends_with(b"\n\n") || text.ends_with(b"\n\n\r\n");
+    while text.len() < RESPONSE_MAX && !(events && has_event(&text)) {
+        match body.read(&mut piece).map_err(|error| describe_silence(admin, &error))? {
+            0 => break,
+            count => text.extend_from_slice(&piece[..count]),
+        }
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 // === The text of answers, made safe for a terminal: a client chooses parts of it. ===
@@ -233,10 +227,14 @@ mod tests {
 
     #[test]
     fn responses_are_parsed() {
-        let response = parse_response(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nbody\r\n\r\n");
-        assert_eq!(response, Some((200, "body\r\n\r\n".to_owned())));
-        for broken in [&b""[..], b"HTTP/1.1 200 OK\r\n", b"SSH-2.0\r\n\r\n", b"HTTP/1.1 \xff\r\n\r\n"] {
-            assert_eq!(parse_response(broken), None);
+        let mut answer = &b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nbody\r\n\r\n"[..];
+        assert_eq!(read_status(&mut answer).unwrap(), Some(200));
+        assert_eq!(answer, b"body\r\n\r\n");
+        let long = [&b"HTTP/1.1 200 OK\r\nA: "[..], &[b'a'; HEAD_MAX], b"\r\n\r\n"].concat();
+        for mut broken in
+            [&b""[..], b"HTTP/1.1 200 OK\r\n", b"SSH-2.0\r\n\r\n", b"HTTP/1.1 \xff\r\n\r\n", &long]
+        {
+            assert_eq!(read_status(&mut broken).unwrap(), None);
         }
     }
 
