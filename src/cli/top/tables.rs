@@ -38,6 +38,7 @@ pub(super) const TABLES: [TopColumns; 4] = [
         ("left", "/remaining"),
         ("waiting", "/waiting"),
         ("granted", "/grant/numbers"),
+        ("step", "/step"),
     ],
     &[
         ("server", "/server"),

@@ -23,6 +23,7 @@ json_object! {
         pub error_per_s: f64 = "The greatest amount by which either rate may be too low.",
         pub remaining: Option<Amount> = "Units, or money, that it has left; null without a limit, or if unknown.",
         pub reset_s: Option<f64> = "Seconds until one more unit fits.",
+        pub step: Option<&'static str> = "The last step of its quota that is reached." in ["warn", "slow", "reject"],
         pub waiting: Option<u64> = "Units that wait in its queue; null if unknown.",
         pub grant: Option<KeyGrant> = "Other numbers that an operator granted it.",
         pub usage: Vec<UsageEntry> = maybe "What it has used of each rate; absent from lists.",
@@ -50,7 +51,8 @@ impl KeyStatus {
     ) -> KeyStatus {
         let (name, config) = (key.shown_name(sees_accounts), &gateway.config.limits[limit.0]);
         let shown = |per_s: f64| if config.currency().is_some() { per_s / 1e6 } else { per_s };
-        let (remaining, reset_s, waiting) = read_usage(gateway, limit, key, tier, now);
+        let ((remaining, reset_s, waiting), reached) = read_usage(gateway, limit, key, tier, now);
+        let step = reached.checked_ilog2().and_then(|last| config.steps.get(last as usize));
         KeyStatus {
             key: name.to_owned(),
             asked_per_s: shown(key.asked.per_s),
@@ -58,6 +60,7 @@ impl KeyStatus {
             error_per_s: shown(key.asked.error_per_s.max(key.refused.error_per_s)),
             remaining: remaining.map(|units| config.amount(units)),
             reset_s,
+            step: step.map(|step| step.then.as_str()),
             waiting,
             grant: KeyGrant::find(gateway, limit, key, now),
             usage: Vec::new(),
@@ -97,28 +100,37 @@ pub(super) fn find_units(limit: &Limit, key: &HeavyKey, tier: Option<&str>, now:
 /// The units that a key has left, the seconds until one more fits, and the units that wait.
 type KeyUsage = (Option<u64>, Option<f64>, Option<u64>);
 
-fn read_usage(gateway: &Gateway, id: LimitId, key: &HeavyKey, tier: Option<&str>, now: Now) -> KeyUsage {
+fn read_usage(
+    gateway: &Gateway,
+    id: LimitId,
+    key: &HeavyKey,
+    tier: Option<&str>,
+    now: Now,
+) -> (KeyUsage, u8) {
     let limit = &gateway.limits[id.0];
-    let Some(units) = find_units(limit, key, tier, now) else { return KeyUsage::default() };
+    let Some(units) = find_units(limit, key, tier, now) else { return Default::default() };
+    let reached = |decisions: &[Decision]| decisions.iter().fold(0, |bits, own| bits | own.reached);
     let (variant, rates) = (units.variant, limit.rate_range(units.variant));
     if let Some(shared) = &gateway.shared[id.0] {
         let answers: Option<Vec<Decision>> =
             rates.map(|rate| shared.last_decision(rate, &units, now)).collect();
-        return strictest(answers.unwrap_or_default()).map_or_else(KeyUsage::default, |last| {
+        let (answers, of_last) = (answers.unwrap_or_default(), |last: Decision| {
             (Some(last.remaining), (last.reset_ns > 0).then(|| seconds(last.reset_ns)), None)
         });
+        let bits = reached(&answers);
+        return (strictest(answers).map(of_last).unwrap_or_default(), bits);
     }
     if limit.is_concurrency() {
         // Requests that are in flight may be more than an adaptive limit admits now.
         let free = limit.slot_count(variant).saturating_sub(limit.slots_in_use(variant, &key.key));
         let waiting = limit.waiting_units(variant, &key.key);
-        return (Some(if waiting > 0 { 0 } else { free }), None, Some(waiting));
+        return ((Some(if waiting > 0 { 0 } else { free }), None, Some(waiting)), 0);
     }
-    let decisions = rates.clone().map(|rate| limit.peek_units(rate, &units, now)).collect();
+    let decisions: Vec<Decision> = rates.clone().map(|rate| limit.peek_units(rate, &units, now)).collect();
     let waiting = rates.map(|rate| limit.waiting_units(rate, &key.key)).max().unwrap_or(0);
-    strictest(decisions).map_or_else(KeyUsage::default, |decision| {
-        (Some(decision.remaining), Some(seconds(decision.reset_ns)), Some(waiting))
-    })
+    let bits = reached(&decisions);
+    let of_strictest = |own: Decision| (Some(own.remaining), Some(seconds(own.reset_ns)), Some(waiting));
+    (strictest(decisions).map(of_strictest).unwrap_or_default(), bits)
 }
 
 /// The decision that leaves least, and of equal ones the one that lasts longest.

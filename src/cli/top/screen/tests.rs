@@ -17,7 +17,7 @@ fn limit(name: &str, rejected: f64) -> Value {
 
 fn key(name: &str) -> Value {
     json!({ "key": name, "asked_per_s": 42.0, "refused_per_s": 32.1, "error_per_s": 0.0, "remaining": 0,
-            "reset_s": 0.1, "waiting": null, "grant": null, "ban": name.strip_prefix("ip=") })
+            "reset_s": 0.1, "step": "slow", "waiting": null, "grant": null, "ban": name.strip_prefix("ip=") })
 }
 
 fn answers(limits: &[Value], keys: &Value) -> Value {
@@ -91,7 +91,7 @@ fn all_fits_on_80_columns() {
     for row in [
         "limits\nlimit                            rejected/s  admitted/s  waited/s  waiting  keys\nper-ip   ",
         "keys of per-ip\nkey ",
-        "ip=192.0.2.7                          32.1       42.0     0     -        -",
+        "ip=192.0.2.7                    32.1       42.0     0     -        -        slow",
         "uri=\\u{1b}[2J\\r\\nx",
         "\nserver                    state      5xx/s  p50 ms  p99 ms  in flight  ejections\n\
          app                       1 of 2 up  12.5   3.2     120.0   6          -\n  10.0.0.8:80             down  ",
@@ -267,9 +267,9 @@ fn plain_text_has_the_same_tables() {
         per-ip  4.0         1,096.5     0.0       2        7\n\
         login   0.0         1,096.5     0.0       2        7\n\n\
         keys of per-ip\n\
-        key                 refused/s  asked/s  left  waiting  granted\n\
-        ip=192.0.2.7        32.1       42.0     0     -        -\n\
-        uri=\\u{1b}[2J\\r\\nx  32.1       42.0     0     -        -\n\n\
+        key                 refused/s  asked/s  left  waiting  granted  step\n\
+        ip=192.0.2.7        32.1       42.0     0     -        -        slow\n\
+        uri=\\u{1b}[2J\\r\\nx  32.1       42.0     0     -        -        slow\n\n\
         server         state      5xx/s  p50 ms  p99 ms  in flight  ejections  last error\n\
         app            1 of 2 up  12.5   3.2     120.0   6          -          -\n  \
           10.0.0.8:80  down       -      -       -       3          1          timeout\n  \
