@@ -10,6 +10,8 @@ use sluicegate_model::{AdminConfig, AdminRights, Secret};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest pause between two pieces of an answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// The same while a scan of Redis may find nothing for long.
+const LIST_TIMEOUT: Duration = Duration::from_secs(3600);
 /// The kind of an answer that does not end.
 const EVENTS: &str = "text/event-stream";
 const RESPONSE_MAX: usize = 8 << 20;
@@ -69,7 +71,7 @@ impl OperatorRequest {
     /// Copies the body of a success to `out` while it comes, however long it is. A refusal is as of
     /// [`OperatorRequest::send_for_text`].
     pub(super) fn copy_answer(&self, admin: &AdminConfig, out: &mut impl Write) -> Result<(), AdminFault> {
-        let (status, mut body) = self.open(admin, "application/json")?;
+        let (status, mut body) = self.open(admin, "application/json", LIST_TIMEOUT)?;
         if status != 200 {
             return read_success(admin, (status, read_text(admin, body, false)?)).map(drop);
         }
@@ -78,12 +80,17 @@ impl OperatorRequest {
     }
 
     fn exchange(&self, admin: &AdminConfig, accept: &str) -> Result<(u16, String), AdminFault> {
-        let (status, body) = self.open(admin, accept)?;
+        let (status, body) = self.open(admin, accept, READ_TIMEOUT)?;
         Ok((status, read_text(admin, body, accept == EVENTS)?))
     }
 
     /// Sends the request. Returns the status of the answer, and the body as it comes.
-    fn open(&self, admin: &AdminConfig, accept: &str) -> Result<(u16, impl BufRead), AdminFault> {
+    fn open(
+        &self,
+        admin: &AdminConfig,
+        accept: &str,
+        timeout: Duration,
+    ) -> Result<(u16, impl BufRead), AdminFault> {
         let OperatorRequest { method, path, body } = self;
         let address = reachable_address(admin.listen);
         if address.port() == 0 {
@@ -101,7 +108,7 @@ impl OperatorRequest {
         );
         let send = || {
             let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
-            stream.set_read_timeout(Some(READ_TIMEOUT))?;
+            stream.set_read_timeout(Some(timeout))?;
             stream.set_write_timeout(Some(READ_TIMEOUT))?;
             stream.write_all(request.as_bytes())?;
             let mut answer = BufReader::new(stream);

@@ -80,6 +80,8 @@ impl GatewayTasks {
 
     /// Switches all tasks from `before` to `gateway`, which is in force now.
     pub(super) fn switch_gateway(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
+        // Steps are noted by their places in the file before.
+        before.tell_steps();
         self.file_watch.abort();
         self.file_watch = spawn_file_watch(&gateway.config);
         self.upstream_tasks.restart_all(&gateway.upstreams);

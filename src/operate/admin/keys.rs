@@ -12,7 +12,7 @@ use super::endpoint::{
     ok,
 };
 use super::examples;
-use super::key_status::{KeyStatus, find_units};
+use super::key_status::{KeyStatus, find_account, find_units};
 use crate::operate::text_table::{or_dash, render_table};
 use sluicegate_admission::operator_bans::{BanFault, UnbanFault};
 use sluicegate_base::clock::Now;
@@ -235,7 +235,11 @@ impl FoundKey {
     async fn find(request: &AdminRequest) -> Result<FoundKey, AdminError> {
         let limit = request.path_value("limit").to_owned();
         let name = request.path_value("key").to_owned();
-        let key = request.state.actions.find_key(limit.clone(), name).await?;
+        let mut key = request.state.actions.find_key(limit.clone(), name.clone()).await?;
+        // The kept name of a busy key may be cut, and the account tells where its windows begin.
+        if find_account(key.shown_name(true)).is_none() && find_account(&name).is_some() {
+            key.account_name = Some(name);
+        }
         Ok(FoundKey { limit, key, sees_accounts: request.caller.sees_accounts })
     }
 

@@ -92,7 +92,7 @@ async fn list_usage(request: AdminRequest) -> Answered {
     let gateway = request.state.gateway();
     let limit = keys::find_limit(&gateway, request.path_value("limit"))?;
     let config = &gateway.config.limits[limit.0];
-    if !config.has_calendar() {
+    if config.calendar.is_none() {
         let why = "no rate of the limit has windows of the calendar, such as 1000/month";
         return Err(AdminError::new(StatusCode::CONFLICT, why));
     }
@@ -134,7 +134,12 @@ async fn list_usage(request: AdminRequest) -> Answered {
                     return;
                 }
             }
-            let Ok(more) = list.read_windows().await else {
+            let more = tokio::select! {
+                // A scan may find nothing for long, and nobody may wait for it any more.
+                () = parts.closed() => return,
+                more = list.read_windows() => more,
+            };
+            let Ok(more) = more else {
                 // Without its end the answer is not taken for a whole one.
                 connection.close();
                 return parts.closed().await;

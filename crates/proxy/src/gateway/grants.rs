@@ -118,7 +118,7 @@ impl Gateway {
         drop_ended(&mut config, now);
         let all: usize = config.limits.iter().map(|limit| limit.grants.len()).sum();
         let limit = find_limit(&mut config, &new.limit)?;
-        let longest = if limit.has_calendar() { QUOTA_GRANT_LENGTH_MAX } else { GRANT_LENGTH_MAX };
+        let longest = if limit.calendar.is_some() { QUOTA_GRANT_LENGTH_MAX } else { GRANT_LENGTH_MAX };
         if new.lasts.is_zero() || new.lasts > longest {
             return Err(GrantFault::Length);
         }

@@ -56,7 +56,7 @@ impl LimitChain {
         let own = location.map_or(&[][..], |location| &location.limits);
         // Who asks what is left of a quota must not use it up.
         let asks_usage = location.is_some_and(|own| matches!(own.action, ActionConfig::Usage { .. }));
-        let counts = |limit: &&LimitId| !(asks_usage && config.limits[**limit].has_calendar());
+        let counts = |limit: &&LimitId| !(asks_usage && config.limits[**limit].calendar.is_some());
         let judging = config.server.limits.iter().chain(own).filter(counts);
         let ids: Vec<LimitId> = config.with_shadows(judging).collect();
         let view_of = |limit| config.view_at(location, limit);

@@ -54,9 +54,9 @@ impl Gateway {
         let (config, now) = (&limit.config, Now::read_clock());
         let key = note.name.to_string();
         let usage = Some(note.usage);
-        let Some(mut entry) = UsageEntry::of(config, note.rate, key.clone(), usage, (now, None)) else {
-            return;
-        };
+        // The rate of a grant or a tier that is gone is told as the limit's own.
+        let rate = if config.locate_rate(note.rate).is_some() { note.rate } else { 0 };
+        let Some(mut entry) = UsageEntry::of(config, rate, key.clone(), usage, (now, None)) else { return };
         entry.step = Some(UsageStep::of(step));
         let tier = config.variant_grant(note.variant).is_none().then(|| config.variant_tier(note.variant));
         let subject = match key.split_once('=') {

@@ -151,7 +151,8 @@ pub(super) fn find_shown(config: &Config, listed: Option<&[LimitId]>) -> Vec<Lim
     let mut shown = config.declared_limits();
     shown.retain(|id| {
         let limit = &config.limits[*id];
-        let is_listed = listed.is_none_or(|listed| listed.contains(id));
+        // The name of a limit that the file does not name tells a path, perhaps of another host.
+        let is_listed = listed.map_or(!limit.name.contains('#'), |listed| listed.contains(id));
         is_listed && KeyPart::count_callers(&limit.key) && !limit.dry_run
     });
     shown
