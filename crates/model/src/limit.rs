@@ -306,7 +306,8 @@ impl LimitConfig {
         self.calendar.as_ref().is_some_and(|calendar| calendar.start.by_account)
     }
 
-    /// True if a key has one counter for each rate, whatever its tier: its windows are those of a calendar, or have steps.
+    /// True if a key has one counter for each rate, whatever its tier: its windows are those of a calendar, or have
+    /// steps.
     pub fn has_calendar(&self) -> bool {
         matches!(self.algorithm, Algorithm::FixedWindow { align: WindowAlign::Calendar, .. })
     }
