@@ -65,9 +65,7 @@ fn token(per_second: u64, burst: u64) -> Arc<Limit> {
 
 /// One whole request: judged, forwarded, dropped.
 fn request(chain: &Chain, waiting: &Arc<WaitingCap>, now: Now, key: CounterKey) -> bool {
-    let ask = |_: &Limit| {
-        LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0, unenforced: false, anchor: None })
-    };
+    let ask = |_: &Limit| LimitDemand::Units(Units::new(key, 1));
     let mut decisions = Decisions::new();
     let verdict = chain.judge::<Charge>(now, waiting, true, ask, &mut decisions);
     black_box(&decisions);

@@ -79,16 +79,7 @@ impl Ours {
     /// One whole request: judged, forwarded, dropped.
     #[inline]
     fn admits(&self, now: u64, key: CounterKey) -> bool {
-        let ask = |_: &Limit| {
-            LimitDemand::Units(Units {
-                key,
-                cost: 1,
-                variant: 0,
-                fair_hash: 0,
-                unenforced: false,
-                anchor: None,
-            })
-        };
+        let ask = |_: &Limit| LimitDemand::Units(Units::new(key, 1));
         let mut decisions = Decisions::new();
         let verdict = self.chain.judge::<Charge>(Now(now), &self.waiting, true, ask, &mut decisions);
         black_box(&decisions);

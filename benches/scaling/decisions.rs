@@ -44,16 +44,7 @@ impl Judge {
     #[inline]
     fn admits(&mut self, number: u64) -> bool {
         let key = key(number);
-        let ask = |_: &Limit| {
-            LimitDemand::Units(Units {
-                key,
-                cost: 1,
-                variant: 0,
-                fair_hash: 0,
-                unenforced: false,
-                anchor: None,
-            })
-        };
+        let ask = |_: &Limit| LimitDemand::Units(Units::new(key, 1));
         let mut decisions = Decisions::new();
         let verdict = self.chain.judge::<Charge>(Now(self.now), &self.waiting, true, ask, &mut decisions);
         black_box(&decisions);

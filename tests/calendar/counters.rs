@@ -26,14 +26,7 @@ fn limit(fields: &str) -> Limit {
 }
 
 fn units(id: u128, cost: u64) -> Units {
-    Units {
-        key: CounterKey { id, prefix: 0 },
-        cost,
-        variant: 0,
-        fair_hash: 0,
-        unenforced: false,
-        anchor: None,
-    }
+    Units::new(CounterKey { id, prefix: 0 }, cost)
 }
 
 /// The moment that many seconds after 1970: the time of day is not set in this process.

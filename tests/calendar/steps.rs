@@ -76,14 +76,7 @@ impl Model {
 }
 
 fn units(id: u128, cost: u64) -> Units {
-    Units {
-        key: CounterKey { id, prefix: 0 },
-        cost,
-        variant: 0,
-        fair_hash: 0,
-        unenforced: false,
-        anchor: None,
-    }
+    Units::new(CounterKey { id, prefix: 0 }, cost)
 }
 
 /// Milliseconds between two calls.

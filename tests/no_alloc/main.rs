@@ -152,9 +152,7 @@ fn warming_buckets_admit_without_allocating() {
 fn allocates_nothing(chain: &Chain, first: u64) {
     let waiting = Arc::new(WaitingCap::new(10));
     let key = CounterKey { id: 7, prefix: 7 };
-    let ask = |_: &Limit| {
-        LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0, unenforced: false, anchor: None })
-    };
+    let ask = |_: &Limit| LimitDemand::Units(Units::new(key, 1));
     requests_allocate_nothing(first, |now| passes(now, chain, &waiting, ask));
 }
 
@@ -294,14 +292,7 @@ access_log: { output: none }
         // A minute each time, so that the weight is renewed and begins again.
         let now = Now((1 << 40) + turn * 60_000_000_000);
         let id = u128::from(turn % 3 * turn).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        let units = Units {
-            key: CounterKey { id, prefix: 7 },
-            cost: 1,
-            variant: 0,
-            fair_hash: 0,
-            unenforced: false,
-            anchor: None,
-        };
+        let units = Units::new(CounterKey { id, prefix: 7 }, 1);
         counted.begin_request();
         counted.count_asked(LimitId(0), &LimitDemand::Units(units), &subject, now);
         let facts = RefusalFacts {

@@ -358,6 +358,16 @@ impl Limit {
     }
 }
 
+// === impl Units ===
+
+impl Units {
+    /// Units by the limit's own numbers.
+    #[inline]
+    pub fn new(key: CounterKey, cost: u64) -> Units {
+        Units { key, cost, variant: 0, fair_hash: 0, unenforced: false, anchor: None }
+    }
+}
+
 // === impl ChargeRecord ===
 
 impl ChargeRecord {

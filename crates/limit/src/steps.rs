@@ -13,6 +13,8 @@ use sluicegate_model::{QuotaStep, Rate, STEPS_MAX, StepAction};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepTerms {
     steps: Box<[StepTerm]>,
+    /// The whole of which the steps are parts.
+    pub quota: u64,
     /// The most units that a window counts.
     pub ceiling: u64,
 }
@@ -131,7 +133,7 @@ impl StepTerms {
             Some(StepTerm { bars: Some(StepPace { interval: 0, .. }), most, .. }) => *most,
             Some(_) => UNITS_MAX,
         };
-        StepTerms { steps, ceiling }
+        StepTerms { steps, quota, ceiling }
     }
 
     /// The steps, rising; empty = the quota rejects what is above it.
@@ -173,6 +175,16 @@ impl StepTerms {
         match (from - now).checked_sub(ahead).filter(|wait| *wait > 0) {
             Some(wait) => StepJudgement::TooSoon(wait),
             None => StepJudgement::Paced { full_at: from.saturating_add(interval), interval },
+        }
+    }
+
+    /// The ticks until `cost` more units fit, at most until the window ends in `left`; `None` = they fit now.
+    #[inline]
+    pub fn wait(&self, used: u64, cost: u64, full_at: u64, now: u64, left: u64) -> Option<u64> {
+        match self.judge(used, cost, full_at, now) {
+            StepJudgement::Fits | StepJudgement::Paced { .. } => None,
+            StepJudgement::TooSoon(wait) => Some(wait.min(left)),
+            StepJudgement::Rejected => Some(left),
         }
     }
 

@@ -26,6 +26,9 @@ impl Limit {
     /// is that of the key if its counter lacks one. Returns the bits of all steps that the window has reached.
     pub fn note_steps(&self, rate: usize, units: &Units, name: Option<&str>, is_refused: bool) -> u8 {
         let Meters::CalendarWindow(meters) = &self.meters else { return 0 };
+        if name.is_none() && self.config.steps.is_empty() {
+            return 0;
+        }
         let refused = is_refused.then_some(units.cost);
         let (reached, noted) = meters[rate].note_steps(&units.key, name, refused);
         self.push_note(rate, units.variant, noted);
@@ -36,6 +39,7 @@ impl Limit {
     pub(crate) fn note_settled(&self, rate: usize, key: &CounterKey) {
         if let Meters::CalendarWindow(meters) = &self.meters
             && !self.config.dry_run
+            && !self.config.steps.is_empty()
         {
             let variant = self.config.locate_rate(rate).map_or(0, |(variant, ..)| variant);
             self.push_note(rate, variant, meters[rate].note_steps(key, None, None).1);

@@ -11,6 +11,7 @@ use super::api_keys::ApiKeyTable;
 use super::charge::{ChargeConfig, ChargedUnits};
 use super::id::LimitId;
 use super::key::KeyPart;
+use super::quota_step::QuotaStep;
 use super::reject::OnRejectPatch;
 use crate::value::money::{Amount, Currency};
 use crate::value::scalars::Rate;
@@ -71,26 +72,6 @@ pub struct LimitConfig {
     pub on_reject: OnRejectPatch,
 }
 
-/// A part of a quota, and the consequence for requests from there on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QuotaStep {
-    /// In millionths of the quota.
-    pub at: u64,
-    /// The consequence.
-    pub then: StepAction,
-}
-
-/// The consequence of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepAction {
-    /// The caller is told.
-    Warn,
-    /// Requests above it are admitted at this rate.
-    Slow(Rate),
-    /// Requests above it are rejected.
-    Reject,
-}
-
 /// The part of a limit that may change without a reset of its counters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LimitNumbers {
@@ -137,9 +118,6 @@ pub struct GrantKey {
 
 /// Ends the name of a shadow. No limit of the file has a colon in its name.
 const SHADOW_SUFFIX: &str = ":shadow";
-
-/// The most steps of a limit: a counter keeps a bit for each.
-pub const STEPS_MAX: usize = 8;
 
 /// No tier has a space in its name.
 const NAME_PREFIX: &str = "grant ";
@@ -308,7 +286,7 @@ impl LimitConfig {
 
     /// True if a key has one counter for each rate, whatever its tier: its windows are those of a calendar, or have
     /// steps.
-    pub fn has_calendar(&self) -> bool {
+    pub fn shares_counters(&self) -> bool {
         matches!(self.algorithm, Algorithm::FixedWindow { align: WindowAlign::Calendar, .. })
     }
 
@@ -318,6 +296,11 @@ impl LimitConfig {
             true => &[],
             false => &self.steps,
         }
+    }
+
+    /// The steps with these bits, rising.
+    pub fn steps_in(&self, bits: u8) -> impl DoubleEndedIterator<Item = &QuotaStep> {
+        self.steps.iter().enumerate().filter(move |(index, _)| bits >> index & 1 > 0).map(|(_, step)| step)
     }
 
     /// True if the rates are written as sizes, and count in KiB.
@@ -550,34 +533,6 @@ impl EnforcedShare {
 impl std::fmt::Display for EnforcedShare {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}%", self.percent)
-    }
-}
-
-// === impl QuotaStep ===
-
-impl QuotaStep {
-    /// 100%, as [`QuotaStep::at`] counts.
-    pub const WHOLE: u64 = 1_000_000;
-
-    /// The percentage, with as many decimals as it has.
-    pub fn percent(&self) -> f64 {
-        self.at as f64 / 10_000.0
-    }
-}
-
-// === impl StepAction ===
-
-impl StepAction {
-    /// The words of the file, the gravest last.
-    pub const WORDS: [&'static str; 3] = ["warn", "slow", "reject"];
-
-    /// The word of the file.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StepAction::Warn => "warn",
-            StepAction::Slow(_) => "slow",
-            StepAction::Reject => "reject",
-        }
     }
 }
 

@@ -33,7 +33,7 @@ impl LimitConfig {
     /// True if a variant counts in the counters of the limit's own numbers: it belongs to a view, or the windows are
     /// those of a calendar.
     pub fn counts_as_own(&self, variant: usize) -> bool {
-        self.is_view(variant) || self.has_calendar() && variant > 0
+        self.is_view(variant) || self.shares_counters() && variant > 0
     }
 
     /// The rate that owns the counters of a rate: that of the limit's own numbers if they count for it, else itself.

@@ -52,7 +52,6 @@ impl KeyStatus {
         let (name, config) = (key.shown_name(sees_accounts), &gateway.config.limits[limit.0]);
         let shown = |per_s: f64| if config.currency().is_some() { per_s / 1e6 } else { per_s };
         let ((remaining, reset_s, waiting), reached) = read_usage(gateway, limit, key, tier, now);
-        let step = reached.checked_ilog2().and_then(|last| config.steps.get(last as usize));
         KeyStatus {
             key: name.to_owned(),
             asked_per_s: shown(key.asked.per_s),
@@ -60,7 +59,7 @@ impl KeyStatus {
             error_per_s: shown(key.asked.error_per_s.max(key.refused.error_per_s)),
             remaining: remaining.map(|units| config.amount(units)),
             reset_s,
-            step: step.map(|step| step.then.as_str()),
+            step: config.steps_in(reached).next_back().map(|step| step.then.as_str()),
             waiting,
             grant: KeyGrant::find(gateway, limit, key, now),
             usage: Vec::new(),
@@ -94,7 +93,7 @@ pub(super) fn find_units(limit: &Limit, key: &HeavyKey, tier: Option<&str>, now:
     let variant = granted.or_else(|| limit.config.variant_at(0, tier))?;
     let account = find_account(key.shown_name(true));
     let anchor = account.and_then(|account| limit.config.anchor_of(Some(&account)));
-    Some(Units { key: key.key, cost: 1, variant, fair_hash: 0, unenforced: false, anchor })
+    Some(Units { variant, anchor, ..Units::new(key.key, 1) })
 }
 
 /// The units that a key has left, the seconds until one more fits, and the units that wait.

@@ -281,12 +281,8 @@ fn explain_counter(limit: &Limit, rate_decision: &RateDecision, now: Now) -> Cou
         Some((window, begins, ends)) => (Some(window), Some(begins), Some(ends)),
         None => (None, None, None),
     };
-    let step = quota.and_then(|(rate, _)| {
-        let last = decision.reached.checked_ilog2()?;
-        limit.config.steps_of(&rate).get(last as usize).map(UsageStep::of)
-    });
     CounterExplanation {
-        step,
+        step: limit.config.steps_in(decision.reached).next_back().map(UsageStep::of),
         begins,
         ends,
         window,

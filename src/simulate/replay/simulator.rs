@@ -110,8 +110,8 @@ fn note_steps(limits: &[ChainedLimit], decisions: &[RateDecision], quotas: &[(us
             limit.note_steps(judged.rate.into(), units, Some("key"), is_refused);
         }
         for note in limit.step_notes.take() {
-            let fired = limit.config.steps.iter().enumerate().filter(|(bit, _)| note.fired >> bit & 1 > 0);
-            fired.for_each(|(_, step)| limit.step_notes.count_told(step.at));
+            let fired = limit.config.steps_in(note.fired);
+            fired.for_each(|step| limit.step_notes.count_told(step.at));
         }
     }
 }

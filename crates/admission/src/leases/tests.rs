@@ -56,7 +56,7 @@ impl House {
             _ => 2,
         };
         let key = CounterKey { id: u128::from(key + 1), prefix: key };
-        Units { key, cost, variant: 0, fair_hash: 0, unenforced: false, anchor: None }
+        Units::new(key, cost)
     }
 
     fn take(&self, key: u64, span: Duration) -> Option<LeaseId> {

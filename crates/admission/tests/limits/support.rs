@@ -132,7 +132,7 @@ pub fn fair(algorithm: Algorithm) -> Arc<Limit> {
 }
 
 pub fn units(id: u128, cost: u64) -> Units {
-    Units { key: key(id), cost, variant: 0, fair_hash: 0, unenforced: false, anchor: None }
+    Units::new(key(id), cost)
 }
 
 pub fn key(id: u128) -> CounterKey {

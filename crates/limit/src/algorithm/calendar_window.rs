@@ -23,7 +23,6 @@ use sluicegate_model::{LimitConfig, Rate};
 pub(crate) struct CalendarParams {
     /// Its most units are those of the last step.
     quota: WindowQuota,
-    units: u64,
     steps: StepTerms,
     /// `None`: a window begins with its first request.
     borders: Option<(CalendarUnit, Arc<Calendar>)>,
@@ -87,7 +86,7 @@ impl CalendarParams {
         let quota = WindowQuota::new(rate, u64::MAX, spec, |before| &before.quota);
         let quota = WindowQuota { max: steps.ceiling, ..quota };
         let borders = rate.calendar.zip(limit.calendar.clone());
-        CalendarParams { quota, units: rate.units.get(), steps, borders }
+        CalendarParams { quota, steps, borders }
     }
 
     /// Units that fit when nothing is used.
@@ -117,7 +116,7 @@ impl CalendarParams {
         let (begins, ends) = self.window_at(at, entry.anchor);
         let ahead = CLOCK_STEP_NS.min(self.quota.period);
         if entry.present.begins < begins {
-            let present = CountedWindow { begins, quota: self.units, ..CountedWindow::default() };
+            let present = CountedWindow { begins, quota: self.steps.quota, ..CountedWindow::default() };
             *entry = CalendarEntry { ends, full_at: 0, present, before: entry.present, ..*entry };
         } else if entry.present.begins > at.saturating_add(ahead) {
             (entry.present.begins, entry.ends) = (begins, ends);
@@ -192,7 +191,7 @@ impl WindowParams for CalendarParams {
     #[inline]
     fn take_units(&self, (entry, _): Locked<'_, Self>, cost: u64, now: Now, _: bool) -> Option<ChargeMark> {
         let present = &mut entry.present;
-        present.quota = self.units;
+        present.quota = self.steps.quota;
         let mark = match self.steps.judge(present.used, cost, entry.full_at, now.to_unix_ns()) {
             StepJudgement::Fits => ChargeMark::at_moment(present.begins),
             StepJudgement::Paced { full_at, interval } => {
@@ -213,21 +212,18 @@ impl WindowParams for CalendarParams {
         let (used, anchor, at) = (entry.present.used, entry.anchor, now.to_unix_ns());
         let left_ns = entry.ends.saturating_sub(at);
         let full_ns = if used == 0 { 0 } else { left_ns };
-        if self.steps.steps().is_empty() {
-            let decision = self.quota.decide(used, cost, full_ns, |_| left_ns);
-            return Decision { anchor, ..decision };
-        }
-        let wait_ns = |cost| match self.steps.judge(used, cost, entry.full_at, at) {
-            StepJudgement::Fits | StepJudgement::Paced { .. } => None,
-            StepJudgement::TooSoon(wait) => Some(wait.min(left_ns)),
-            StepJudgement::Rejected => Some(left_ns),
-        };
+        let wait_ns = |cost| self.steps.wait(used, cost, entry.full_at, at, left_ns);
         let retry = if cost > 0 { wait_ns(cost) } else { None };
         let outcome = if retry.is_some() { LimitOutcome::Reject } else { LimitOutcome::Admit };
-        let (remaining, reset) = (self.steps.remaining(used, entry.full_at, at), wait_ns(1));
-        let (reset_ns, retry_after_ns) = (reset.unwrap_or(0), retry.unwrap_or(0));
-        let reached = entry.present.reached;
-        Decision { outcome, reached, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns, anchor }
+        Decision {
+            reached: entry.present.reached,
+            remaining: self.steps.remaining(used, entry.full_at, at),
+            reset_ns: wait_ns(1).unwrap_or(0),
+            retry_after_ns: retry.unwrap_or(0),
+            full_ns,
+            anchor,
+            ..Decision::without_numbers(outcome)
+        }
     }
 
     /// The window before stays as it was, and so do the steps that were reached.
@@ -326,7 +322,7 @@ impl Meter<CalendarParams> {
                 WindowParams::follow_anchor(params, entry, anchor, now);
             }
             params.advance_window(entry, now);
-            WindowUsage { quota: self.params.units, ..entry.present.to_usage(entry.ends) }
+            WindowUsage { quota: self.params.steps.quota, ..entry.present.to_usage(entry.ends) }
         };
         match self.table.update_own(&units.key, now, |entry, _, params| usage(entry, params)) {
             OwnEntry::Updated(found) => Some(found),

@@ -125,16 +125,7 @@ impl WindowQuota {
             false => (LimitOutcome::Reject, wait_ns(cost)),
         };
         let reset_ns = if remaining == 0 { wait_ns(1) } else { 0 };
-        Decision {
-            outcome,
-            reached: 0,
-            remaining,
-            reset_ns,
-            retry_after_ns,
-            wait_ns: 0,
-            full_ns,
-            anchor: None,
-        }
+        Decision { remaining, reset_ns, retry_after_ns, full_ns, ..Decision::without_numbers(outcome) }
     }
 
     /// The same where the units leave one after the other; `leaves_ns`: how long until so many have left, `carry_ns`:

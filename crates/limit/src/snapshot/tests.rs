@@ -74,14 +74,7 @@ fn limits_of(text: &str, max_keys: usize) -> Vec<Arc<Limit>> {
 
 fn units(id: u64) -> Units {
     let id = u128::from(id).wrapping_mul(0xD6E8_FEB8_6659_FD93_A076_1D64_78BD_642F);
-    Units {
-        key: CounterKey { id, prefix: (id >> 32) as u64 },
-        cost: 1,
-        variant: 0,
-        fair_hash: 0,
-        unenforced: false,
-        anchor: None,
-    }
+    Units::new(CounterKey { id, prefix: (id >> 32) as u64 }, 1)
 }
 
 /// Charges one unit; returns whether it was admitted.

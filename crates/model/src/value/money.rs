@@ -29,8 +29,8 @@ const ONE: u64 = 1_000_000;
 // === impl Currency ===
 
 impl Currency {
-    /// The currency of a text without one; ISO 4217 has it for that.
-    pub const NONE: Currency = Currency(*b"XXX");
+    /// The currency of a text without one, which no text can name.
+    pub const NONE: Currency = Currency([0; 3]);
 
     /// The currency in a rate or an amount: `50 USD/1d`, `10 EUR`.
     pub fn find_in(text: &str) -> Option<Currency> {

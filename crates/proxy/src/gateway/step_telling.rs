@@ -26,8 +26,7 @@ impl Gateway {
     pub fn tell_steps(&self) {
         for (limit, notes) in self.step_notes() {
             for note in notes.take() {
-                let steps = limit.config.steps.iter().enumerate();
-                for (_, step) in steps.filter(|(index, _)| note.fired >> index & 1 > 0) {
+                for step in limit.config.steps_in(note.fired) {
                     notes.count_told(step.at);
                     self.tell_step(limit, &note, step);
                 }

@@ -93,7 +93,7 @@ impl UsageEntry {
                 (calendar.show_moment(begins).1, calendar.show_moment(ends).1)
             })
             .unzip();
-        let step = || config.steps_of(&own?).get(usage?.reached.checked_ilog2()? as usize);
+        let step = usage.and_then(|usage| config.steps_in(usage.reached).next_back());
         let parts = if config.currency().is_some() { 1_000_000 } else { 1 };
         let left = |usage: WindowUsage| i128::from(usage.quota) - i128::from(usage.used);
         // A limit that charges by responses knows its reservations only in windows.
@@ -109,7 +109,7 @@ impl UsageEntry {
             left: usage.map(|usage| decimal(left(usage), parts)),
             begins,
             ends,
-            step: step().map(UsageStep::of),
+            step: step.map(UsageStep::of),
         })
     }
 }

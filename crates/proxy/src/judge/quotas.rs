@@ -115,9 +115,8 @@ fn last_steps<'a>(
     rates.filter_map(|rates| {
         let told = rates.iter().filter(|judged| !judged.dry_run);
         let reached = told.fold(0, |bits: u8, judged| bits | judged.decision.reached);
-        let last = reached.checked_ilog2()?;
         let config = &chain.chain.limits()[usize::from(rates[0].limit_index)].config;
-        Some((config, config.steps.get(last as usize)?))
+        Some((config, config.steps_in(reached).next_back()?))
     })
 }
 

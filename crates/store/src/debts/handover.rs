@@ -124,6 +124,6 @@ impl DebtHandover {
         let id = u128::from(self.id[0]) << 64 | u128::from(self.id[1]);
         let key = CounterKey { id, prefix: self.prefix };
         let anchor = Anchor::from_bits(self.anchor);
-        Units { key, cost: 1, variant: self.variant, fair_hash: 0, unenforced: false, anchor }
+        Units { variant: self.variant, anchor, ..Units::new(key, 1) }
     }
 }

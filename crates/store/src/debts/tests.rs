@@ -22,14 +22,7 @@ fn limit_named(name: &str) -> Arc<SharedLimit> {
 }
 
 fn units(cost: u64) -> Units {
-    Units {
-        key: sluicegate_limit::table::CounterKey { id: 1, prefix: 0 },
-        cost,
-        variant: 0,
-        fair_hash: 0,
-        unenforced: false,
-        anchor: None,
-    }
+    Units::new(sluicegate_limit::table::CounterKey { id: 1, prefix: 0 }, cost)
 }
 
 fn hold<'a>(debts: &'a Debts, charges: &[StoreUnits]) -> KeysInFlight<'a, Debts> {

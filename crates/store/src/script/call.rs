@@ -299,8 +299,7 @@ impl PackedCall {
         self.body.push(flags | by_request | if rule.settles { SETTLES } else { 0 });
         self.push_number((rule.shape.recovery_us() / 1_000_000) as f64);
         self.push_numbers(rule.borders(at, anchor).map(|border| border as f64));
-        let (quota, steps) =
-            rule.steps.as_ref().map_or((0, &[][..]), |(quota, terms)| (*quota, terms.steps()));
+        let (quota, steps) = rule.steps.as_ref().map_or((0, &[][..]), |terms| (terms.quota, terms.steps()));
         self.push_numbers([rule.capacity() as f64, quota as f64]);
         self.body.push(steps.len() as u8);
         for StepTerm { reached_at, most, bars, .. } in steps {

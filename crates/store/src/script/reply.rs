@@ -114,7 +114,7 @@ fn read_state(item: &CallItem<'_>, bytes: &mut &[u8]) -> Option<FoundState> {
     Some(match shape {
         RuleShape::Calendar { .. } => {
             let usage = WindowUsage {
-                quota: item.rule.steps.as_ref().map_or(0, |(quota, _)| *quota),
+                quota: item.rule.steps.as_ref().map_or(0, |steps| steps.quota),
                 used: read_number(bytes)?,
                 begins: read_number(bytes)?,
                 ends: read_number(bytes)?,
@@ -180,11 +180,7 @@ fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> Decision {
         (RuleShape::Calendar { .. }, FoundState::Calendar(WindowUsage { used, ends, .. }, full_at)) => {
             let left = seconds_left(*ends, now).max(1);
             let used = used.saturating_add(item.owed);
-            item.rule.steps.as_ref().and_then(|(_, steps)| match steps.judge(used, cost, *full_at, now) {
-                StepJudgement::Fits | StepJudgement::Paced { .. } => None,
-                StepJudgement::TooSoon(wait) => Some(wait.min(left)),
-                StepJudgement::Rejected => Some(left),
-            })
+            item.rule.steps.as_ref().and_then(|steps| steps.wait(used, cost, *full_at, now, left))
         }
         (RuleShape::SlidingWindow { max, .. }, FoundState::Counts(until, counts)) => {
             let used = sum_live(counts, shape.live_buckets(*until, now)).saturating_add(item.owed);
@@ -275,18 +271,14 @@ fn calendar_remainder(
     now: u64,
     cost: u64,
 ) -> RateRemainder {
-    let Some((_, steps)) = &item.rule.steps else { return RateRemainder::default() };
+    let Some(steps) = &item.rule.steps else { return RateRemainder::default() };
     let used = usage.used.saturating_add(item.owed);
     let full_at = match steps.judge(used, cost, full_at, now) {
         StepJudgement::Paced { full_at, .. } if cost > 0 => full_at,
         _ => full_at,
     };
     let (used, left) = (used.saturating_add(cost), seconds_left(usage.ends, now));
-    let reset_us = match steps.judge(used, 1, full_at, now) {
-        StepJudgement::Fits | StepJudgement::Paced { .. } => 0,
-        StepJudgement::TooSoon(wait) => wait.min(left),
-        StepJudgement::Rejected => left,
-    };
+    let reset_us = steps.wait(used, 1, full_at, now, left).unwrap_or(0);
     let (remaining, full_us) = (steps.remaining(used, full_at, now), if used == 0 { 0 } else { left });
     RateRemainder { remaining, reset_us, mark: usage.begins, window_us: Some(left), full_us }
 }
@@ -294,7 +286,7 @@ fn calendar_remainder(
 /// The window of a quota after the call, with the steps that it has reached first. A refusal reaches the step that
 /// refuses.
 fn note_window(item: &CallItem<'_>, found: &FoundState, noted: Noted) -> (Option<WindowUsage>, u8) {
-    let (FoundState::Calendar(usage, _), Some((_, steps))) = (found, &item.rule.steps) else {
+    let (FoundState::Calendar(usage, _), Some(steps)) = (found, &item.rule.steps) else {
         return (None, 0);
     };
     let after = usage.used.saturating_add(item.cost);

@@ -26,8 +26,8 @@ pub struct RateRule {
     pub(crate) capacity_max: u64,
     /// The unit of [`RuleShape::Calendar`], and where its windows begin; `None` = with their first request.
     calendar: Option<(CalendarUnit, Arc<Calendar>)>,
-    /// The units of [`RuleShape::Calendar`], and their steps in microseconds.
-    pub(super) steps: Option<(u64, StepTerms)>,
+    /// The steps of [`RuleShape::Calendar`], in microseconds.
+    pub(super) steps: Option<StepTerms>,
 }
 
 /// An algorithm with its numbers. Times are in microseconds; a tick of a bucket is 1/`num` of one, and `unit` ticks
@@ -97,7 +97,9 @@ impl RateRule {
             let rates = numbers.rate_quotas();
             for (rate, shape) in shapes_of(numbers).into_iter().enumerate() {
                 let (shape, steps) = match rates.get(rate) {
-                    Some((rate, _)) if limit.has_calendar() => shape_steps(shape, limit.steps_of(rate), rate),
+                    Some((rate, _)) if limit.shares_counters() => {
+                        shape_steps(shape, limit.steps_of(rate), rate)
+                    }
                     _ => (shape, None),
                 };
                 if let Some(own) = rules.get(rate).filter(|_| limit.counts_as_own(variant)) {
@@ -228,12 +230,12 @@ fn shapes_of(numbers: &Algorithm) -> SmallVec<[RuleShape; 4]> {
 }
 
 /// The shape of a rate with these steps; it has the units of its last one.
-fn shape_steps(shape: RuleShape, steps: &[QuotaStep], rate: &Rate) -> (RuleShape, Option<(u64, StepTerms)>) {
+fn shape_steps(shape: RuleShape, steps: &[QuotaStep], rate: &Rate) -> (RuleShape, Option<StepTerms>) {
     match shape {
         RuleShape::FixedWindow { .. } if steps.is_empty() => (shape, None),
-        RuleShape::Calendar { max, longest } | RuleShape::FixedWindow { max, period: longest, .. } => {
+        RuleShape::Calendar { longest, .. } | RuleShape::FixedWindow { period: longest, .. } => {
             let terms = StepTerms::new(rate.units.get(), steps, 1_000);
-            (RuleShape::Calendar { max: terms.ceiling, longest }, Some((max, terms)))
+            (RuleShape::Calendar { max: terms.ceiling, longest }, Some(terms))
         }
         _ => (shape, None),
     }

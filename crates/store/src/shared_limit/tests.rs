@@ -25,14 +25,7 @@ fn left(remaining: u64) -> Decision {
 }
 
 fn units(key: u128, cost: u64) -> Units {
-    Units {
-        key: CounterKey { id: key, prefix: 0 },
-        cost,
-        variant: 0,
-        fair_hash: 0,
-        unenforced: false,
-        anchor: None,
-    }
+    Units::new(CounterKey { id: key, prefix: 0 }, cost)
 }
 
 fn rejection(retry_after_ns: u64) -> Decision {

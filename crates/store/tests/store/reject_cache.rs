@@ -21,14 +21,7 @@ fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (u
         now += gap;
         let at = Now(now * 1_000);
         let without = shared.take(counters, &[SharedKey([*key; 16])], *cost, now);
-        let units = Units {
-            key: CounterKey { id: (*key).into(), prefix: 0 },
-            cost: *cost,
-            variant: 0,
-            fair_hash: 0,
-            unenforced: false,
-            anchor: None,
-        };
+        let units = Units::new(CounterKey { id: (*key).into(), prefix: 0 }, *cost);
         let gateway = &gateways[turn % 2];
         let remembered =
             (0..without.decisions.len()).filter_map(|rate| gateway.known_rejection(rate, &units, at));

@@ -22,10 +22,7 @@ fn key(id: u128) -> CounterKey {
 }
 
 fn charge(log: &Meter<SlidingLogParams>, id: u128, at: u64) -> (Decision, Option<ChargeRecord>) {
-    log.charge_units(
-        &Units { key: key(id), cost: 1, variant: 0, fair_hash: 0, unenforced: false, anchor: None },
-        Now(at),
-    )
+    log.charge_units(&Units::new(key(id), 1), Now(at))
 }
 
 /// The capacity of all rings, and the capacity by the shard's own accounting.

@@ -110,8 +110,7 @@ fn a_shared_counter_is_settled_and_never_cleared() {
     for algorithm in all_algorithms(10, 10 * SECOND) {
         let limit = Limit::new(LimitId(0), &config_of(algorithm.clone()), 1);
         assert!(reserve(&limit, 0, 1).is_ok());
-        let units =
-            |cost| Units { key: key(2), cost, variant: 0, fair_hash: 0, unenforced: false, anchor: None };
+        let units = |cost| Units::new(key(2), cost);
         let charge = limit.charge_units(0, &units(8), Now(START)).1.unwrap();
         assert!(charge.overflow);
         limit.clear_key(0, &key(2), Now(START));
@@ -150,8 +149,7 @@ fn a_counter_with_debt_keeps_its_cell() {
         let limit = Limit::new(LimitId(0), &config_of(algorithm.clone()), 1);
         let charge = reserve(&limit, 0, 10).unwrap();
         settle(&limit, 0, (10, 20), &charge);
-        let newcomer =
-            Units { key: key(2), cost: 1, variant: 0, fair_hash: 0, unenforced: false, anchor: None };
+        let newcomer = Units::new(key(2), 1);
         let charge = limit.charge_units(0, &newcomer, Now(START + 15 * SECOND)).1.unwrap();
         assert!(charge.overflow, "{algorithm:?}: the cell of a key with debt was reused");
         assert!(peek(&limit, 15 * SECOND, 6).retry_after_ns > 0, "{algorithm:?}");

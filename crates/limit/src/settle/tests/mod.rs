@@ -56,7 +56,7 @@ fn key(id: u128) -> CounterKey {
 }
 
 fn reserve(limit: &Limit, at: u64, cost: u64) -> Result<ChargeRecord, Decision> {
-    let units = Units { key: key(1), cost, variant: 0, fair_hash: 0, unenforced: false, anchor: None };
+    let units = Units::new(key(1), cost);
     let (decision, charge) = limit.charge_units(0, &units, Now(START + at));
     charge.ok_or(modelled(decision))
 }
@@ -67,7 +67,7 @@ fn modelled(decision: Decision) -> Decision {
 }
 
 fn peek(limit: &Limit, at: u64, cost: u64) -> Decision {
-    let units = Units { key: key(1), cost, variant: 0, fair_hash: 0, unenforced: false, anchor: None };
+    let units = Units::new(key(1), cost);
     modelled(limit.peek_units(0, &units, Now(START + at)))
 }
 

@@ -118,16 +118,7 @@ impl Model {
         let outcome = if retry_after_ns == 0 { LimitOutcome::Admit } else { LimitOutcome::Reject };
         let reset_ns = if remaining == 0 { self.wait_ns(at, 1) } else { 0 };
         // Not modelled.
-        Decision {
-            outcome,
-            reached: 0,
-            remaining,
-            reset_ns,
-            retry_after_ns,
-            wait_ns: 0,
-            full_ns: 0,
-            anchor: None,
-        }
+        Decision { remaining, reset_ns, retry_after_ns, ..Decision::without_numbers(outcome) }
     }
 
     /// Reserves units that fit.

@@ -371,14 +371,7 @@ fn a_grant_of_a_shared_limit_disturbs_no_other_rate() {
     assert_eq!(one.rules[0], two.rules[0]);
     assert!(Arc::ptr_eq(&one.departures[0], &two.departures[0]));
     assert!(Arc::ptr_eq(&one.fleet, &two.fleet), "a grant is no other number");
-    let units = sluicegate_limit::Units {
-        key: key(&first, "192.0.2.9").key,
-        cost: 1,
-        variant: 0,
-        fair_hash: 0,
-        unenforced: false,
-        anchor: None,
-    };
+    let units = sluicegate_limit::Units::new(key(&first, "192.0.2.9").key, 1);
     assert!(share.charge_units(0, &units, now).1.is_some());
     assert_eq!(two.local_share().peek_units(0, &units, now).remaining, 1, "the local share goes on");
     let lost = second.config_with_grant(&new_grant(&second, "192.0.2.2", "{ rate: 1/1500ns }", 1), now);

@@ -22,16 +22,12 @@ fn decision(remaining: u64, ns: u64) -> Decision {
 /// A rejection, whose window is its wait whatever else it says.
 fn refusal(remaining: u64, retry_after_ns: u64) -> Decision {
     let reset_ns = if remaining == 0 { 1 } else { 0 };
-    let outcome = LimitOutcome::Reject;
     Decision {
-        outcome,
-        reached: 0,
         remaining,
         reset_ns,
         retry_after_ns,
-        wait_ns: 0,
         full_ns: 500 * SECOND,
-        anchor: None,
+        ..Decision::without_numbers(LimitOutcome::Reject)
     }
 }
 
