@@ -47,16 +47,21 @@ struct TriedRate {
     period: usize,
 }
 
+/// The keys of a log, each with its place.
 #[derive(Default)]
-struct KeyNeeds {
+struct LogKeys {
     index: HashMap<Box<[u8]>, u32>,
-    /// The virtual queues of each key by all rates.
-    needs: Vec<BurstNeed>,
     /// The requests of each key, and the moments of the first and the last one.
     spans: Vec<KeySpan>,
     requests: u64,
     beyond: u64,
     without_key: u64,
+}
+
+struct KeyNeeds {
+    keys: LogKeys,
+    /// The virtual queues of each key by all rates.
+    needs: Vec<BurstNeed>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -73,28 +78,20 @@ struct KeySpan {
 pub fn recommend_limit(
     stream: &mut LogStream,
     task: &RecommendTask,
-    mut progress: impl FnMut(u64, &LogStream),
+    progress: impl FnMut(u64, &LogStream),
 ) -> Result<Recommendation, String> {
-    task.key.check_fields(&stream.fields)?;
     let rates = list_rates(&task.periods);
-    let mut keys = KeyNeeds::default();
-    let mut name = Vec::new();
-    while let Some(request) = stream.next_request()? {
-        name.clear();
-        keys.requests += 1;
-        if task.key.write_name(request.record, request.names, &mut name) {
-            keys.add_request(&name, request.arrival_ns, &rates);
-        } else {
-            keys.without_key += 1;
+    let mut needs = Vec::new();
+    let keys = LogKeys::read(stream, &task.key, progress, |place, now_ns| {
+        let start = place * rates.len();
+        if start == needs.len() {
+            needs.resize(start + rates.len(), BurstNeed::default());
         }
-        if keys.requests.is_multiple_of(PROGRESS_EVERY) {
-            progress(keys.requests, stream);
+        for (need, rate) in needs[start..].iter_mut().zip(&rates) {
+            need.add_unit(&rate.need, now_ns);
         }
-    }
-    if keys.spans.is_empty() {
-        return Err(format!("no request of the log has the key {}", task.key));
-    }
-    Ok(build_recommendation(stream, task, &rates, &keys))
+    })?;
+    Ok(build_recommendation(stream, task, &rates, &KeyNeeds { keys, needs }))
 }
 
 /// All rates that are tried, by period and then by their units.
@@ -117,37 +114,67 @@ fn list_rates(periods: &[(String, Duration)]) -> Vec<TriedRate> {
     periods.iter().enumerate().flat_map(of_period).collect()
 }
 
-impl KeyNeeds {
-    fn add_request(&mut self, name: &[u8], now_ns: u64, rates: &[TriedRate]) {
-        let index = match self.index.get(name) {
-            Some(index) => *index as usize,
-            None if self.spans.len() >= KEYS_MAX => {
-                self.beyond += 1;
-                return;
+impl LogKeys {
+    /// Reads a log to its end. `count` gets the place of the key of each request, and its arrival; a new key has the
+    /// place after the last one.
+    fn read(
+        stream: &mut LogStream,
+        key: &RecommendedKey,
+        mut progress: impl FnMut(u64, &LogStream),
+        mut count: impl FnMut(usize, u64),
+    ) -> Result<LogKeys, String> {
+        key.check_fields(&stream.fields)?;
+        let (mut keys, mut name) = (LogKeys::default(), Vec::new());
+        while let Some(request) = stream.next_request()? {
+            name.clear();
+            keys.requests += 1;
+            if !key.write_name(request.record, request.names, &mut name) {
+                keys.without_key += 1;
+            } else if let Some(place) = keys.add_request(&name, request.arrival_ns) {
+                count(place, request.arrival_ns);
             }
-            None => {
-                let index = self.spans.len();
-                self.index.insert(name.into(), index as u32);
-                self.spans.push(KeySpan { requests: 0, first_ns: now_ns, last_ns: now_ns });
-                self.needs.resize(self.needs.len() + rates.len(), BurstNeed::default());
-                index
+            if keys.requests.is_multiple_of(PROGRESS_EVERY) {
+                progress(keys.requests, stream);
             }
-        };
-        let span = &mut self.spans[index];
-        (span.requests, span.last_ns) = (span.requests + 1, now_ns);
-        let needs = &mut self.needs[index * rates.len()..][..rates.len()];
-        for (need, rate) in needs.iter_mut().zip(rates) {
-            need.add_unit(&rate.need, now_ns);
+        }
+        match keys.spans.is_empty() {
+            true => Err(format!("no request of the log has the key {key}")),
+            false => Ok(keys),
         }
     }
 
-    /// The keys by the burst that they need at a rate, those that need least first.
-    fn by_need(&self, rates: &[TriedRate], rate: usize, left_out: &[usize]) -> Vec<(u64, usize)> {
-        let need = |key: usize| self.needs[key * rates.len() + rate].burst(&rates[rate].need);
+    /// The place of the key; `None` = it is one too many.
+    fn add_request(&mut self, name: &[u8], now_ns: u64) -> Option<usize> {
+        let place = match self.index.get(name) {
+            Some(place) => *place as usize,
+            None if self.spans.len() >= KEYS_MAX => {
+                self.beyond += 1;
+                return None;
+            }
+            None => {
+                let place = self.spans.len();
+                self.index.insert(name.into(), place as u32);
+                self.spans.push(KeySpan { requests: 0, first_ns: now_ns, last_ns: now_ns });
+                place
+            }
+        };
+        let span = &mut self.spans[place];
+        (span.requests, span.last_ns) = (span.requests + 1, now_ns);
+        Some(place)
+    }
+
+    /// The keys by what they need, those that need least first.
+    fn by_need(&self, left_out: &[usize], need: impl Fn(usize) -> u64) -> Vec<(u64, usize)> {
         let counted = (0..self.spans.len()).filter(|key| !left_out.contains(key));
         let mut all: Vec<_> = counted.map(|key| (need(key), key)).collect();
         all.sort_unstable();
         all
+    }
+
+    /// The share of the key with most requests in those of all keys.
+    fn heaviest_share(&self) -> f64 {
+        let most = self.spans.iter().map(|span| span.requests).max().unwrap_or(0);
+        most as f64 / (self.requests - self.without_key).max(1) as f64
     }
 
     /// The places of the keys with most requests; empty where they are a large part of all keys.
@@ -162,6 +189,14 @@ impl KeyNeeds {
     }
 }
 
+impl KeyNeeds {
+    /// The keys by the burst that they need at a rate, those that need least first.
+    fn by_need(&self, rates: &[TriedRate], rate: usize, left_out: &[usize]) -> Vec<(u64, usize)> {
+        let need = |key: usize| self.needs[key * rates.len() + rate].burst(&rates[rate].need);
+        self.keys.by_need(left_out, need)
+    }
+}
+
 /// The number of keys that are spared: at least the share.
 fn count_spared(keys: usize, spare: f64) -> usize {
     // A share such as 99.9 % has no exact binary form, so a whole number may come out a little too large.
@@ -171,23 +206,29 @@ fn count_spared(keys: usize, spare: f64) -> usize {
     (spared as usize).clamp(1, keys)
 }
 
+/// The share as text, without the digits that only the binary form has.
+fn show_share(spare: f64) -> String {
+    format!("{}%", (spare * 1e6).round() / 1e4)
+}
+
 fn build_recommendation(
     stream: &LogStream,
     task: &RecommendTask,
     rates: &[TriedRate],
-    keys: &KeyNeeds,
+    needs: &KeyNeeds,
 ) -> Recommendation {
+    let keys = &needs.keys;
     let spared = count_spared(keys.spans.len(), task.spare);
     let suggest = |left_out: &[usize]| {
         let spared = count_spared(keys.spans.len() - left_out.len(), task.spare);
-        let burst = |rate| keys.by_need(rates, rate, left_out)[spared - 1].0;
+        let burst = |rate| needs.by_need(rates, rate, left_out)[spared - 1].0;
         let bursts: Vec<u64> = (0..rates.len()).map(burst).collect();
         let shown = choose_rates(rates, &bursts, task.periods.len());
         let suggested = suggest_rate(rates, &bursts, &shown);
         (bursts, shown, suggested)
     };
     let (bursts, shown, suggested) = suggest(&[]);
-    let order = keys.by_need(rates, suggested, &[]);
+    let order = needs.by_need(rates, suggested, &[]);
     let heaviest = order[..spared].iter().map(|(_, key)| keys.spans[*key]).max_by_key(|span| span.requests);
     let heavy = heaviest.map(|span| {
         let sends = span.requests.saturating_mul(10);
@@ -200,23 +241,28 @@ fn build_recommendation(
         burst: bursts[rate],
         per_s: rates[rate].per_ns * 1e9,
     };
+    let mut notes = list_notes(stream, keys);
+    if stream.fields.whole_seconds {
+        let note = "the log tells seconds only: requests are spread evenly inside each, so real bursts may be larger";
+        notes.insert(0, note.to_owned());
+    }
     let left_out = keys.heaviest();
     let lighter = (!left_out.is_empty()).then(|| suggest(&left_out));
-    let most_requests = keys.spans.iter().map(|span| span.requests).max().unwrap_or(0);
     Recommendation {
         key: task.key.to_string(),
-        // Without the digits that only the binary form has.
-        spare: format!("{}%", (task.spare * 1e6).round() / 1e4),
+        spare: show_share(task.spare),
         keys: keys.spans.len() as u64,
         spared: spared as u64,
         requests: keys.requests,
         curve: shown.into_iter().map(|rate| point(rate, &bursts)).collect(),
-        heaviest_share: most_requests as f64 / (keys.requests - keys.without_key).max(1) as f64,
+        heaviest_share: keys.heaviest_share(),
         without_heaviest: lighter.map(|(bursts, _, suggested)| point(suggested, &bursts)),
         suggested: point(suggested, &bursts),
         ten_times: heavy,
-        paste: task.key.write_limit(&rates[suggested].text, bursts[suggested]),
-        notes: list_notes(stream, keys),
+        paste: task
+            .key
+            .write_limit(&format!("rate: {}\n    burst: {}", rates[suggested].text, bursts[suggested])),
+        notes,
     }
 }
 
@@ -250,14 +296,8 @@ fn suggest_rate(rates: &[TriedRate], bursts: &[u64], shown: &[usize]) -> usize {
     shown.iter().copied().min_by(better).unwrap_or(0)
 }
 
-fn list_notes(stream: &LogStream, keys: &KeyNeeds) -> Vec<String> {
+fn list_notes(stream: &LogStream, keys: &LogKeys) -> Vec<String> {
     let mut notes = Vec::new();
-    if stream.fields.whole_seconds {
-        notes.push(
-            "the log tells seconds only: requests are spread evenly inside each, so real bursts may be larger"
-                .to_owned(),
-        );
-    }
     if keys.without_key > 0 {
         notes.push(format!("{} requests lack the key", keys.without_key));
     }

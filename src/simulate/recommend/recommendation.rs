@@ -66,12 +66,17 @@ pub struct HeavyClient {
 impl Recommendation {
     /// The weight of the heaviest keys, which the default spares with the others.
     pub fn describe_heaviest(&self) -> String {
-        let without = self.without_heaviest.as_ref().map(|CurvePoint { rate, burst, .. }| {
-            format!("; without the {HEAVIEST_KEYS} heaviest: {rate}, burst {}", show_count(*burst))
-        });
-        let share = self.heaviest_share * 100.0;
-        format!("one key makes {share:.0} % of all requests{}", without.unwrap_or_default())
+        let without = self.without_heaviest.as_ref();
+        let without =
+            without.map(|CurvePoint { rate, burst, .. }| format!("{rate}, burst {}", show_count(*burst)));
+        describe_heaviest(self.heaviest_share, without.as_deref())
     }
+}
+
+/// The weight of the heaviest keys; `without` = what is recommended without them.
+pub(super) fn describe_heaviest(share: f64, without: Option<&str>) -> String {
+    let without = without.map(|numbers| format!("; without the {HEAVIEST_KEYS} heaviest: {numbers}"));
+    format!("one key makes {:.0} % of all requests{}", share * 100.0, without.unwrap_or_default())
 }
 
 impl fmt::Display for Recommendation {

@@ -102,16 +102,16 @@ impl RecommendedKey {
         text.map(|text| out.extend_from_slice(text)).is_some()
     }
 
-    /// The limit to paste into `gateway.yaml`, as a whole file that `check` accepts.
-    pub fn write_limit(&self, rate: &str, burst: u64) -> String {
+    /// The limit to paste into `gateway.yaml`, as a whole file that `check` accepts; `numbers` are fields of a limit.
+    pub fn write_limit(&self, numbers: &str) -> String {
         let name = match self {
             RecommendedKey::Header(_) => "per-header".to_owned(),
             RecommendedKey::Global => "all-clients".to_owned(),
             plain => format!("per-{plain}"),
         };
         let mut out = format!(
-            "limits:\n  {name}:\n    key: {self}\n    rate: {rate}\n    burst: {burst}\nlocations:\n  - path: /\n    \
-             upstream: demo  # yours\n    limits: {name}\n"
+            "limits:\n  {name}:\n    key: {self}\n    {numbers}\nlocations:\n  - path: /\n    upstream: demo  \
+             # yours\n    limits: {name}\n"
         );
         if *self == RecommendedKey::Account {
             out.push_str("account:\n  from: header:x-account-id  # the source of your file\n");

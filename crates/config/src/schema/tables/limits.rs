@@ -251,14 +251,18 @@ fn parse_step_percent(text: &str) -> Parsed<u64> {
 }
 
 fn parse_zone(text: &str) -> Parsed<String> {
-    if Calendar::new(text, WindowStart::default()).is_some() {
-        return Ok(text.to_owned());
-    }
-    let names = Calendar::zone_names();
-    let near = did_you_mean(text, names.iter().map(String::as_str));
-    let message = format!("`{text}` is not a time zone of the IANA data");
-    Err(ValueError::new(codes::NAME, message)
-        .with_help(near.unwrap_or_else(|| "write e.g. Europe/Berlin, America/New_York or UTC".to_owned())))
+    parse_calendar(text).map(|_| text.to_owned())
+}
+
+/// The calendar of a time zone, with the default beginnings.
+pub fn parse_calendar(zone: &str) -> Parsed<Calendar> {
+    Calendar::new(zone, WindowStart::default()).ok_or_else(|| {
+        let names = Calendar::zone_names();
+        let near = did_you_mean(zone, names.iter().map(String::as_str));
+        let message = format!("`{zone}` is not a time zone of the IANA data");
+        let help = near.unwrap_or_else(|| "write e.g. Europe/Berlin, America/New_York or UTC".to_owned());
+        ValueError::new(codes::NAME, message).with_help(help)
+    })
 }
 
 fn parse_day_time(text: &str) -> Parsed<Time> {
