@@ -199,9 +199,12 @@ pub(super) struct RecommendArgs {
     /// Share of the keys of which no request may be rejected
     #[arg(long, value_name = "PERCENT", default_value = "99.9%", value_hint = ValueHint::Other)]
     pub spare: String,
-    /// Periods of the rates to try, e.g. 1s,1m
+    /// Periods of the rates to try, e.g. 1s,1m; or, for a quota, hour, day, week, month, quarter or year
     #[arg(long, value_name = "PERIODS", default_value = "1s,1m", value_hint = ValueHint::Other)]
     pub period: String,
+    /// Time zone of a quota, e.g. Europe/Berlin; UTC without it
+    #[arg(long, value_name = "ZONE", value_hint = ValueHint::Other)]
+    pub zone: Option<String>,
     /// Format of the logs: json, combined, common, haproxy, or an nginx log_format; guessed without it
     #[arg(long, value_name = "FORMAT", value_hint = ValueHint::Other)]
     pub format: Option<String>,

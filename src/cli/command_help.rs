@@ -69,6 +69,10 @@ const ALL: [CommandHelp; 27] = [
     CommandHelp::of("recommend", &[0, 1, 2]).with(&[
         ("sluicegate recommend access.log", "a limit per client address that spares 99.9% of them"),
         ("sluicegate recommend access.log --key account --spare 99% --period 1m", "per account and minute"),
+        (
+            "sluicegate recommend access.log --key account --period month --zone Europe/Berlin",
+            "a quota per account and calendar month",
+        ),
     ]),
     CommandHelp::of("reload", ADMIN_CODES)
         .with(&[("sluicegate reload", "reload the gateway that serves ./gateway.yaml")]),

@@ -9,10 +9,13 @@ use super::progress::ProgressLine;
 use super::{CommandFault, CommandResult, failed, print_result, render_json, usage};
 use crate::simulate::log::LogStream;
 use crate::simulate::log::line_format::LogLineFormat;
+use crate::simulate::recommend::quota::{self, QuotaTask};
 use crate::simulate::recommend::recommended_key::RecommendedKey;
 use crate::simulate::recommend::{self, RecommendTask};
 use crate::simulate::{page, replay};
+use sluicegate_base::calendar::{Calendar, CalendarUnit};
 use sluicegate_config as config;
+use sluicegate_config::schema::tables::limits::parse_calendar;
 use sluicegate_model as model;
 
 /// The most periods of one recommendation.
@@ -48,19 +51,45 @@ fn name_files(input: &ConfigInput, args: &ReplayArgs) -> String {
 /// Recommends limits by logs.
 pub(super) fn run_recommend(args: &RecommendArgs) -> CommandResult {
     check_stdin(&args.logs, false)?;
-    let format = read_format(args.format.as_deref())?;
-    let task = RecommendTask {
-        key: RecommendedKey::named(&args.key).map_err(usage)?,
-        spare: read_share(&args.spare).map_err(usage)?,
-        periods: read_periods(&args.period).map_err(usage)?,
-    };
-    let progress = ProgressLine::start();
-    let mut stream = LogStream::open(&args.logs, format.as_ref()).map_err(failed)?;
-    let found = recommend::recommend_limit(&mut stream, &task, |count, log| progress.show_log(count, log));
-    drop(progress);
-    let found = found.map_err(failed)?;
+    let key = RecommendedKey::named(&args.key).map_err(usage)?;
+    let spare = read_share(&args.spare).map_err(usage)?;
+    if let Some(unit) = CalendarUnit::from_word(args.period.trim()) {
+        let task = QuotaTask { key, spare, unit, calendar: read_calendar(args).map_err(usage)? };
+        let found = read_logs(args, |stream, progress| {
+            quota::recommend_quota(stream, &task, |count, log| progress.show_log(count, log))
+        })?;
+        return print_result(&if args.json { render_json(&found) } else { found.to_string() });
+    }
+    let task = RecommendTask { key, spare, periods: read_periods(&args.period).map_err(usage)? };
+    if args.zone.is_some() {
+        return Err(usage("--zone is for windows of the calendar; write e.g. --period month"));
+    }
+    let found = read_logs(args, |stream, progress| {
+        recommend::recommend_limit(stream, &task, |count, log| progress.show_log(count, log))
+    })?;
     write_page(args.html.as_deref(), || page::render_recommendation(&found))?;
     print_result(&if args.json { render_json(&found) } else { found.to_string() })
+}
+
+/// Opens the logs of `recommend` and reads them, with a line of progress.
+fn read_logs<T>(
+    args: &RecommendArgs,
+    read: impl FnOnce(&mut LogStream, &ProgressLine) -> Result<T, String>,
+) -> Result<T, CommandFault> {
+    let format = read_format(args.format.as_deref())?;
+    let progress = ProgressLine::start();
+    let mut stream = LogStream::open(&args.logs, format.as_ref()).map_err(failed)?;
+    read(&mut stream, &progress).map_err(failed)
+}
+
+/// The calendar of `--zone`, with the default beginnings.
+fn read_calendar(args: &RecommendArgs) -> Result<Calendar, String> {
+    if args.html.is_some() {
+        return Err("--html draws bursts by rate, and a quota has none; leave it out".to_owned());
+    }
+    let zone = args.zone.as_deref().unwrap_or("UTC").escape_debug().to_string();
+    parse_calendar(&zone)
+        .map_err(|error| format!("--zone: {}; {}", error.message, error.suggestion.unwrap_or_default()))
 }
 
 /// Stdin can be read once.
@@ -88,7 +117,11 @@ fn read_share(text: &str) -> Result<f64, String> {
 fn read_periods(text: &str) -> Result<Vec<(String, Duration)>, String> {
     let mut periods: Vec<(String, Duration)> = Vec::new();
     for one in text.split(',').map(str::trim) {
-        let period = model::read_duration(one)?;
+        if CalendarUnit::from_word(one).is_some() {
+            return Err(format!("`{one}` is a unit of the calendar, and stands alone: --period {one}"));
+        }
+        let period = model::read_duration(one)
+            .map_err(|error| format!("{error}; for a quota, write one of {}", list_units()))?;
         if period.is_zero() || periods.iter().any(|(_, known)| *known == period) {
             return Err(format!("`{}` is given twice, or is no time", one.escape_debug()));
         }
@@ -98,6 +131,10 @@ fn read_periods(text: &str) -> Result<Vec<(String, Duration)>, String> {
         true => Err(format!("--period has more than {PERIODS_MAX} periods")),
         false => Ok(periods),
     }
+}
+
+fn list_units() -> String {
+    CalendarUnit::ALL.map(CalendarUnit::as_str).join(", ")
 }
 
 fn write_page(path: Option<&Path>, render: impl FnOnce() -> String) -> Result<(), CommandFault> {
@@ -122,7 +159,9 @@ mod tests {
             read_periods("1s, 1m").unwrap(),
             [("1s".to_owned(), second), ("1m".to_owned(), second * 60)]
         );
-        for wrong in ["", "1", "1s,1s", "1s,1000ms", "0s", "1s,2s,3s,4s,5s"] {
+        for wrong in
+            ["", "1", "1s,1s", "1s,1000ms", "0s", "1s,2s,3s,4s,5s", "1m,month", "month,day", "months"]
+        {
             assert!(read_periods(wrong).is_err(), "{wrong}");
         }
     }

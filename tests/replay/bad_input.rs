@@ -77,6 +77,18 @@ fn wrong_files_and_keys_are_errors() {
         (&["recommend", "good.log", "--key", "account"], 1, "the log has no account; its keys are: ip"),
         (&["recommend", "good.log", "--spare", "101%"], 2, "--spare 99.9%"),
         (&["recommend", "good.log", "--period", "soon"], 2, "soon"),
+        (&["recommend", "good.log", "--period", "months"], 2, "hour, day, week, month, quarter, year"),
+        (&["recommend", "good.log", "--period", "1m,month"], 2, "stands alone: --period month"),
+        (&["recommend", "good.log", "--period", "month,day"], 2, "stands alone: --period month"),
+        (&["recommend", "good.log", "--zone", "UTC"], 2, "--zone is for windows of the calendar"),
+        (&["recommend", "good.log", "--period", "1d", "--zone", "UTC"], 2, "write e.g. --period month"),
+        (
+            &["recommend", "good.log", "--period", "month", "--zone", "Europe/Berlim"],
+            2,
+            "--zone: `Europe/Berlim` is not a time zone of the IANA data; did you mean `Europe/Berlin`?",
+        ),
+        (&["recommend", "good.log", "--period", "month", "--html", "x.html"], 2, "a quota has none"),
+        (&["recommend", "good.log", "--period", "day", "--key", "account"], 1, "the log has no account"),
         (&["-c", "gateway.yaml", "recommend", "good.log"], 2, "leave -c out"),
     ] {
         let done = run(&scratch, args);

@@ -15,6 +15,7 @@ mod golden;
 mod introduction;
 mod live;
 mod nginx;
+mod quota;
 mod report_page;
 
 use sluicegate::simulate::log::LogStream;

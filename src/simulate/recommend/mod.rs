@@ -2,8 +2,9 @@
 //!
 //! One pass over the log. Each key has a virtual queue for each rate ([`sluicegate_limit::algorithm::burst_need`]), in
 //! the arithmetic of token buckets; its largest level is the burst that the key needs. A share of the keys is spared:
-//! those that need least. Memory grows with keys, not with requests.
+//! those that need least. Memory grows with keys, not with requests. [`quota`] counts in windows of the calendar.
 
+pub mod quota;
 pub mod recommendation;
 pub mod recommended_key;
 
