@@ -40,6 +40,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         warm_up: None,
         calendar: None,
         steps: Vec::new(),
+        shares: None,
         anchors: None,
         cost: Cost::Units(1),
         charge: None,

@@ -56,6 +56,7 @@ impl Ours {
             warm_up: None,
             calendar: None,
             steps: Vec::new(),
+            shares: None,
             anchors: None,
             cost: Cost::Units(1),
             charge: None,

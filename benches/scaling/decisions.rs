@@ -88,6 +88,7 @@ fn token_bucket() -> LimitConfig {
         warm_up: None,
         calendar: None,
         steps: Vec::new(),
+        shares: None,
         anchors: None,
         cost: Cost::Units(1),
         charge: None,

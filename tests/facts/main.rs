@@ -253,6 +253,7 @@ fn limit(key: Vec<KeyPart>, cost: model::Cost) -> model::LimitConfig {
         warm_up: None,
         calendar: None,
         steps: Vec::new(),
+        shares: None,
         anchors: None,
         algorithm: model::Algorithm::Concurrency { min: None, max: 1, queue: 0, max_wait: None },
         cost,

@@ -82,6 +82,7 @@ fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
         calendar: Calendar::new("Europe/Berlin", WindowStart::default()).map(Arc::new),
         anchors: None,
         steps: vec![],
+        shares: None,
         cost: Cost::Units(1),
         charge: None,
         methods: vec![],
@@ -151,7 +152,7 @@ fn warming_buckets_admit_without_allocating() {
 /// Fifty requests, a nanosecond apart, after `first` others.
 fn allocates_nothing(chain: &Chain, first: u64) {
     let waiting = Arc::new(WaitingCap::new(10));
-    let key = CounterKey { id: 7, prefix: 7 };
+    let key = CounterKey::new(7, 7);
     let ask = |_: &Limit| LimitDemand::Units(Units::new(key, 1));
     requests_allocate_nothing(first, |now| passes(now, chain, &waiting, ask));
 }
@@ -292,7 +293,7 @@ access_log: { output: none }
         // A minute each time, so that the weight is renewed and begins again.
         let now = Now((1 << 40) + turn * 60_000_000_000);
         let id = u128::from(turn % 3 * turn).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        let units = Units::new(CounterKey { id, prefix: 7 }, 1);
+        let units = Units::new(CounterKey::new(id, 7), 1);
         counted.begin_request();
         counted.count_asked(LimitId(0), &LimitDemand::Units(units), &subject, now);
         let facts = RefusalFacts {

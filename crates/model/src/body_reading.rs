@@ -59,7 +59,7 @@ impl LimitConfig {
             Cost::Units(_) | Cost::Header { .. } | Cost::JsonRpc { .. } => None,
         };
         let of_price = self.pricing().map(|_| model_pointer());
-        self.key_parts().flat_map(KeyPart::body_pointers).chain(of_cost).chain(of_price)
+        self.parts().flat_map(KeyPart::body_pointers).chain(of_cost).chain(of_price)
     }
 
     /// The prices of a limit that charges money.
@@ -67,8 +67,10 @@ impl LimitConfig {
         self.charge.as_ref()?.pricing.as_ref()
     }
 
-    fn key_parts(&self) -> impl Iterator<Item = &KeyPart> {
-        self.key.iter().chain(&self.fair_by)
+    /// The facts of a request by which it counts, takes turns and tells classes.
+    pub fn parts(&self) -> impl Iterator<Item = &KeyPart> {
+        let by_class = self.shares.as_ref().map(|shares| &shares.by);
+        self.key.iter().chain(&self.fair_by).chain(by_class)
     }
 
     /// True if a key, the cost or the price is read from the body.
@@ -83,12 +85,12 @@ impl LimitConfig {
 
     /// True if a key is the hash of the body.
     pub fn hashes_body(&self) -> bool {
-        self.key_parts().any(|part| *part == KeyPart::BodyHash)
+        self.parts().any(|part| *part == KeyPart::BodyHash)
     }
 
     /// True if a key is a value of an MCP message.
     pub fn reads_mcp(&self) -> bool {
-        self.key_parts().any(|part| matches!(part, KeyPart::Mcp(_)))
+        self.parts().any(|part| matches!(part, KeyPart::Mcp(_)))
     }
 
     /// The purpose of a request's body for this limit.

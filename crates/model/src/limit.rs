@@ -13,6 +13,7 @@ use super::id::LimitId;
 use super::key::KeyPart;
 use super::quota_step::QuotaStep;
 use super::reject::OnRejectPatch;
+use super::shares::Shares;
 use crate::value::money::{Amount, Currency};
 use crate::value::scalars::Rate;
 use sluicegate_base::calendar::{Anchor, Calendar};
@@ -48,6 +49,8 @@ pub struct LimitConfig {
     pub calendar: Option<Arc<Calendar>>,
     /// The steps of its quotas, rising; empty = a quota rejects what is above it.
     pub steps: Vec<QuotaStep>,
+    /// The guaranteed shares of classes; `None` = whoever comes first is served.
+    pub shares: Option<Arc<Shares>>,
     /// The file with the dates of accounts; present if windows begin by them.
     pub anchors: Option<Arc<NamedFile<ApiKeyTable>>>,
     /// The units that a request takes.

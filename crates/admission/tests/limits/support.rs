@@ -91,6 +91,7 @@ pub fn config(algorithm: Algorithm) -> model::LimitConfig {
         warm_up: None,
         calendar: None,
         steps: Vec::new(),
+        shares: None,
         anchors: None,
         cost: Cost::Header {
             name: http::HeaderName::from_static("cost"),
@@ -136,7 +137,7 @@ pub fn units(id: u128, cost: u64) -> Units {
 }
 
 pub fn key(id: u128) -> CounterKey {
-    CounterKey { id, prefix: 0 }
+    CounterKey::new(id, 0)
 }
 
 /// The verdict on a request of the tests, and the decisions behind it.

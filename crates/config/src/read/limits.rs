@@ -9,7 +9,7 @@ use super::prices::PriceReader;
 use super::rates::RateForm;
 use super::state::{StateReader, check_shared_limit};
 use super::upstreams::UpstreamReader;
-use super::{calendar, charge, keys, reject, steps, tiers, views};
+use super::{calendar, charge, keys, reject, shares, steps, tiers, views};
 use crate::schema::field::Field;
 use crate::schema::kinds::{OneOrMoreOrWord, Text};
 use crate::schema::tables::limits::{LIMIT_KEY_PART, chain_view, limit};
@@ -219,6 +219,10 @@ impl<'a> LimitReader<'a> {
         let steps = numbers.as_ref().map(|numbers| steps::read_steps(fields, numbers)).unwrap_or_default();
         steps::check_cut(fields, &steps, charge.as_ref());
         let config = LimitConfig { algorithm, tiers, warm_up, charge, enforce, calendar, steps, ..config };
+        if numbers.is_some() {
+            let variants: Vec<&Algorithm> = config.file_variants().chain(&shadow).collect();
+            shares::check_shares(fields, &config, &variants);
+        }
         let warm_up = fields.find(&limit::WARM_UP);
         check_shared_limit(&config, &fields.whole, warm_up.as_ref());
         if let (Some(numbers), Some(value)) = (shadow, fields.find(&limit::SHADOW)) {
@@ -249,6 +253,7 @@ impl<'a> LimitReader<'a> {
             warm_up: None,
             calendar: None,
             steps: Vec::new(),
+            shares: shares::read_shares(fields),
             anchors: None,
             cost: read_invalid_cost(fields),
             charge: None,
@@ -297,8 +302,7 @@ impl<'a> LimitReader<'a> {
         let by_caller = |part: &KeyPart| matches!(part, KeyPart::Account | KeyPart::Tier);
         for id in &chain.limits {
             let config = &self.list[*id];
-            let is_by_caller =
-                !config.tiers.is_empty() || config.key.iter().chain(&config.fair_by).any(by_caller);
+            let is_by_caller = !config.tiers.is_empty() || config.parts().any(by_caller);
             let is_slots = matches!(config.algorithm, Algorithm::Concurrency { .. });
             if is_by_caller || is_slots || config.reads_body() || config.charge.is_some() {
                 let message =

@@ -23,6 +23,7 @@ pub(crate) mod rates;
 pub(crate) mod reject;
 pub(crate) mod sections;
 pub(crate) mod service;
+pub(crate) mod shares;
 pub(crate) mod state;
 pub(crate) mod steps;
 pub(crate) mod tiers;

@@ -79,6 +79,10 @@ pub(crate) fn read_view_numbers(fields: &FieldReader<'_>, config: &LimitConfig) 
 /// True if a limit can be used with other numbers; otherwise reports the reason at `name`.
 pub(crate) fn check_viewed_limit(name: &FieldValue<'_>, config: &LimitConfig) -> bool {
     let (reason, help) = match &config.algorithm {
+        _ if config.shares.is_some() => (
+            "has shares, which are parts of one number for all places".to_owned(),
+            "write the name alone, or a limit of its own",
+        ),
         Algorithm::TokenBucket { .. } => return true,
         Algorithm::LeakyBucket { .. } if config.fair_by.is_empty() => return true,
         Algorithm::Concurrency { min: None, queue: 0, .. } => return true,

@@ -21,7 +21,7 @@ use sluicegate_model::value::{methods, names, scalars};
 use sluicegate_model::{
     AlgorithmKind, BUCKETS_MAX, ChargedUnits, Cost, Currency, InvalidCost, KeyPart, LlmWeights, McpPart,
     MissingKey, MissingUnits, OnFailure, OverrunAction, Parsed, QuotaStep, Rate, StoreConfig, ValueError,
-    WindowAlign, codes, did_you_mean,
+    ValueSource, WindowAlign, codes, did_you_mean,
 };
 
 section! {
@@ -61,6 +61,10 @@ section! {
     MAX_WAIT: OrWord<Text<Duration>> = OrWord("none", NONZERO_TIME), "max_wait", "30s", "5s";
     /// leaky_bucket, concurrency: the waiting requests take turns by this key.
     FAIR_BY: OneOrMoreOrWord<Text<KeyPart>> = OneOrMoreOrWord("none", LIMIT_KEY_PART), "fair_by", "none", "account";
+    /// Guaranteed shares of classes of callers: parts that the others cannot use up, and parts that a class never goes
+    /// beyond; see [shares](shares.md).
+    SHARES: NestedOrNone = NestedOrNone(&shares::SECTION), "shares", "none",
+        "{ by: tier, classes: { gold: { least: 50% } } }";
     /// concurrency: the requests in flight. `auto`, or a mapping, follows the latency of the upstream.
     MAX_CONCURRENT: Special = Special(max_concurrent), "max_concurrent", "none", "100";
     /// token_bucket, leaky_bucket: from cold, the rate climbs from a third to its full value in this time.
@@ -125,6 +129,29 @@ section! {
         "then", required, "warn";
     /// slow: the requests that are admitted above the step; its number may come at once.
     RATE: OrWord<Text<Rate>> = OrWord("none", Text::new("a rate", scalars::parse_rate)), "rate", "none", "1/s";
+}
+
+section! {
+    /// The guaranteed shares of a limit.
+    mod shares = "limits.NAME.shares";
+    /// The fact of a request that names its class: the account, the tier, the name of the location, a header of
+    /// trusted proxies or a claim of a verified token.
+    BY: Text<KeyPart> = Text::new("account, tier, location, header:NAME or jwt:CLAIM", parse_share_source),
+        "by", required, "tier";
+    /// The classes by name, at most 16. All other requests are in the class `default`.
+    CLASSES: Special = Special(|| Shape::Map("classes", Box::new(Shape::Section(&share_class::SECTION)))),
+        "classes", required, "{ gold: { least: 50% }, default: { most: 60% } }";
+    /// concurrency: the part of the slots kept for a class that others may use while it does not.
+    LEND: Text<u32> = Text::new("a percentage", parse_part).matching(SHARE), "lend", "100%", "80%";
+}
+
+section! {
+    /// A class of callers of a limit with shares.
+    mod share_class = "limits.NAME.shares.classes.CLASS";
+    /// The part of the limit that other classes cannot use up.
+    LEAST: Text<u32> = Text::new("a percentage", parse_part).matching(SHARE), "least", "0%", "50%";
+    /// The part of the limit beyond which the class has nothing, even if others leave the rest unused.
+    MOST: Text<u32> = Text::new("a percentage", parse_part).matching(SHARE), "most", "100%", "80%";
 }
 
 section! {
@@ -310,6 +337,28 @@ fn parse_key_part_or(words: &[(&str, KeyPart)], text: &str, says: &str) -> Parse
     ];
     parts.extend_from_slice(words);
     parse_word_or(&parts, text, || names::suggest_source(text).unwrap_or_else(|| format!("write {says}")))
+}
+
+fn parse_share_source(text: &str) -> Parsed<KeyPart> {
+    let is_own = |part: &KeyPart| match part {
+        KeyPart::Source(source) => matches!(source, ValueSource::Header(_) | ValueSource::Jwt(_)),
+        part => matches!(part, KeyPart::Account | KeyPart::Tier | KeyPart::Location),
+    };
+    match parse_key_part(text)? {
+        part if is_own(&part) => Ok(part),
+        _ => Err(ValueError::new(codes::NAME, format!("`{text}` names no class of callers"))
+            .with_help(format!("write {}", shares::BY.value.says))),
+    }
+}
+
+/// A percentage with up to four decimals, in millionths.
+fn parse_part(text: &str) -> Parsed<u32> {
+    let part = scalars::parse_percent(text)? * 10_000.0;
+    if (part - part.round()).abs() > 1e-3 {
+        return Err(ValueError::new(codes::PERCENT, format!("`{text}` has more than four decimals"))
+            .with_help("write e.g. 12.5%"));
+    }
+    Ok(part.round() as u32)
 }
 
 fn parse_cost(text: &str) -> Parsed<Cost> {

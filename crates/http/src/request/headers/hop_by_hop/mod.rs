@@ -46,7 +46,7 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
         }
     }
     for limit in &config.limits {
-        for part in limit.key.iter().chain(&limit.fair_by) {
+        for part in limit.parts() {
             if let KeyPart::Source(source) = part {
                 protect(source);
             }
