@@ -6,7 +6,7 @@ use sluicegate_limit::table::CounterKey;
 pub fn key(number: u64) -> CounterKey {
     let mixed =
         u128::from(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)) * 0xD6E8_FEB8_6659_FD93_A076_1D64_78BD_642F;
-    CounterKey { id: mixed, prefix: mixed as u64 >> 20 }
+    CounterKey::new(mixed, mixed as u64 >> 20)
 }
 
 /// A stride through the keys that no prefetcher can learn.

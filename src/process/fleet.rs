@@ -212,7 +212,7 @@ mod tests {
         let key = |at: usize, length: usize| {
             let rate = KeyRate { per_s: at as f64, error_per_s: 0.0 };
             let name = format!("header:x={at}{}", "y".repeat(length));
-            let (account_name, key) = (None, CounterKey { id: 1, prefix: 0 });
+            let (account_name, key) = (None, CounterKey::new(1, 0));
             HeavyKey { name, account_name, key, shared: None, asked: rate, refused: rate }
         };
         let limit = |name: String, length: usize| {

@@ -33,7 +33,7 @@ fn date(text: &str) -> Option<Anchor> {
 }
 
 fn units(id: u128, cost: u64, anchor: Option<Anchor>) -> Units {
-    Units { key: CounterKey { id, prefix: 0 }, cost, variant: 0, fair_hash: 0, unenforced: false, anchor }
+    Units { key: CounterKey::new(id, 0), cost, variant: 0, fair_hash: 0, unenforced: false, anchor }
 }
 
 fn at(seconds: u64) -> Now {

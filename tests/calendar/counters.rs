@@ -26,7 +26,7 @@ fn limit(fields: &str) -> Limit {
 }
 
 fn units(id: u128, cost: u64) -> Units {
-    Units::new(CounterKey { id, prefix: 0 }, cost)
+    Units::new(CounterKey::new(id, 0), cost)
 }
 
 /// The moment that many seconds after 1970: the time of day is not set in this process.
@@ -191,7 +191,7 @@ fn counters_agree_with_a_ledger_of_every_window() {
         let (id, rate) = (u128::from(1 + below(5)), below(2) as usize);
         let begins = window_begin(&limit, &calendar, rate, seconds);
         let ledger = ledgers.entry((id, rate)).or_default();
-        let quota = limit.max_units(rate);
+        let quota = limit.max_units(rate, 0);
         let cost = 1 + below(5);
         let (decision, record) = limit.charge_units(rate, &units(id, cost), at(seconds));
         let used = ledger.advance(begins, seconds);

@@ -76,7 +76,7 @@ impl Model {
 }
 
 fn units(id: u128, cost: u64) -> Units {
-    Units::new(CounterKey { id, prefix: 0 }, cost)
+    Units::new(CounterKey::new(id, 0), cost)
 }
 
 /// Milliseconds between two calls.

@@ -8,12 +8,13 @@ use super::algorithm::fixed_window::FixedWindowParams;
 use super::algorithm::leaky_bucket::{LeakyBucketParams, QueueNumbers};
 use super::algorithm::meter::{Meter, MeterParams, MeterSpec, SettleTerms};
 use super::algorithm::rate::TickRate;
+use super::algorithm::shares::{ShareBucketParams, ShareWindowParams};
 use super::algorithm::sliding_log::SlidingLogParams;
 use super::algorithm::sliding_window::SlidingWindowParams;
 use super::algorithm::token_bucket::TokenBucketParams;
 use super::algorithm::warm_up::WarmUpRate;
 use sluicegate_base::clock::duration_ns;
-use sluicegate_model::{self as model, Algorithm, BUCKETS_MAX, WindowAlign};
+use sluicegate_model::{self as model, Algorithm, BUCKETS_MAX, Shares, WindowAlign};
 
 /// One counter table per rate, the rates of all variants in a row.
 pub(super) enum Meters {
@@ -24,6 +25,8 @@ pub(super) enum Meters {
     SlidingWindow(Vec<Meter<SlidingWindowParams<COUNTS>>>),
     SlidingWindowFine(Vec<Meter<SlidingWindowParams<COUNTS_FINE>>>),
     SlidingLog(Vec<Meter<SlidingLogParams>>),
+    ShareBucket(Vec<Meter<ShareBucketParams>>),
+    ShareWindow(Vec<Meter<ShareWindowParams>>),
     WarmTokenBucket(Vec<Meter<TokenBucketParams<WarmUpRate>>>),
     WarmLeakyBucket(Vec<Meter<LeakyBucketParams<WarmUpRate>>>),
     Concurrency(Vec<Meter<ConcurrencyParams>>),
@@ -47,7 +50,7 @@ macro_rules! meters_of {
 /// Runs it for the meters of every algorithm.
 macro_rules! each {
     ($meters:expr, $list:ident => $run:expr) => {
-        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
+        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket ShareBucket ShareWindow
             FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog Concurrency] $meters, $list => $run)
     };
 }
@@ -55,7 +58,7 @@ macro_rules! each {
 /// Runs it for those that judge rates, all but concurrency.
 macro_rules! each_rated {
     ($meters:expr, $list:ident => $run:expr, else $otherwise:expr) => {
-        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
+        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket ShareBucket ShareWindow
             FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog] $meters, $list => $run,
             [Concurrency] $otherwise)
     };
@@ -74,7 +77,7 @@ macro_rules! rated {
 /// Runs it for the meter of one rate that responses may settle.
 macro_rules! settled {
     ($meters:expr, $rate:expr, $meter:ident => $run:expr, else $otherwise:expr) => {
-        $crate::counters::meters_of!([TokenBucket WarmTokenBucket
+        $crate::counters::meters_of!([TokenBucket WarmTokenBucket ShareBucket ShareWindow
             FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog] $meters, rates => {
                 let $meter = &rates[$rate];
                 $run
@@ -86,8 +89,8 @@ macro_rules! settled {
 macro_rules! each_queued {
     ($meters:expr, $list:ident => $run:expr, else $otherwise:expr) => {
         $crate::counters::meters_of!([LeakyBucket WarmLeakyBucket] $meters, $list => $run,
-            [TokenBucket WarmTokenBucket FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog
-                Concurrency] $otherwise)
+            [TokenBucket WarmTokenBucket ShareBucket ShareWindow FixedWindow CalendarWindow SlidingWindow SlidingWindowFine
+                SlidingLog Concurrency] $otherwise)
     };
 }
 
@@ -170,6 +173,10 @@ impl Meters {
     /// All variants of a limit are of one algorithm.
     pub(super) fn new(spec: &LimitSpec<'_>, before: Option<&Meters>) -> Meters {
         let config = spec.config;
+        let by_class = config.shares.as_ref().and_then(|shares| Meters::with_shares(spec, shares, before));
+        if let Some(meters) = by_class {
+            return meters;
+        }
         let windows = config.algorithm_variants().flat_map(Algorithm::rate_quotas).map(|(rate, _)| rate);
         match &config.algorithm {
             Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
@@ -210,6 +217,31 @@ impl Meters {
                 })
             }
         }
+    }
+
+    /// `None` for an algorithm of which the queue or the slots know the classes.
+    fn with_shares(spec: &LimitSpec<'_>, shares: &Arc<Shares>, before: Option<&Meters>) -> Option<Meters> {
+        let quotas = spec.config.algorithm_variants().flat_map(Algorithm::rate_quotas);
+        Some(match &spec.config.algorithm {
+            Algorithm::TokenBucket { .. } => {
+                meters!(ShareBucket, before, spec, quotas, |(rate, burst), spec| {
+                    ShareBucketParams::new(rate, burst, shares, spec)
+                })
+            }
+            Algorithm::FixedWindow { align, .. } => {
+                meters!(ShareWindow, before, spec, quotas, |(rate, _), spec| {
+                    ShareWindowParams::new(rate, Some(*align), 1, shares, spec)
+                })
+            }
+            Algorithm::SlidingWindow { buckets, .. } => {
+                meters!(ShareWindow, before, spec, quotas, |(rate, _), spec| {
+                    ShareWindowParams::new(rate, None, *buckets, shares, spec)
+                })
+            }
+            Algorithm::LeakyBucket { .. } | Algorithm::SlidingLog { .. } | Algorithm::Concurrency { .. } => {
+                return None;
+            }
+        })
     }
 
     fn new_buckets(spec: &LimitSpec<'_>, before: Option<&Meters>) -> Meters {

@@ -285,23 +285,29 @@ impl Limit {
         self.spans.get(variant).cloned().unwrap_or_default()
     }
 
-    /// The greatest cost that can ever be accepted.
+    /// The greatest cost of a class that can ever be accepted.
     #[inline]
-    pub fn max_units(&self, rate: usize) -> u64 {
-        each!(&self.meters, meters => meters[rate].params.max_units())
+    pub fn max_units(&self, rate: usize, class: u8) -> u64 {
+        each!(&self.meters, meters => meters[rate].params.max_units(class))
     }
 
     /// Units that fit when nothing is used.
-    pub fn idle_capacity(&self, rate: usize) -> u64 {
+    pub fn idle_capacity(&self, rate: usize, class: u8) -> u64 {
         match &self.meters {
             Meters::CalendarWindow(meters) => meters[rate].params.idle_capacity(),
-            meters => queued!(meters, rate, bucket => bucket.idle_capacity(), else self.max_units(rate)),
+            meters => {
+                queued!(meters, rate, bucket => bucket.idle_capacity(), else self.max_units(rate, class))
+            }
         }
     }
 
     /// The units, capped at the most the limit can ever accept at once.
     pub fn cap_units(&self, units: Units) -> Units {
-        let capacity = self.rate_range(units.variant).map(|rate| self.max_units(rate)).min().unwrap_or(1);
+        let capacity = self
+            .rate_range(units.variant)
+            .map(|rate| self.max_units(rate, units.key.class))
+            .min()
+            .unwrap_or(1);
         Units { cost: units.cost.min(capacity), ..units }
     }
 

@@ -69,6 +69,7 @@ impl Limit {
             && before.fair_by == config.fair_by
             && before.warm_up.is_some() == config.warm_up.is_some()
             && before.shared.is_some() == config.shared.is_some()
+            && before.shares.is_some() == config.shares.is_some()
     }
 
     /// Puts this limit's parameters in force, for requests of its predecessors as well. `clock` is read under each

@@ -49,6 +49,9 @@ impl Limit {
             _ => format!("{key:?} {missing:?} {numbers:?} {warm_up:?}"),
         };
         hasher.write(text.as_bytes());
+        if let Some(shares) = &self.config.shares {
+            hasher.write(format!("{shares:?}").as_bytes());
+        }
         let units = ChargeConfig::counted_units(self.config.charge.as_ref());
         if units != ChargeConfig::counted_units(None) {
             hasher.write(format!("{units:?}").as_bytes());

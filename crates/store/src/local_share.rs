@@ -65,7 +65,7 @@ impl LocalShare {
             // There may be debt, too.
             return u64::MAX;
         }
-        limit.idle_capacity(rate).saturating_sub(remaining)
+        limit.idle_capacity(rate, units.key.class).saturating_sub(remaining)
     }
 
     pub(super) fn current_limit(&self) -> Option<Arc<Limit>> {

@@ -354,7 +354,7 @@ async fn a_million_keys_do_not_delay_the_list_of_limits() {
     for id in 0..1_000_000_u128 {
         // Any odd number spreads the keys over the table.
         let id = id.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        let key = sluicegate_limit::table::CounterKey { id, prefix: 0 };
+        let key = sluicegate_limit::table::CounterKey::new(id, 0);
         let units = sluicegate_limit::Units::new(key, 1);
         let _ = gateway.limits[0].charge_units(0, &units, now);
     }

@@ -288,7 +288,7 @@ fn explain_counter(limit: &Limit, rate_decision: &RateDecision, now: Now) -> Cou
         window,
         rate: quota.map(|(rate, _)| describe_rate(&limit.config, &rate)),
         remaining: limit.config.amount(decision.remaining),
-        of: limit.config.amount(quota.map_or_else(|| limit.max_units(rate), |(_, units)| units)),
+        of: limit.config.amount(quota.map_or_else(|| limit.max_units(rate, 0), |(_, units)| units)),
         reset_ms: ms(decision.shown_reset_ns()),
         outcome: match decision.outcome {
             LimitOutcome::Admit => "admit",

@@ -114,7 +114,7 @@ impl<'f> KnownFacts<'f> {
 
     /// Why the log cannot judge a limit.
     fn reason_against(&self, limit: &LimitConfig) -> Option<String> {
-        if let Some(part) = limit.key.iter().chain(&limit.fair_by).find(|part| !self.has_part(part)) {
+        if let Some(part) = limit.parts().find(|part| !self.has_part(part)) {
             let (kind, name) = part.words();
             return Some(format!("the log has no {kind}{name}"));
         }

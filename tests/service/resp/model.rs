@@ -93,7 +93,7 @@ fn the_five_numbers_are_those_of_redis_cell() {
         }
         let expected = model.call(key, call, now);
         let [max_burst, count, period, quantity] = call;
-        let counter = CounterKey { id: key as u128 + 1, prefix: 0 };
+        let counter = CounterKey::new(key as u128 + 1, 0);
         let answer = ThrottleTerms::new(max_burst, count, period, quantity)
             .ok()
             .map(|terms| table.judge_call(&counter, &terms, Now(now as u64)).expect("room"))
@@ -129,7 +129,7 @@ fn floating_point_gives_the_same_intervals() {
 #[test]
 fn the_vectors_of_redis_cell_hold() {
     let table = ThrottleTable::new(100);
-    let key = CounterKey { id: 1, prefix: 0 };
+    let key = CounterKey::new(1, 0);
     for (ms, quantity, limited, remaining, retry_ms, reset_ms) in [
         (0, 6, true, 5, None, 0),
         (0, 1, false, 4, None, 1_000),
@@ -166,7 +166,7 @@ fn seconds_are_rounded_as_in_redis_cell() {
     let table = ThrottleTable::new(100);
     let cases = [(1, 1, 1), (999, 1_000, 2), (999_999, 1_000_000, 1), (3, 1_000, 334), (10_000, 1, 0)];
     for (id, (count, period, expected)) in cases.into_iter().enumerate() {
-        let key = CounterKey { id: id as u128 + 1, prefix: 0 };
+        let key = CounterKey::new(id as u128 + 1, 0);
         let terms = ThrottleTerms::new(0, count, period, 1).expect("a limit");
         let answer = table.judge_call(&key, &terms, Now(START as u64)).expect("room");
         assert_eq!(answer.reply_numbers()[4], expected, "{count} in {period} s");

@@ -114,7 +114,7 @@ impl Bans {
     /// Adopts the names of another process that hashes keys alike.
     pub fn restore_names(&self, saved: Vec<SavedName>, now: Now) {
         for SavedName { id, prefix, target, until, repeats } in saved {
-            let (key, until) = (CounterKey { id: u128::from_le_bytes(id), prefix }, Now::from_unix_ns(until));
+            let (key, until) = (CounterKey::new(u128::from_le_bytes(id), prefix), Now::from_unix_ns(until));
             if until > now {
                 self.state.named.insert(key, AutomaticBan { target, until, repeats }, now);
             }

@@ -27,7 +27,7 @@ fn config(units: u64, key: BanKey) -> model::BansConfig {
 }
 
 fn key(id: u128) -> CounterKey {
-    CounterKey { id, prefix: 0 }
+    CounterKey::new(id, 0)
 }
 
 fn strike(bans: &Bans, id: u128, at: u64) -> StrikeOutcome {

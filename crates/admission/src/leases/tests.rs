@@ -55,7 +55,7 @@ impl House {
             "tokens" => 10,
             _ => 2,
         };
-        let key = CounterKey { id: u128::from(key + 1), prefix: key };
+        let key = CounterKey::new(u128::from(key + 1), key);
         Units::new(key, cost)
     }
 
@@ -87,7 +87,7 @@ impl House {
         let limit = self.limit(name);
         let units = Units { cost: 1, ..House::units(limit, key) };
         // The bucket refills by 12 units a second, and its burst is one second's.
-        limit.max_units(0) - limit.peek_units(0, &units, Now::read_clock()).remaining
+        limit.max_units(0, 0) - limit.peek_units(0, &units, Now::read_clock()).remaining
     }
 
     fn settle(&self, id: LeaseId, units: UsedUnits) -> Result<bool, SettleFault> {

@@ -239,7 +239,7 @@ impl SettleParams for CalendarParams {
         }
     }
 
-    fn credit_units(&self, (entry, _): Locked<'_, Self>, units: u64, _: Now) {
+    fn credit_units(&self, (entry, _): Locked<'_, Self>, _: &CounterKey, units: u64, _: Now) {
         entry.present.used = entry.present.used.saturating_sub(units);
     }
 

@@ -73,23 +73,27 @@ impl FixedWindowParams {
         }
     }
 
-    /// The end of a window that begins `now`. It is kept, so a correction of the system's clock moves later windows
-    /// only, and makes none of them shorter than half a period.
-    #[cold]
     fn window_end(&self, before: FixedWindowEntry, now: Now, unix_at_zero: u64) -> u64 {
-        if self.align == WindowAlign::First {
-            return now.0.saturating_add(self.quota.period);
-        }
-        if now.0 < before.ends {
-            return before.ends;
-        }
-        let into = (u128::from(now.0) + u128::from(unix_at_zero)) % u128::from(self.quota.period);
-        let end = now.0.saturating_add(self.quota.period - into as u64);
-        if before.ends > 0 && end.saturating_sub(before.ends) < self.quota.period / 2 {
-            return end.saturating_add(self.quota.period);
-        }
-        end
+        window_end(self.quota.period, self.align, before.ends, now, unix_at_zero)
     }
+}
+
+/// The end of a window that begins `now`, after one that ended or ends at `before`. It is kept, so a correction of the
+/// system's clock moves later windows only, and makes none of them shorter than half a period.
+#[cold]
+pub(crate) fn window_end(period: u64, align: WindowAlign, before: u64, now: Now, unix_at_zero: u64) -> u64 {
+    if align == WindowAlign::First {
+        return now.0.saturating_add(period);
+    }
+    if now.0 < before {
+        return before;
+    }
+    let into = (u128::from(now.0) + u128::from(unix_at_zero)) % u128::from(period);
+    let end = now.0.saturating_add(period - into as u64);
+    if before > 0 && end.saturating_sub(before) < period / 2 {
+        return end.saturating_add(period);
+    }
+    end
 }
 
 impl TableParams<FixedWindowEntry> for FixedWindowParams {
@@ -170,7 +174,7 @@ impl SettleParams for FixedWindowParams {
         }
     }
 
-    fn credit_units(&self, (window, _): Locked<'_, Self>, units: u64, now: Now) {
+    fn credit_units(&self, (window, _): Locked<'_, Self>, _: &CounterKey, units: u64, now: Now) {
         if window.is_running(now) {
             window.used = { window.used }.saturating_sub(units);
         }

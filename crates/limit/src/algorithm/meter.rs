@@ -44,8 +44,8 @@ pub(crate) struct SettleTerms {
 pub(crate) trait MeterParams: TableParams<Self::Entry> + Sized {
     type Entry: TableEntry;
 
-    /// The greatest cost that can ever be accepted; of concurrency, the slots that each key has now.
-    fn max_units(&self) -> u64;
+    /// The greatest cost of a class that can ever be accepted; of concurrency, the slots that each key has now.
+    fn max_units(&self, class: u8) -> u64;
 }
 
 /// A counter under its lock: the entry of a key, and the data that the entries of its shard share.

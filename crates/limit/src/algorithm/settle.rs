@@ -35,7 +35,7 @@ pub(crate) trait SettleParams: RateParams {
     fn give_back(&self, counter: Locked<'_, Self>, given: &GivenBack<'_>, now: Now);
 
     /// Gives back the newest units, whichever charge took them.
-    fn credit_units(&self, counter: Locked<'_, Self>, units: u64, now: Now);
+    fn credit_units(&self, counter: Locked<'_, Self>, key: &CounterKey, units: u64, now: Now);
 
     /// Charges units, at most until the debt is a whole limit; returns the units beyond.
     fn force_units(&self, counter: Locked<'_, Self>, forced: &ForcedUnits<'_>, now: Now) -> u64;
@@ -114,7 +114,7 @@ impl<N: SettleParams> Meter<N> {
     pub(crate) fn credit_units(&self, key: &CounterKey, units: u64, now: Now) {
         self.table.update_own(key, now, |entry, extra, params| {
             advance_settled(params, (entry, extra), now);
-            params.credit_units((entry, extra), units, now);
+            params.credit_units((entry, extra), key, units, now);
         });
     }
 

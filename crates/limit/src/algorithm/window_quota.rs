@@ -153,7 +153,7 @@ impl WindowQuota {
 impl<W: WindowParams> MeterParams for W {
     type Entry = W::Entry;
 
-    fn max_units(&self) -> u64 {
+    fn max_units(&self, _: u8) -> u64 {
         self.quota().max
     }
 }

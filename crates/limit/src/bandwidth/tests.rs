@@ -18,7 +18,7 @@ fn bandwidth(rate: u64, period: Duration, burst: u64) -> Arc<Bandwidth> {
 }
 
 fn key(id: u128) -> CounterKey {
-    CounterKey { id, prefix: 0 }
+    CounterKey::new(id, 0)
 }
 
 fn share(bandwidth: &Arc<Bandwidth>, id: u128) -> BandwidthShare {

@@ -9,7 +9,7 @@ use sluicegate_base::clock::ClockShift;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
-const KEY: CounterKey = CounterKey { id: 7, prefix: 7 };
+const KEY: CounterKey = CounterKey::new(7, 7);
 /// A moment at the beginning of a second.
 const T0: u64 = 1_000 * SECOND;
 /// The interval of a limit of 400/s.
@@ -65,7 +65,7 @@ fn a_pause_refuses_with_the_exact_time() {
         assert_eq!(refusal_ms(&pauses, T0 + ms * MS), 2_000 - ms);
     }
     assert_eq!(pauses.pause_left_ns(Now(T0 + SECOND)), SECOND);
-    let other = CounterKey { id: 8, prefix: 7 };
+    let other = CounterKey::new(8, 7);
     assert!(matches!(pauses.enter(other, Now(T0), None), PauseDecision::Pass), "another key");
     let found = pauses.find_pause(&KEY, Now(T0)).unwrap();
     assert_eq!(found, Pause { until: Now(T0 + 2 * SECOND), wait_ns: 2 * SECOND, status: 429 });
@@ -179,9 +179,9 @@ fn a_pause_of_another_gateway_reaches_no_key_without_an_entry_of_its_own() {
     load(&pauses, 1);
     pause(&pauses, T0, SECOND);
     let enter =
-        |id, prefix| matches!(pauses.enter(CounterKey { id, prefix }, Now(T0), None), PauseDecision::Pass);
+        |id, prefix| matches!(pauses.enter(CounterKey::new(id, prefix), Now(T0), None), PauseDecision::Pass);
     assert!((100..200).all(|id| enter(id, 1)));
-    let told = CounterKey { id: 100, prefix: 1 };
+    let told = CounterKey::new(100, 1);
     assert!(!pauses.adopt_pause(&told, Now(T0), Now(T0), Now(T0 + SECOND), 429).began);
     assert!(enter(100, 1) && enter(101, 1));
 }
@@ -260,12 +260,12 @@ fn keys_beyond_the_table_share_pauses_by_prefix() {
     load(&pauses, 1);
     pause(&pauses, T0, SECOND);
     let enter = |id, prefix, at| {
-        matches!(pauses.enter(CounterKey { id, prefix }, Now(at), None), PauseDecision::Pass)
+        matches!(pauses.enter(CounterKey::new(id, prefix), Now(at), None), PauseDecision::Pass)
     };
     for id in 100..200 {
         assert!(enter(id, 1, T0));
     }
-    assert!(pauses.record_pause(&CounterKey { id: 100, prefix: 1 }, Now(T0), Now(T0), SECOND, 429).began);
+    assert!(pauses.record_pause(&CounterKey::new(100, 1), Now(T0), Now(T0), SECOND, 429).began);
     assert!(!enter(101, 1, T0), "the same prefix");
     assert!(enter(300, 2, T0) && refusal_ms(&pauses, T0) == 1_000, "others and the key in the table");
 }

@@ -74,7 +74,7 @@ fn limits_of(text: &str, max_keys: usize) -> Vec<Arc<Limit>> {
 
 fn units(id: u64) -> Units {
     let id = u128::from(id).wrapping_mul(0xD6E8_FEB8_6659_FD93_A076_1D64_78BD_642F);
-    Units::new(CounterKey { id, prefix: (id >> 32) as u64 }, 1)
+    Units::new(CounterKey::new(id, (id >> 32) as u64), 1)
 }
 
 /// Charges one unit; returns whether it was admitted.
@@ -166,7 +166,7 @@ fn changed_parts_start_fresh_and_nothing_else() {
         let (now, loaded) = load(&folder.file(), &limits, 0);
         assert_eq!(loaded, Ok(true));
         let keys = |limit: usize, rate: usize| {
-            limits[limit].max_units(rate) - limits[limit].peek_units(rate, &units(1), now).remaining
+            limits[limit].max_units(rate, 0) - limits[limit].peek_units(rate, &units(1), now).remaining
         };
         [keys(0, 0), keys(0, 1), keys(0, 2), keys(1, 0)]
     };
@@ -292,7 +292,7 @@ proptest! {
             prop_assert!(limits[limit].key_count() <= 2);
             for rate in 0..rates {
                 charge(&limits[limit], rate, 1, now);
-                prop_assert!(remaining_units(&limits[limit], rate, 1, now) <= limits[limit].max_units(rate));
+                prop_assert!(remaining_units(&limits[limit], rate, 1, now) <= limits[limit].max_units(rate, 0));
             }
         }
     }

@@ -31,6 +31,9 @@ pub struct CounterKey {
     /// Hash of the client's network; a newcomer shares the overflow counter of it when the table is full. It is no part
     /// of the key: a counter of its own is found from every network.
     pub prefix: u64,
+    /// The class of the request in a limit with shares; else 0. It is no part of the key: all classes of a key are
+    /// judged by one counter.
+    pub class: u8,
 }
 
 /// A counter that lives in a [`Table`].
@@ -104,6 +107,16 @@ struct OverflowShard<E: TableEntry, N> {
     entries: Vec<E>,
     extra: E::Extra,
     params: Arc<N>,
+}
+
+// === impl CounterKey ===
+
+impl CounterKey {
+    /// A key of the first class.
+    #[inline]
+    pub const fn new(id: u128, prefix: u64) -> CounterKey {
+        CounterKey { id, prefix, class: 0 }
+    }
 }
 
 // === impl Table ===

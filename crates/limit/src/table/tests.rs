@@ -22,7 +22,7 @@ impl TableEntry for ExpiringEntry {
 }
 
 fn key(id: u128) -> CounterKey {
-    CounterKey { id, prefix: id as u64 % 3 }
+    CounterKey::new(id, id as u64 % 3)
 }
 
 /// Counts up for `id`, not idle before `until`; returns the count and whether it is shared.

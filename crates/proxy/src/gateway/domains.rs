@@ -135,7 +135,7 @@ fn header_names(config: &Config, rule: &DescriptorRuleConfig) -> Vec<HeaderName>
 }
 
 fn sources_of(limit: &LimitConfig) -> impl Iterator<Item = ValueSource> {
-    let parts = limit.key.iter().chain(&limit.fair_by).filter_map(|part| match part {
+    let parts = limit.parts().filter_map(|part| match part {
         KeyPart::Source(source) => Some(source.clone()),
         _ => None,
     });

@@ -124,9 +124,8 @@ impl LimitChain {
         let placed = chain.limits().iter().zip(&places);
         let waits = placed.map(|(limit, place)| longest_wait_ns(&limit.config, place.own_variant));
         let max_pause_ns = waits.max().unwrap_or(0).min(max_wait);
-        let mut parts =
-            chain.limits().iter().flat_map(|limit| limit.config.key.iter().chain(&limit.config.fair_by));
-        let reads_token = parts.any(|part| matches!(part, KeyPart::Source(ValueSource::Jwt(_))));
+        let is_claim = |part: &KeyPart| matches!(part, KeyPart::Source(ValueSource::Jwt(_)));
+        let reads_token = chain.limits().iter().any(|limit| limit.config.parts().any(is_claim));
         let mut pricings: Vec<Arc<Pricing>> =
             chain.limits().iter().filter_map(|limit| limit.config.pricing().cloned()).collect();
         // A shadow, which stands behind its limit, has the same prices.

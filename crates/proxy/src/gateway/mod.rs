@@ -491,7 +491,7 @@ impl CallerRules {
 
 /// Every claim that a source of the configuration names.
 fn named_claims(config: &Config) -> Vec<String> {
-    let of_limits = config.limits.iter().flat_map(|limit| limit.key.iter().chain(&limit.fair_by));
+    let of_limits = config.limits.iter().flat_map(|limit| limit.parts());
     let paced = config.locations.iter().filter_map(|location| location.bandwidth.as_ref());
     let obeyed = config.upstreams.iter().filter_map(|upstream| upstream.obey.as_ref());
     let of_keys = of_limits.chain(paced.flat_map(|own| &own.key)).chain(obeyed.flat_map(|own| &own.key));

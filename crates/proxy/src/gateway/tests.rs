@@ -35,7 +35,7 @@ fn located(limits: &str, rest: &str) -> String {
 
 /// The verdict on a request, unless it is a rejection.
 fn judge_once(gateway: &Gateway) -> Option<ChainVerdict> {
-    let units = Units::new(CounterKey { id: 1, prefix: 1 }, 1);
+    let units = Units::new(CounterKey::new(1, 1), 1);
     let chain = &gateway.chain_for(Some(LocationId(0))).chain;
     let demand_of = |_: &_| LimitDemand::Units(units);
     let verdict = chain.judge::<Charge>(START, &gateway.load.waiting, true, demand_of, &mut Decisions::new());
@@ -76,7 +76,7 @@ fn an_inline_limit_is_known_by_its_location_and_place() {
 - { path: /other, limits: 9/h, respond: { status: 200 } }
 - { path: /, limits: 4/h, respond: { status: 200 } }";
     let next = next(&first, moved);
-    let units = Units::new(CounterKey { id: 1, prefix: 1 }, 1);
+    let units = Units::new(CounterKey::new(1, 1), 1);
     let left = |route| {
         let (mut decisions, demand_of) = (Decisions::new(), |_: &_| LimitDemand::Units(units));
         let chain = &next.chain_for(Some(route)).chain;

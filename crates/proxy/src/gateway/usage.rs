@@ -229,7 +229,8 @@ impl Gateway {
         let answered = |(answer, question): (StoreAnswer, &StoreQuestion<'_>)| {
             let StoreAnswer::Answered { answer, .. } = answer else { return None };
             let limit = &self.limits[keys[usize::from(question.item.limit_index)].limit.0];
-            let by_rest = || usage_by_rest(limit, question.rate, answer.decision.remaining);
+            let class = keys[usize::from(question.item.limit_index)].units.key.class;
+            let by_rest = || usage_by_rest(limit, question.rate, class, answer.decision.remaining);
             let with_owed = |window: WindowUsage| {
                 let used = window.used.saturating_add(question.item.owed);
                 WindowUsage { used, ..window }
@@ -244,16 +245,16 @@ fn read_local(limit: &Limit, rate: usize, units: &Units, now: Now) -> WindowUsag
     match limit.window_usage(rate, units, now) {
         Some(usage) => usage,
         None if limit.is_concurrency() => {
-            WindowUsage { used: limit.slots_in_use(rate, &units.key), ..usage_by_rest(limit, rate, 0) }
+            WindowUsage { used: limit.slots_in_use(rate, &units.key), ..usage_by_rest(limit, rate, 0, 0) }
         }
-        None => usage_by_rest(limit, rate, limit.peek_units(rate, units, now).remaining),
+        None => usage_by_rest(limit, rate, units.key.class, limit.peek_units(rate, units, now).remaining),
     }
 }
 
 /// The use of a bucket or of slots with this many units left, those in its queue included.
-fn usage_by_rest(limit: &Limit, rate: usize, left: u64) -> WindowUsage {
+fn usage_by_rest(limit: &Limit, rate: usize, class: u8, left: u64) -> WindowUsage {
     let located = limit.config.locate_rate(rate);
     let quota = located.map_or(0, |(_, numbers, index)| find_quota(numbers, index).1);
-    let used = limit.idle_capacity(rate).saturating_sub(left).min(quota);
+    let used = limit.idle_capacity(rate, class).saturating_sub(left).min(quota);
     WindowUsage { quota, used, ..WindowUsage::default() }
 }

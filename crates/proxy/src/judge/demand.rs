@@ -1,5 +1,6 @@
 //! The demand of a request on one limit: whether the limit applies, under which key, and at which cost.
 
+use std::borrow::Cow;
 use std::num::IntErrorKind;
 
 use http::Method;
@@ -12,12 +13,14 @@ use sluicegate_admission::chain::LimitDemand;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::key::{self, KeyHasher, KeyInput, KeyOutcome, KeySpec};
-use sluicegate_http::request::source::{self, BodyForm, BodyValue, BodyValues, CostFault, HeaderMismatch};
+use sluicegate_http::request::source::{
+    self, BodyForm, BodyValue, BodyValues, CostFault, HeaderMismatch, SourceValue,
+};
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{
-    BodyReserve, ChargeConfig, Cost, EnforcedShare, InvalidCost, LlmWeights, RequestPrice, Reserve,
-    model_pointer,
+    BodyReserve, ChargeConfig, Cost, EnforcedShare, InvalidCost, KeyPart, LlmWeights, RequestPrice, Reserve,
+    Shares, ValueSource, model_pointer,
 };
 use sluicegate_store::SharedKey;
 
@@ -28,6 +31,8 @@ pub struct Caller<'a> {
     now: Now,
     /// The prices of the request; `None` = its caller states the units.
     prices: Option<&'a [RequestPrice]>,
+    /// The name of the location.
+    location: Option<&'a str>,
     /// The facts that keys are made of.
     pub subject: KeyInput<'a>,
 }
@@ -72,7 +77,7 @@ pub enum Exemption {
 impl<'a> Caller<'a> {
     /// The caller of a judged request; `ip_key` is the key of the client's address, if it is known already.
     #[inline]
-    pub fn new(gateway: &Gateway, facts: &'a RequestFacts<'a>, ip_key: Option<CounterKey>) -> Caller<'a> {
+    pub fn new(gateway: &'a Gateway, facts: &'a RequestFacts<'a>, ip_key: Option<CounterKey>) -> Caller<'a> {
         let head = &facts.head;
         let subject = KeyInput {
             ip: gateway.clients.mask_address(head.client.ip),
@@ -89,12 +94,14 @@ impl<'a> Caller<'a> {
             token: facts.token,
             body: facts.body_values(),
         };
-        Caller { client: head.client, now: head.received, prices: facts.prices.as_deref(), subject }
+        let location = gateway.location_name(facts.route()).map(|name| &**name);
+        let (client, now, prices) = (head.client, head.received, facts.prices.as_deref());
+        Caller { client, now, prices, location, subject }
     }
 
     /// A caller with facts that a trusted caller states.
     pub fn stated(client: Client, now: Now, subject: KeyInput<'a>) -> Caller<'a> {
-        Caller { client, now, prices: None, subject }
+        Caller { client, now, prices: None, location: None, subject }
     }
 
     /// The demand on `limit` at its place in the chain.
@@ -120,10 +127,14 @@ impl<'a> Caller<'a> {
             check_form(body, limit.config.reads_values()).map_err(ChargeFault::Body)?;
         }
         match keys.hash_key(&limit_keys.count_key, &self.subject) {
-            KeyOutcome::Key(key) => {
+            KeyOutcome::Key(mut key) => {
+                if let Some(shares) = &limit.config.shares {
+                    let class = self.find_class(shares);
+                    key.class = if is_dry_run { class.unwrap_or(shares.default_class()) } else { class? };
+                }
                 let fair = limit_keys.fair_key.as_ref().map_or(Ok(0), |key| self.hash_fair_key(keys, key));
                 let fair = if is_dry_run { fair.unwrap_or(0) } else { fair? };
-                let cost = match self.read_units(limit, variant, unenforced) {
+                let cost = match self.read_units(limit, variant, key.class, unenforced) {
                     Err(ChargeFault::UnknownModel) if is_dry_run => return Ok(LimitDemand::Skip),
                     cost => cost?,
                 };
@@ -140,6 +151,24 @@ impl<'a> Caller<'a> {
             KeyOutcome::Duplicate if is_dry_run => Ok(LimitDemand::Skip),
             KeyOutcome::Duplicate => Err(ChargeFault::RepeatedKey),
         }
+    }
+
+    /// The class of the request in a limit with shares. A header names it from trusted proxies alone.
+    #[cold]
+    fn find_class(&self, shares: &Shares) -> Result<u8, ChargeFault> {
+        let subject = &self.subject;
+        let name = match &shares.by {
+            KeyPart::Tier => Some(Cow::Borrowed(subject.tier.as_bytes())),
+            KeyPart::Account => subject.account.map(Cow::Borrowed),
+            KeyPart::Source(ValueSource::Header(_)) if !subject.trusted_peer => None,
+            KeyPart::Source(source) => match source::read_source(source, &subject.sources()) {
+                SourceValue::One(value) => Some(value),
+                SourceValue::Absent => None,
+                SourceValue::Repeated => return Err(ChargeFault::RepeatedKey),
+            },
+            _ => self.location.map(|name| Cow::Borrowed(name.as_bytes())),
+        };
+        Ok(shares.find_class(name.as_deref()))
     }
 
     /// True if a limit acts on the key of this request, as all gateways agree.
@@ -181,13 +210,21 @@ impl<'a> Caller<'a> {
     /// The units that the request takes when it is judged: its cost, or the reservation of a limit that charges by the
     /// response.
     #[inline]
-    fn read_units(&self, limit: &Limit, variant: usize, unenforced: bool) -> Result<u64, ChargeFault> {
+    fn read_units(
+        &self,
+        limit: &Limit,
+        variant: usize,
+        class: u8,
+        unenforced: bool,
+    ) -> Result<u64, ChargeFault> {
         match &limit.config.charge {
             None => self.read_cost(limit, unenforced),
             Some(charge) => match &charge.reserve {
                 Reserve::Cost => self.read_cost(limit, unenforced),
                 Reserve::Units(units) => Ok(*units),
-                Reserve::Body(claim) => self.claim_units((claim, charge), limit, variant, unenforced),
+                Reserve::Body(claim) => {
+                    self.claim_units((claim, charge), limit, (variant, class), unenforced)
+                }
             },
         }
     }
@@ -197,7 +234,7 @@ impl<'a> Caller<'a> {
         &self,
         (claim, charge): (&BodyReserve, &ChargeConfig),
         limit: &Limit,
-        variant: usize,
+        (variant, class): (usize, u8),
         unenforced: bool,
     ) -> Result<u64, ChargeFault> {
         let body = self.subject.body;
@@ -224,7 +261,8 @@ impl<'a> Caller<'a> {
                 price.reserve(added, claimed)
             }
         };
-        let capacity = limit.rate_range(variant).map(|rate| limit.max_units(rate)).min().unwrap_or(1);
+        let most = |rate| limit.max_units(rate, class);
+        let capacity = limit.rate_range(variant).map(most).min().unwrap_or(1);
         let most = u128::from(capacity) * u128::from(claim.at_most) / u128::from(LlmWeights::ONE);
         // Cannot exceed 64 bits: the capacity has as many, and `at_most` is a share of it.
         Ok(units.clamp(1, most.max(1)) as u64)

@@ -91,7 +91,7 @@ fn note_steps(state: &mut RequestState, demands: &[QuotaDemand], undecided: &[Un
         let is_refused = judged.decision.outcome == LimitOutcome::Reject;
         let note = |limit: &Limit, name: Option<&str>| {
             // One that no window would admit is refused by none of the steps.
-            let is_refused = is_refused && demand.units.cost <= limit.max_units(judged.rate.into());
+            let is_refused = is_refused && demand.units.cost <= limit.max_units(judged.rate.into(), 0);
             limit.note_steps(judged.rate.into(), &demand.units, name, is_refused)
         };
         let share = undecided.iter().find(|one| one.limit_index == index).and_then(|one| one.share.as_ref());

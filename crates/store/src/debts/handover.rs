@@ -122,7 +122,7 @@ impl Debts {
 impl DebtHandover {
     fn to_units(&self) -> Units {
         let id = u128::from(self.id[0]) << 64 | u128::from(self.id[1]);
-        let key = CounterKey { id, prefix: self.prefix };
+        let key = CounterKey::new(id, self.prefix);
         let anchor = Anchor::from_bits(self.anchor);
         Units { variant: self.variant, anchor, ..Units::new(key, 1) }
     }

@@ -22,7 +22,7 @@ fn limit_named(name: &str) -> Arc<SharedLimit> {
 }
 
 fn units(cost: u64) -> Units {
-    Units::new(sluicegate_limit::table::CounterKey { id: 1, prefix: 0 }, cost)
+    Units::new(sluicegate_limit::table::CounterKey::new(1, 0), cost)
 }
 
 fn hold<'a>(debts: &'a Debts, charges: &[StoreUnits]) -> KeysInFlight<'a, Debts> {

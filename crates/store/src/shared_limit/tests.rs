@@ -25,7 +25,7 @@ fn left(remaining: u64) -> Decision {
 }
 
 fn units(key: u128, cost: u64) -> Units {
-    Units::new(CounterKey { id: key, prefix: 0 }, cost)
+    Units::new(CounterKey::new(key, 0), cost)
 }
 
 fn rejection(retry_after_ns: u64) -> Decision {
@@ -188,10 +188,10 @@ fn an_unused_share_is_whole() {
 #[test]
 fn the_share_follows_the_number_of_gateways_and_keeps_used_units() {
     let (limit, at) = (limit(100), Now::read_clock());
-    assert_eq!(share_of(&limit, 1).max_units(0), 30);
+    assert_eq!(share_of(&limit, 1).max_units(0, 0), 30);
     assert!(share_of(&limit, 1).charge_units(0, &units(1, 4), at).1.is_some());
     let share = share_of(&limit, 5);
-    assert_eq!((share.max_units(0), share.peek_units(0, &units(1, 1), at).remaining), (6, 2));
+    assert_eq!((share.max_units(0, 0), share.peek_units(0, &units(1, 1), at).remaining), (6, 2));
     assert!(Arc::ptr_eq(&share, &share_of(&limit, 5)));
 }
 

@@ -31,7 +31,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         let shared_limit = |n| Some(Arc::new(SharedLimit::new(n, &named(n.0), OnFailure::Reject, 10)));
         let shared_limits: Vec<_> = (0..LIMITS).map(LimitId).map(shared_limit).collect();
         let chain = Chain::new(limits).with_shared(&shared_limits);
-        let units = Units::new(CounterKey { id: 1, prefix: 0 }, 1);
+        let units = Units::new(CounterKey::new(1, 0), 1);
         let (waiting, mut decisions) = (Arc::new(WaitingCap::new(10)), Decisions::new());
         let ask = |_: &Limit| LimitDemand::Shared(units, KEY);
         let now = Now::read_clock();

@@ -21,7 +21,7 @@ fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (u
         now += gap;
         let at = Now(now * 1_000);
         let without = shared.take(counters, &[SharedKey([*key; 16])], *cost, now);
-        let units = Units::new(CounterKey { id: (*key).into(), prefix: 0 }, *cost);
+        let units = Units::new(CounterKey::new((*key).into(), 0), *cost);
         let gateway = &gateways[turn % 2];
         let remembered =
             (0..without.decisions.len()).filter_map(|rate| gateway.known_rejection(rate, &units, at));

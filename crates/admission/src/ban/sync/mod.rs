@@ -39,7 +39,7 @@ struct BanSync<'a, C> {
 
 /// The local table's key for a shared key.
 pub(super) fn local_key(id: u128) -> CounterKey {
-    CounterKey { id, prefix: id as u64 }
+    CounterKey::new(id, id as u64)
 }
 
 /// Shares the strikes and bans of shared [`Bans`] through `store`, under keys that begin with `prefix`. Never

@@ -39,6 +39,7 @@ pub(crate) struct Claim {
     /// The limit does not act on its key.
     pub unenforced: bool,
     anchor: Option<Anchor>,
+    class: u8,
 }
 
 #[derive(Clone, Copy)]
@@ -188,6 +189,7 @@ impl Claim {
             rate: rate as u16,
             unenforced,
             anchor,
+            class: key.class,
         }
     }
 
@@ -205,7 +207,7 @@ impl Claim {
 
     #[inline]
     pub(crate) fn table_key(&self) -> CounterKey {
-        CounterKey { id: self.id, prefix: self.prefix }
+        CounterKey { class: self.class, ..CounterKey::new(self.id, self.prefix) }
     }
 
     /// Gives the claim back, at `now` or, for a charge, at the moment of its judgement if that is later. A charge that

@@ -90,7 +90,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         let mut would_reject = false;
         for rate in limit.rate_range(units.variant) {
             let mut cause = rejection_cause(limit);
-            let decision = if units.cost > limit.max_units(rate) {
+            let decision = if units.cost > limit.max_units(rate, units.key.class) {
                 cause = ChainCause::TooCostly;
                 limit.peek_units(rate, &units, now).reject_forever()
             } else if !M::CHARGES || would_reject || self.is_rejected_for(limit_index, limit) {
@@ -133,7 +133,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         key: SharedKey,
     ) {
         let dry_run = limit.is_dry_run(units.unenforced);
-        let too_costly = |rate: &usize| units.cost > limit.max_units(*rate);
+        let too_costly = |rate: &usize| units.cost > limit.max_units(*rate, units.key.class);
         if let Some(rate) = limit.rate_range(units.variant).find(too_costly) {
             return self.reject_outright(limit_index, rate, dry_run, ChainCause::TooCostly);
         }
@@ -182,7 +182,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     /// Plans the slots of a concurrency limit; they are taken after the wait.
     fn judge_slots(&mut self, limit_index: usize, limit: &Limit, units: &Units) {
         let rate = limit.rate_range(units.variant).start;
-        let capacity = limit.max_units(rate);
+        let capacity = limit.max_units(rate, units.key.class);
         if units.cost > capacity {
             let dry_run = limit.is_dry_run(units.unenforced);
             self.reject_outright(limit_index, rate, dry_run, ChainCause::TooCostly);

@@ -134,7 +134,10 @@ impl ExtendedClaims<'_> {
             return Overrun::None;
         }
         let debt = store.and_then(|store| store.owed_part(self.claims[0].limit_index));
-        let capacity = rates_of(self.claims).map(|rate| limit.max_units(rate)).min().unwrap_or(1);
+        let capacity = rates_of(self.claims)
+            .map(|rate| limit.max_units(rate, self.claims[0].table_key().class))
+            .min()
+            .unwrap_or(1);
         let wanted = over.saturating_add(part_size(self.used, capacity));
         let granted = if wanted <= capacity { self.charge_rates(limit, wanted) } else { None };
         let is_granted = granted.is_some();

@@ -66,7 +66,11 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
                 self.claim_in_store(demand, question.rate, state, pending);
             } else {
                 pending.outbox.queue_refund(question.to_refund(answer.mark));
-                uncharge_decision(&mut decision, demand.units.cost, limit.max_units(question.rate));
+                uncharge_decision(
+                    &mut decision,
+                    demand.units.cost,
+                    limit.max_units(question.rate, demand.units.key.class),
+                );
             }
         }
         let (dry_run, cause) = (question.item.dry_run, rejection_cause(limit));
@@ -83,7 +87,9 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     ) {
         let admits = answer.decision.outcome != LimitOutcome::Reject;
         if !M::CHARGES {
-            let is_free = admits && question.in_process <= self.limit_of(demand).max_units(question.rate);
+            let is_free = admits
+                && question.in_process
+                    <= self.limit_of(demand).max_units(question.rate, demand.units.key.class);
             let remaining = if is_free { answer.decision.remaining } else { 0 };
             return self.push_outlook(demand, question, remaining, is_free);
         }

@@ -73,7 +73,7 @@ async fn collect(mut body: RequestBody, peek_bytes: u64, max: u64) -> Forwarded 
     let watch = watches.watch_request(&watches.watch_connection());
     let mut forwarded = Forwarded::default();
     let memory = BodyMemory::adopt(None, 1 << 30, 1 << 20, 1);
-    let client = CounterKey { id: 0, prefix: 0 };
+    let client = CounterKey::new(0, 0);
     let room = memory.begin_reading(client, 1, peek_bytes).expect("a place");
     if let Err(fault) = body.peek_beginning(&watch, &room, peek_bytes, max).await {
         forwarded.fault = Some(fault);

@@ -173,7 +173,7 @@ impl KeyHasher {
     pub fn hash_ip(&self, ip: IpAddr) -> CounterKey {
         let mut text = KeyText(self.hasher);
         text.write_ip(KeyPartTag::Ip, ip);
-        CounterKey { id: text.0.finish128().as_u128(), prefix: self.hash_prefix(ip) }
+        CounterKey::new(text.0.finish128().as_u128(), self.hash_prefix(ip))
     }
 
     /// The key that a caller names by itself.
@@ -183,7 +183,7 @@ impl KeyHasher {
         hasher.write(&[NAMED_BY_CALLER]);
         hasher.write(name);
         let id = hasher.finish128().as_u128();
-        CounterKey { id, prefix: id as u64 }
+        CounterKey::new(id, id as u64)
     }
 
     /// The key of `subject` by `spec`.
@@ -201,7 +201,7 @@ impl KeyHasher {
         let mut text = KeyText(self.hasher);
         text.write_parts(spec, subject)?;
         let id = text.0.finish128().as_u128();
-        Ok(CounterKey { id, prefix: self.prefix_of(subject, id) })
+        Ok(CounterKey::new(id, self.prefix_of(subject, id)))
     }
 
     /// The client's network, whatever the key is made of: a flood of invented keys shares a counter with itself.

@@ -25,7 +25,7 @@ impl KeyHasher {
             return outcome;
         }
         let id = u128::from_le_bytes(sha256(&text.0));
-        KeyOutcome::Key(CounterKey { id, prefix: self.prefix_of(subject, id) })
+        KeyOutcome::Key(CounterKey::new(id, self.prefix_of(subject, id)))
     }
 }
 

@@ -127,7 +127,7 @@ fn the_key_of_a_connection_is_the_key_of_its_requests() {
         let plain = key(&keys, &[KeyPart::Ip], &KeyedRequest { ip: ip(address), ..request() });
         assert_eq!(plain, keys.hash_ip(ip(address)));
     }
-    let kept = CounterKey { id: 1, prefix: 2 };
+    let kept = CounterKey::new(1, 2);
     let subject = KeyInput {
         ip: ip("192.0.2.1"),
         ip_key: Some(kept),

@@ -27,7 +27,7 @@ const WARNING_INTERVAL_NS: u64 = 60_000_000_000;
 /// A pause that grows by less is not told to other gateways again.
 const TOLD_GAIN_NS: u64 = 100_000_000;
 /// The key of all requests together, and of those that come here in place of a rejection.
-pub const WHOLE_UPSTREAM: CounterKey = CounterKey { id: 0, prefix: 0 };
+pub const WHOLE_UPSTREAM: CounterKey = CounterKey::new(0, 0);
 
 /// The pauses of one upstream, and the responses that begin them.
 pub struct Pushback {
@@ -198,7 +198,7 @@ impl Upstream {
             return;
         }
         // The prefix of a told key is unknown, and only keys without an entry of their own have a use for it.
-        let key = CounterKey { id: pause.key_id, prefix: pause.key_id as u64 };
+        let key = CounterKey::new(pause.key_id, pause.key_id as u64);
         let change = pushback.state.pauses.adopt_pause(&key, pause.began, now, until, pause.status);
         if change.began && pushback.is_warning_due(now) {
             let (upstream, seconds) = (&*self.name, until.ns_since(now) as f64 / 1e9);

@@ -146,7 +146,7 @@ impl MeterParams for ConcurrencyParams {
     type Entry = ConcurrencyEntry;
 
     #[inline]
-    fn max_units(&self) -> u64 {
+    fn max_units(&self, _: u8) -> u64 {
         self.max.allowed_slots()
     }
 }

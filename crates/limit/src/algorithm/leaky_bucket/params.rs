@@ -177,7 +177,7 @@ impl<S: Schedule> LeakyBucketParams<S> {
 impl<S: Schedule> MeterParams for LeakyBucketParams<S> {
     type Entry = LeakyBucketEntry<S::Used>;
 
-    fn max_units(&self) -> u64 {
+    fn max_units(&self, _: u8) -> u64 {
         self.capacity
     }
 }

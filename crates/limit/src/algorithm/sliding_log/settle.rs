@@ -19,7 +19,7 @@ impl SettleParams for SlidingLogParams {
         }
     }
 
-    fn credit_units(&self, (log, rings): Locked<'_, Self>, units: u64, now: Now) {
+    fn credit_units(&self, (log, rings): Locked<'_, Self>, _: &CounterKey, units: u64, now: Now) {
         self.remove_expired(log, rings, now);
         let mut left = units.min(u32::MAX.into()) as u32;
         while left > 0 && log.used > 0 {

@@ -18,7 +18,7 @@ fn log(units: u64, keys_max: usize) -> Meter<SlidingLogParams> {
 }
 
 fn key(id: u128) -> CounterKey {
-    CounterKey { id, prefix: 0 }
+    CounterKey::new(id, 0)
 }
 
 fn charge(log: &Meter<SlidingLogParams>, id: u128, at: u64) -> (Decision, Option<ChargeRecord>) {

@@ -16,7 +16,7 @@ impl<const COUNTS: usize> SettleParams for SlidingWindowParams<COUNTS> {
         entry.release_if_empty();
     }
 
-    fn credit_units(&self, (entry, _): Locked<'_, Self>, units: u64, now: Now) {
+    fn credit_units(&self, (entry, _): Locked<'_, Self>, _: &CounterKey, units: u64, now: Now) {
         self.advance_window(entry, now);
         take_units(&mut entry.units, units);
         entry.release_if_empty();

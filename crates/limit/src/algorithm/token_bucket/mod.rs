@@ -158,7 +158,7 @@ impl<S: Schedule> TokenBucketParams<S> {
 impl<S: Schedule> MeterParams for TokenBucketParams<S> {
     type Entry = S::Used;
 
-    fn max_units(&self) -> u64 {
+    fn max_units(&self, _: u8) -> u64 {
         self.burst
     }
 }

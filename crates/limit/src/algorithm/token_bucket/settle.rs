@@ -23,7 +23,7 @@ impl<S: Schedule> SettleParams for TokenBucketParams<S> {
         }
     }
 
-    fn credit_units(&self, (used, _): Locked<'_, Self>, units: u64, now: Now) {
+    fn credit_units(&self, (used, _): Locked<'_, Self>, _: &CounterKey, units: u64, now: Now) {
         let (rate, level) = (self.schedule.tick_rate(), used.level());
         let present = level.clamp_now(now);
         let full_at = rate.tat_ticks(level).saturating_sub(rate.backlog_ticks(level, present));

@@ -52,7 +52,7 @@ fn config_of(algorithm: Algorithm) -> model::LimitConfig {
 }
 
 fn key(id: u128) -> CounterKey {
-    CounterKey { id, prefix: 0 }
+    CounterKey::new(id, 0)
 }
 
 fn reserve(limit: &Limit, at: u64, cost: u64) -> Result<ChargeRecord, Decision> {

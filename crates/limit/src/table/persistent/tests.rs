@@ -46,7 +46,7 @@ impl PersistentEntry for CountedEntry {
 
 fn key(id: u64) -> CounterKey {
     let id = u128::from(id).wrapping_mul(0xD6E8_FEB8_6659_FD93_A076_1D64_78BD_642F);
-    CounterKey { id, prefix: (id >> 40) as u64 }
+    CounterKey::new(id, (id >> 40) as u64)
 }
 
 fn store_until(table: &Table<CountedEntry>, id: u64, until: u64) {

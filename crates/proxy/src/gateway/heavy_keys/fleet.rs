@@ -111,7 +111,7 @@ fn name_reported(gateway: &Gateway, limit: &CountedLimit, name: &str, error_per_
     let (key, shared) = match gateway.key_naming().parse_name(&limit.name, &limit.spec, name).ok()? {
         NamedKey::Known(parsed) => (parsed.counter_key(&gateway.keys), Some(SharedKey(parsed.shared_key()))),
         // No key has this id, as nothing is known here of the one that the hash stands for.
-        NamedKey::Hidden => (CounterKey { id: 0, prefix: 0 }, None),
+        NamedKey::Hidden => (CounterKey::new(0, 0), None),
     };
     let none = KeyRate { per_s: 0.0, error_per_s };
     Some(HeavyKey { name: name.to_owned(), account_name: None, key, shared, asked: none, refused: none })
@@ -155,7 +155,7 @@ locations: [{ path: /, upstream: demo, limits: { name: one, key: account, rate: 
 
     fn key(name: &str, asked: f64, refused: f64) -> HeavyKey {
         let rate = |per_s| KeyRate { per_s, error_per_s: 0.5 };
-        let key = CounterKey { id: 7, prefix: 0 };
+        let key = CounterKey::new(7, 0);
         let (name, account_name) = (name.into(), None);
         HeavyKey { name, account_name, key, shared: None, asked: rate(asked), refused: rate(refused) }
     }

@@ -237,7 +237,7 @@ impl CountedLimit {
 impl KeyLabel {
     /// The key of the counters in this process, by the item's `id`.
     pub fn counter_key(&self, id: u128) -> CounterKey {
-        CounterKey { id, prefix: self.prefix }
+        CounterKey::new(id, self.prefix)
     }
 }
 

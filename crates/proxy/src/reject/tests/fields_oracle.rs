@@ -110,7 +110,7 @@ impl Server {
     }
 
     fn send(&self, at: u64, cost: u64) -> Answer {
-        let key = CounterKey { id: 7, prefix: 7 };
+        let key = CounterKey::new(7, 7);
         let demand = |_: &Limit| LimitDemand::Units(Units::new(key, cost));
         let mut decisions = Decisions::new();
         let verdict = self.chain.judge::<Charge>(Now(at), &self.waiting, true, demand, &mut decisions);

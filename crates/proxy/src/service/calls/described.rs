@@ -211,7 +211,7 @@ impl Facts {
         for id in limits {
             let limit: &LimitConfig = &gateway.config.limits[*id];
             let by_method = (!limit.methods.is_empty()).then_some(&KeyPart::Method);
-            for part in limit.key.iter().chain(&limit.fair_by).chain(by_method) {
+            for part in limit.parts().chain(by_method) {
                 let (kind, name) = part.words();
                 let is_header = matches!(part, KeyPart::Source(ValueSource::Header(_)));
                 let is_name = |known: &str| known == name || is_header && known.eq_ignore_ascii_case(name);

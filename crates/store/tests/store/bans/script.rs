@@ -69,7 +69,7 @@ fn bans_start_and_last_as_the_local_judge_says() {
 /// The local judge's answer to so many strikes of one moment. For a ban that was active before, only the time left is
 /// compared.
 fn model(local: &Bans, id: u64, strikes: u32, at_us: u64) -> StrikeAnswer {
-    let (key, now) = (CounterKey { id: u128::from(id), prefix: 0 }, Now((START_US + at_us) * 1000));
+    let (key, now) = (CounterKey::new(u128::from(id), 0), Now((START_US + at_us) * 1000));
     if let Some(left) = local.ban_left_ns(&key, now) {
         return StrikeAnswer::Banned(Ban { left_us: left / 1000, lasts_us: 0, repeats: 0 });
     }

@@ -195,7 +195,7 @@ impl Drop for BansGateway {
 }
 
 pub fn local_key(id: u128) -> CounterKey {
-    CounterKey { id, prefix: 0 }
+    CounterKey::new(id, 0)
 }
 
 /// Runs `test` on a runtime like that of the thread that shares bans.

@@ -16,7 +16,7 @@ fn memory(most: u64, longest: u64) -> Arc<BodyMemory> {
 }
 
 fn client(network: u64, client: u64) -> CounterKey {
-    CounterKey { id: u128::from(network) << 64 | u128::from(client), prefix: network }
+    CounterKey::new(u128::from(network) << 64 | u128::from(client), network)
 }
 
 /// A body that is read piece by piece.

@@ -39,7 +39,7 @@ impl ParsedKey {
         hasher.write(&self.text);
         let id = hasher.finish128().as_u128();
         // The network of other keys is not known; it matters only while the table is full.
-        CounterKey { id, prefix: self.address.map_or(id as u64, |ip| keys.hash_prefix(ip)) }
+        CounterKey::new(id, self.address.map_or(id as u64, |ip| keys.hash_prefix(ip)))
     }
 
     /// The key by which all gateways count, as of [`hash_shared`](crate::request::key::hash_shared).
