@@ -290,6 +290,8 @@ fn with_limits(
             body: model::RejectBody::Problem,
             headers: Vec::new(),
             ratelimit_headers: model::RateLimitHeaders::default(),
+            retry_after: model::RetryAfter::Exact,
+            turns_at_most: std::time::Duration::from_secs(10),
             retry_jitter: 0,
             degrade: None,
         },

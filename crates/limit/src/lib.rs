@@ -31,6 +31,7 @@ mod snapshot_tables;
 pub mod steps;
 pub mod table;
 pub mod throttle;
+mod turns;
 mod windows;
 
 use std::ops::Range;
@@ -55,6 +56,8 @@ use sluicegate_base::ip_set::IpSets;
 use sluicegate_model::{self as model, LimitId};
 use steps::StepNotes;
 pub use steps::WindowUsage;
+pub use turns::TurnRequest;
+use turns::TurnTable;
 
 /// The outcome of one limit for one request; a stricter outcome is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,6 +108,9 @@ pub struct Limit {
     meters: Meters,
     granted: Box<[GrantedKey]>,
     max_keys: usize,
+    /// The rates of all variants in a row; none of concurrency.
+    rates: Box<[model::Rate]>,
+    turns: TurnTable,
     /// Units that requests in flight have reserved, if it charges by the response.
     reserved: Arc<AtomicU64>,
     /// The steps that keys have reached, until they are told. Parts of a limit share those of the whole.

@@ -44,9 +44,25 @@ impl Limit {
         let meters = Meters::new(&spec, before.map(|before| &before.meters));
         let reserved = before.map(|before| before.reserved.clone()).unwrap_or_default();
         let step_notes = before.map(|before| before.step_notes.clone()).unwrap_or_default();
+        let turns = before.map(|before| before.turns.clone()).unwrap_or_default();
+        let rates =
+            config.algorithm_variants().flat_map(Algorithm::rate_quotas).map(|(rate, _)| rate).collect();
         let (config, bypass) = (config.clone(), IpSets::default());
         let granted = GrantedKey::all_of(&config);
-        Limit { name, id, spans, meters, max_keys, granted, reserved, step_notes, config, bypass }
+        Limit {
+            name,
+            id,
+            spans,
+            meters,
+            max_keys,
+            rates,
+            turns,
+            granted,
+            reserved,
+            step_notes,
+            config,
+            bypass,
+        }
     }
 
     /// True if its counters are valid for the limit `config`: the same name, key, kind and units. The numbers may
@@ -75,6 +91,9 @@ impl Limit {
     /// Puts this limit's parameters in force, for requests of its predecessors as well. `clock` is read under each
     /// lock.
     pub fn apply_numbers(&self, clock: &dyn Fn() -> Now) {
+        if let Some(turns) = self.turns.get() {
+            turns.replace_params(&Arc::new(()), self.max_keys, clock);
+        }
         each!(&self.meters, meters => {
             for (rate, meter) in meters.iter().enumerate().filter(|(rate, _)| !self.is_view_rate(*rate)) {
                 let keys_max = keys_max(&self.config, self.max_keys, rate);

@@ -3,6 +3,7 @@
 use super::template::{HeaderText, TemplateConfig};
 use crate::UpstreamId;
 use http::{HeaderName, HeaderValue, StatusCode};
+use std::time::Duration;
 
 /// The answer to a rejection, with every field decided.
 #[derive(Debug, Clone)]
@@ -15,10 +16,23 @@ pub struct OnReject {
     pub headers: Vec<(HeaderName, HeaderText)>,
     /// The fields that tell a client its limits.
     pub ratelimit_headers: RateLimitHeaders,
+    /// The time that a request rejected by a rate is told.
+    pub retry_after: RetryAfter,
+    /// The furthest turn.
+    pub turns_at_most: Duration,
     /// Percent of Retry-After, 0 to 100.
     pub retry_jitter: u8,
     /// Replaces the answer if a limit rejects a request; `None` = the rejection is sent.
     pub degrade: Option<Degrade>,
+}
+
+/// The time that a request rejected by a rate is told to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetryAfter {
+    /// Until it would fit if no other came.
+    Exact,
+    /// Until its turn among the rejected requests of its key.
+    Turns,
 }
 
 /// The substitute for a rejection.
@@ -97,6 +111,10 @@ pub struct OnRejectPatch {
     pub headers: Option<Vec<(HeaderName, HeaderText)>>,
     /// The fields that tell a client its limits.
     pub ratelimit_headers: Option<RateLimitHeaders>,
+    /// The time that a request rejected by a rate is told.
+    pub retry_after: Option<RetryAfter>,
+    /// The furthest turn.
+    pub turns_at_most: Option<Duration>,
     /// Percent of Retry-After, 0 to 100.
     pub retry_jitter: Option<u8>,
     /// `Some(None)` turns it off.
@@ -118,8 +136,15 @@ impl OnReject {
             body: patch.body.clone().unwrap_or_else(|| self.body.clone()),
             headers: patch.headers.clone().unwrap_or_else(|| self.headers.clone()),
             ratelimit_headers: patch.ratelimit_headers.unwrap_or(self.ratelimit_headers),
+            retry_after: patch.retry_after.unwrap_or(self.retry_after),
+            turns_at_most: patch.turns_at_most.unwrap_or(self.turns_at_most),
             retry_jitter: patch.retry_jitter.unwrap_or(self.retry_jitter),
             degrade: patch.degrade.clone().unwrap_or_else(|| self.degrade.clone()),
         }
+    }
+
+    /// The furthest turn that is handed out; `None` = the time is exact.
+    pub fn turns(&self) -> Option<Duration> {
+        (self.retry_after == RetryAfter::Turns).then_some(self.turns_at_most)
     }
 }

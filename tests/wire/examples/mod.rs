@@ -254,6 +254,18 @@ fn flash_sale() {
 }
 
 #[test]
+fn ticket_sale() {
+    let gateway = example("ticket_sale", "");
+    let ask = |client: usize| gateway.ask(&from_client("/", &format!("203.0.113.{client}")));
+    let refused: Vec<Response> =
+        (0..250).map(ask).filter(|response| response.status == 429).take(20).collect();
+    let told: Vec<u64> = refused.iter().map(Response::retry_after_ms).collect();
+    // Requests of a slow machine come after turns that have passed.
+    let is_row = |told: &[u64]| told.windows(2).any(|pair| pair[1] > pair[0]);
+    assert!(told.len() < 2 || is_row(&told), "{told:?}");
+}
+
+#[test]
 fn openresty_counter() {
     let gateway = example("openresty_counter", "");
     let mut client = gateway.client();

@@ -11,6 +11,7 @@ mod misread;
 mod queues;
 mod redirects;
 mod shared;
+mod turns;
 mod variables;
 
 use std::collections::HashMap;
@@ -29,6 +30,7 @@ pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
     ineffective::lint_shadows(&file);
     shared::lint_shared(&file);
     calendars::lint_calendars(&file);
+    turns::lint_turns(&file);
     ineffective::lint_ineffective(&file);
     misread::lint_misread(&file);
     ineffective::lint_obeyed(&file);

@@ -223,6 +223,7 @@ impl<'a> LimitReader<'a> {
             let variants: Vec<&Algorithm> = config.file_variants().chain(&shadow).collect();
             shares::check_shares(fields, &config, &variants);
         }
+        reject::refuse_turns(fields, &config);
         let warm_up = fields.find(&limit::WARM_UP);
         check_shared_limit(&config, &fields.whole, warm_up.as_ref());
         if let (Some(numbers), Some(value)) = (shadow, fields.find(&limit::SHADOW)) {

@@ -2,6 +2,7 @@
 
 use super::headers::{self, read_body_template};
 use super::upstreams::UpstreamReader;
+use crate::schema::tables::limits::limit;
 use crate::schema::tables::reject::{json_rpc, json_rpc_body, on_reject, response, template};
 use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
@@ -9,8 +10,8 @@ use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
 use sluicegate_model::value::words::{parse_or_none, parse_word};
 use sluicegate_model::{
-    CannedResponse, Degrade, OnReject, OnRejectPatch, RateLimitDraft, RateLimitHeaders, RejectBody,
-    TemplateConfig, ValueError, codes,
+    Algorithm, CannedResponse, Degrade, LimitConfig, OnReject, OnRejectPatch, RateLimitDraft,
+    RateLimitHeaders, RejectBody, RetryAfter, TemplateConfig, ValueError, codes,
 };
 
 /// The top-level section.
@@ -20,6 +21,8 @@ pub(crate) fn read_on_reject(root: &FieldReader<'_>, upstreams: &UpstreamReader<
         body: RejectBody::Problem,
         headers: Vec::new(),
         ratelimit_headers: RateLimitHeaders { draft: Some(RateLimitDraft::Draft11), legacy: false },
+        retry_after: on_reject::RETRY_AFTER.parse_default(),
+        turns_at_most: on_reject::TURNS_AT_MOST.parse_default(),
         retry_jitter: on_reject::RETRY_JITTER.parse_default(),
         degrade: None,
     };
@@ -36,9 +39,25 @@ pub(crate) fn read_patch(value: Option<&FieldValue<'_>>, upstreams: &UpstreamRea
         ratelimit_headers: fields
             .find(&on_reject::RATELIMIT_HEADERS)
             .map(|value| read_ratelimit_headers(&value)),
+        retry_after: fields.read_written(&on_reject::RETRY_AFTER),
+        turns_at_most: fields.read_written(&on_reject::TURNS_AT_MOST),
         retry_jitter: fields.read_written(&on_reject::RETRY_JITTER),
         degrade: fields.find(&on_reject::DEGRADE).and_then(|value| read_degrade(&value, upstreams)),
     })
+}
+
+/// Reports turns in the section of a limit that judges no rate.
+pub(crate) fn refuse_turns(fields: &FieldReader<'_>, config: &LimitConfig) {
+    let tells = config.on_reject.retry_after == Some(RetryAfter::Turns);
+    if tells
+        && matches!(config.algorithm, Algorithm::Concurrency { .. })
+        && let Some(value) = fields.find(&limit::ON_REJECT)
+    {
+        let message =
+            "nobody knows when the turn of a rejected request comes, because slots are freed at any time";
+        let help = "remove retry_after, or write e.g. queue: 20 in this limit, so that requests wait in turn";
+        value.refuse(codes::FOREIGN_FIELD, message, help);
+    }
 }
 
 fn read_body(value: &FieldValue<'_>) -> Option<RejectBody> {

@@ -161,7 +161,6 @@ const ADVICE: &[(&str, &str, &str)] = &[
     ("on_reject", "###", "write on_reject: { status: <name><fields> }"),
     ("on_reject", "message text template content",
         "<text?>write body: { template: <shown>, content_type: text/plain }"),
-    ("on_reject", "retry_after", "remove it: Retry-After is computed for each rejection"),
     ("on_reject.body", "file path filename", "write template: \"${file:<text>}\""),
     ("server", "client_max_body_size", "write max_body: <size>"),
     ("server", "error_page", ERROR_PAGE),

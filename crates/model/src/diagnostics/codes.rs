@@ -110,3 +110,5 @@ pub const WHOLE_CLAIM: &str = "W015";
 pub const UNWRITABLE: &str = "W016";
 /// A quota that a restart forgets (a warning).
 pub const FORGOTTEN: &str = "W017";
+/// Turns that the wrong clients take (a warning).
+pub const TURNS: &str = "W018";

@@ -199,6 +199,7 @@ impl SentenceWriter<'_> {
         }
         let (usual, told) = match &self.limit.algorithm {
             Algorithm::Concurrency { .. } => (StatusCode::SERVICE_UNAVAILABLE, ""),
+            _ if self.on_reject.turns().is_some() => (StatusCode::TOO_MANY_REQUESTS, " and told its turn"),
             _ => (StatusCode::TOO_MANY_REQUESTS, " and told when to return"),
         };
         let status = self.on_reject.status.unwrap_or(usual);

@@ -35,6 +35,12 @@ fn buckets() {
 }
 
 #[test]
+fn turns() {
+    let told = describe_only_limit("{ rate: 10/s, on_reject: { retry_after: turns } }");
+    assert!(told.ends_with("the 11th is rejected with 429 and told its turn"), "{told}");
+}
+
+#[test]
 fn queues() {
     assert_eq!(
         describe_only_limit("{ algorithm: leaky_bucket, key: global, rate: 300/60s, queue: 5 }"),

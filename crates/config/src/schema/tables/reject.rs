@@ -1,11 +1,13 @@
 //! The fields of `on_reject`, of the responses of the gateway, and of header edits.
 
+use std::time::Duration;
+
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::schema::field::{OneOrMore, Shape, section};
-use crate::schema::kinds::{Nested, OrWord, Special, Text, WHOLE_PERCENTAGE, text};
+use crate::schema::kinds::{Nested, OrWord, Span, Special, Text, WHOLE_PERCENTAGE, Words, text};
 use sluicegate_model::value::names;
-use sluicegate_model::{Parsed, ValueError, codes};
+use sluicegate_model::{Parsed, RetryAfter, ValueError, codes};
 
 section! {
     /// Changes to headers.
@@ -49,7 +51,14 @@ section! {
             "draft-11", "draft-10", "draft-03", "standard", "legacy",
         ]))),
     ])), "ratelimit_headers", "draft-11", "[draft-11, draft-03]";
-    /// Spreads Retry-After, so that clients do not return all at once.
+    /// What Retry-After tells a request that a rate rejects: when it would fit if no other came, or its own turn among
+    /// all rejected requests of the key; see [turns](tasks/responses.md#a-flash-sale-without-a-herd). Concurrency,
+    /// overload and bans have no turns.
+    RETRY_AFTER: Words<RetryAfter> = Words(&[("exact", RetryAfter::Exact), ("turns", RetryAfter::Turns)]),
+        "retry_after", "exact", "turns";
+    /// The furthest turn; whose turn would be later is told the exact time.
+    TURNS_AT_MOST: Span = Span(Duration::from_secs(1), Duration::from_secs(300)), "turns_at_most", "10s", "30s";
+    /// Spreads Retry-After, except of turns, so that clients do not return all at once.
     RETRY_JITTER: Text<u8> = WHOLE_PERCENTAGE, "retry_jitter", "0%", "20%";
     /// An upstream, or a response, that answers instead of the rejection.
     DEGRADE: Special = Special(|| Shape::Either(vec![

@@ -136,7 +136,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
     ("on_reject: 429\n", 1, 1, "`on_reject` must be a mapping", "write on_reject: { status: 429 }"),
     ("on_reject: { body: slow down }\n", 1, 20,
         "`slow down` is not a valid word", "write body: { template: slow down, content_type: text/plain }"),
-    ("on_reject: { retry_after: 5 }\n", 1, 14, "unknown field `retry_after`", "remove it: Retry-After is computed"),
+    ("on_reject: { retry_after: 5 }\n", 1, 27, "`5` is not a valid word here", "write one of exact, turns"),
     ("on_reject: { headers: [{ X-A: b }] }\n", 1, 14, "`headers` must be a mapping", "write headers: { X-A: b }"),
     ("server: { trusted_proxies: all }\n", 1, 28, "`all` is not an address", "name the proxies before the gateway"),
     ("server: { trusted_proxies: \"10.0.0.0/8, 192.0.2.7\" }\n", 1, 28,

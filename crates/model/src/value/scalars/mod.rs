@@ -52,6 +52,13 @@ impl Rate {
         u64::try_from(units).unwrap_or(u64::MAX)
     }
 
+    /// The time in which `units` pass, in nanoseconds, rounded up.
+    pub fn span_ns(&self, units: u64) -> u64 {
+        let ns =
+            u128::from(units).saturating_mul(self.period.as_nanos()).div_ceil(u128::from(self.units.get()));
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+
     /// Units and nanoseconds without a common divisor.
     pub fn in_lowest_terms(&self) -> (u64, u64) {
         let (units, period) =
