@@ -55,6 +55,7 @@ fn item(rule: &RateRule, limit_index: u16, key: u8) -> CallItem<'_> {
         owed: 0,
         name: "",
         anchor: None,
+        turns_us: 0,
     }
 }
 

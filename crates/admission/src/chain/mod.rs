@@ -46,7 +46,7 @@ use smallvec::SmallVec;
 
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, Units};
-use sluicegate_model::OnFailure;
+use sluicegate_model::{KeyPart, OnFailure};
 use sluicegate_store::{RateAnswer, ScriptOp, SharedKey, SharedLimit, StoreQuestion};
 
 use pass::ChainPass;
@@ -131,6 +131,10 @@ pub struct ChainedLimit {
     limit: Arc<Limit>,
     /// Present if the store has its counters.
     in_store: Option<Arc<SharedLimit>>,
+    /// The furthest turn that rejected requests are told, ns; 0 = they are told the exact time.
+    turns_ns: u64,
+    /// It counts callers apart, of which each holds one turn of a limit behind it.
+    names_caller: bool,
 }
 
 /// The decisions of all rates of a chain, in chain order. After a rejection they show the amounts without any charge.
@@ -245,17 +249,31 @@ impl Chain {
     /// A limit that is named several times counts at each of its positions, for a subject of its own.
     pub fn with_repeats(limits: Vec<Arc<Limit>>) -> Chain {
         assert!(limits.len() < usize::from(u16::MAX), "a chain has fewer than 65,535 limits");
-        let local = |limit| ChainedLimit { limit, in_store: None };
+        let local = |limit| ChainedLimit { limit, in_store: None, turns_ns: 0, names_caller: false };
         Chain { limits: limits.into_iter().map(local).collect(), max_wait_ns: u64::MAX }
     }
 
     /// Adds the limits that are counted in the store; `shared_limits` is indexed by [`Limit::id`].
     pub fn with_shared(self, shared_limits: &[Option<Arc<SharedLimit>>]) -> Chain {
-        let placed = |ChainedLimit { limit, .. }: &ChainedLimit| ChainedLimit {
-            limit: limit.clone(),
-            in_store: shared_limits.get(limit.id.0).cloned().flatten(),
+        let placed = |placed: &ChainedLimit| ChainedLimit {
+            in_store: shared_limits.get(placed.limit.id.0).cloned().flatten(),
+            ..placed.clone()
         };
         Chain { limits: self.limits.iter().map(placed).collect(), ..self }
+    }
+
+    /// Lets limits that judge rates tell turns; `turns_of` says how far ahead at most, in nanoseconds, or 0.
+    pub fn with_turns(self, turns_of: impl Fn(&Limit) -> u64) -> Chain {
+        let placed = |placed: &ChainedLimit| ChainedLimit {
+            turns_ns: if placed.is_concurrency() { 0 } else { turns_of(placed) },
+            ..placed.clone()
+        };
+        let mut limits: Vec<ChainedLimit> = self.limits.iter().map(placed).collect();
+        let last = limits.iter().rposition(|placed| placed.turns_ns > 0).unwrap_or(0);
+        for placed in &mut limits[..last] {
+            placed.names_caller = !placed.config.dry_run && KeyPart::count_callers(&placed.config.key);
+        }
+        Chain { limits: limits.into(), ..self }
     }
 
     /// Rejects a request at once if it would wait longer than this; such a request displaces no other.
@@ -305,9 +323,13 @@ impl Chain {
         let mut pass = ChainPass::<M>::new(self, now, takes_slots, decisions);
         for position in 0..selection.map_or(self.limits.len(), <[u16]>::len) {
             let limit_index = selection.map_or(position, |selected| usize::from(selected[position]));
-            let ChainedLimit { limit, in_store } = &self.limits[limit_index];
+            let ChainedLimit { limit, in_store, names_caller, .. } = &self.limits[limit_index];
             let at_least_one = |units: Units| Units { cost: units.cost.max(1), ..units };
-            match (demand_of(limit_index, limit), in_store) {
+            let demand = demand_of(limit_index, limit);
+            if *names_caller && let LimitDemand::Units(units) | LimitDemand::Shared(units, _) = demand {
+                pass.caller = Some(units.key.id);
+            }
+            match (demand, in_store) {
                 (LimitDemand::Skip, _) => {}
                 (LimitDemand::MissingKey, _) => pass.reject_missing_key(limit_index, limit),
                 (LimitDemand::Shared(units, key), Some(shared_limit)) => {

@@ -15,9 +15,11 @@ pub struct ChainRejection {
     pub limit: Option<Arc<Limit>>,
     /// Index of the rate in the limit.
     pub rate: usize,
-    /// Nanoseconds after which a retry is accepted if no other request comes first; `None` if that time is unknown or
-    /// waiting does not help.
+    /// Nanoseconds after which a retry is accepted if no other request comes first, or until the turn of the request;
+    /// `None` if that time is unknown or waiting does not help.
     pub retry_after_ns: Option<u64>,
+    /// That is the turn of the request among the rejected ones.
+    pub is_turn: bool,
     /// All rates had accepted the request; it lost its turn or lacked slots afterwards. Its decisions are those of an
     /// accepted request.
     pub late: bool,
@@ -65,6 +67,7 @@ impl ChainRejection {
             limit: None,
             rate: 0,
             retry_after_ns: None,
+            is_turn: false,
             late: false,
         }
     }
@@ -80,6 +83,7 @@ impl ChainRejection {
 
     /// A rejection without a time to retry.
     pub(super) fn outright(cause: ChainCause, limit: &Arc<Limit>, rate: usize) -> ChainRejection {
-        ChainRejection { cause, limit: Some(limit.clone()), rate, retry_after_ns: None, late: false }
+        let (limit, retry_after_ns) = (Some(limit.clone()), None);
+        ChainRejection { cause, limit, rate, retry_after_ns, is_turn: false, late: false }
     }
 }

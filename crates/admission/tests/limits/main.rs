@@ -2,6 +2,7 @@
 
 mod any;
 mod chains;
+mod crowd;
 mod dry_run;
 mod fair;
 mod flood;
@@ -23,6 +24,7 @@ mod slot_queues;
 mod slot_reloads;
 mod support;
 mod threads;
+mod turns;
 mod vectors;
 mod views;
 mod warm;

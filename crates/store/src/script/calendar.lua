@@ -106,7 +106,7 @@ if op < 3 then
   y, taken, p = unpack_from('<dd', body, p)
   outs = outs + 1
   out[outs] = pack('<dddddd', used, begins, ends, held, reached, full_at)
-  local barrier, level, later = nil, used, full_at
+  local barrier, level, later, wait = nil, used, full_at, ends * 1000000 - now
   for i = 1, #steps do
     if steps[i][3] >= 0 and used + taken > steps[i][2] then barrier = i end
   end
@@ -115,10 +115,10 @@ if op < 3 then
     local ahead, from = steps[barrier][4], full_at > now and full_at or now
     -- No request has gone as far ahead: the clock was set back, or the pace was slower.
     if full_at > now + ahead + pace then from = now + ahead end
-    if from - now > ahead then level = math.huge end
+    if from - now > ahead then level, wait = math.huge, from - ahead - now end
     later = from + pace
   end
-  if accepts(flags, level, most - taken) then
+  if accepts(flags, level, most - taken, wait) then
     changed, used, quota_seen = true, used + y, quota
     if pace > 0 then full_at = later end
     if flags % 8 >= 4 then held = held + y end

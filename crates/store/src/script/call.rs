@@ -53,6 +53,8 @@ pub struct CallItem<'a> {
     pub name: &'a str,
     /// The date by which windows of its account begin.
     pub anchor: Option<Anchor>,
+    /// The furthest turn that a rejection by its limit is told, in microseconds; 0 = none.
+    pub turns_us: u64,
 }
 
 /// The number of slots of a key that this gateway holds.
@@ -116,6 +118,8 @@ pub struct RateAnswer {
     pub window: Option<WindowUsage>,
     /// The steps of the quota that this call has reached first, a bit for each.
     pub fired: u8,
+    /// Nanoseconds until the turn of a request that the limit alone rejects.
+    pub turn_ns: Option<u64>,
 }
 
 /// The class of a key in the store, in the order in which the script receives them. The first five hold counters.
@@ -132,6 +136,8 @@ pub(crate) enum KeyClass {
     DebtSequence,
     /// The last settlement by this worker.
     SettleSequence,
+    /// The moment that rejected requests were promised last.
+    Promises,
 }
 
 const DRY_RUN: u8 = 1;
@@ -146,8 +152,8 @@ impl CallItem<'_> {
     /// Units of one rate, without slots and debts, as the only limit of a chain.
     pub fn new(rule: &RateRule, key: SharedKey, cost: u64) -> CallItem<'_> {
         let (limit_index, slot_count) = (0, SlotCount::default());
-        let (dry_run, mark, owed, name, anchor) = (false, 0, 0, "", None);
-        CallItem { rule, key, cost, limit_index, dry_run, slot_count, mark, owed, name, anchor }
+        let (dry_run, mark, owed, name, anchor, turns_us) = (false, 0, 0, "", None, 0);
+        CallItem { rule, key, cost, limit_index, dry_run, slot_count, mark, owed, name, anchor, turns_us }
     }
 }
 
@@ -189,6 +195,14 @@ impl PackedCall {
             for index in group {
                 packed.push_item(op, (node, at), items, *index);
             }
+        }
+        for (before, group) in turn_groups(items, &order) {
+            let first = &items[group[0]];
+            let name = KeyClass::Promises.name_key(prefix, &first.key, first.rule.id.into());
+            packed.push_group(name, KeyClass::Promises, group.len());
+            packed.body.extend((before as u16).to_le_bytes());
+            packed.push_number(first.turns_us as f64);
+            group.iter().for_each(|index| packed.push_number(items[*index].rule.span_us(items[*index].cost)));
         }
         packed
     }
@@ -339,6 +353,19 @@ pub(crate) fn script_order(items: &[CallItem<'_>]) -> SmallVec<[usize; 8]> {
     order
 }
 
+/// The items of each limit that tells turns, with the number of those before them in the call.
+pub(super) fn turn_groups<'o>(
+    items: &'o [CallItem<'_>],
+    order: &'o [usize],
+) -> impl Iterator<Item = (usize, &'o [usize])> {
+    let groups = order.chunk_by(|one, next| items[*one].limit_index == items[*next].limit_index);
+    let counted = groups.scan(0, |before, group| {
+        *before += group.len();
+        Some((*before - group.len(), group))
+    });
+    counted.filter(|(_, group)| items[group[0]].turns_us > 0)
+}
+
 // === impl RateRule ===
 
 impl RateRule {
@@ -378,6 +405,7 @@ impl KeyClass {
             KeyClass::Settled => (4, ":S:"),
             KeyClass::Turns => (5, ":Q:"),
             KeyClass::Calendar => (6, ":W:"),
+            KeyClass::Promises => (7, ":P:"),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::call::script_order;
+use super::call::{script_order, turn_groups};
 use super::rule::RuleShape;
 use super::settle::SettledState;
 use super::{EXACT_MAX, RateRemainder, bucket_remainder, read_double, read_number, take_bytes, ticks_to_us};
@@ -55,8 +55,12 @@ impl ScriptReply {
         bytes = rest;
         let order = script_order(items);
         let mut found: SmallVec<[(usize, FoundState); 4]> = SmallVec::with_capacity(items.len());
-        for index in order {
+        for &index in &order {
             found.push((index, read_state(&items[index], &mut bytes)?));
+        }
+        let mut turns: SmallVec<[(u16, u64); 2]> = SmallVec::new();
+        for (_, group) in turn_groups(items, &order) {
+            turns.push((items[group[0]].limit_index, read_number(&mut bytes)?));
         }
         found.sort_unstable_by_key(|(index, _)| *index);
         let judged: SmallVec<[Decision; 4]> =
@@ -94,6 +98,8 @@ impl ScriptReply {
             };
             let (window, fired) = note_window(item, found, noted);
             let decision = Decision { reached: window.map_or(0, |window| window.reached), ..decision };
+            let turn = turns.iter().find(|(limit_index, due)| *limit_index == item.limit_index && *due > 0);
+            let turn_ns = turn.map(|(_, due)| due.saturating_sub(now).saturating_mul(1_000));
             reply.answers.push(RateAnswer {
                 decision,
                 mark,
@@ -102,6 +108,7 @@ impl ScriptReply {
                 has_reserved,
                 window,
                 fired,
+                turn_ns,
             });
         }
         Some(reply)

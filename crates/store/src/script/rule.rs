@@ -151,6 +151,21 @@ impl RateRule {
         }
     }
 
+    /// The microseconds in which the rate lets so many units pass.
+    pub(super) fn span_us(&self, units: u64) -> f64 {
+        let (us, per) = match self.shape {
+            RuleShape::TokenBucket { num, unit, .. } | RuleShape::LeakyBucket { num, unit, .. } => {
+                (unit, num)
+            }
+            RuleShape::FixedWindow { max, period, .. }
+            | RuleShape::Calendar { max, longest: period }
+            | RuleShape::SlidingWindow { max, period, .. }
+            | RuleShape::SlidingLog { max, period } => (period, max),
+            RuleShape::Concurrency { .. } => (0, 1),
+        };
+        units as f64 * us as f64 / per.max(1) as f64
+    }
+
     /// True if a window begins with its first request, and not by a calendar.
     pub(crate) fn begins_at_first(&self) -> bool {
         self.calendar.is_none()

@@ -309,7 +309,7 @@ if op < 3 then
   end
   outs = outs + 1
   out[outs] = pack('<ddddd', level, mark, fits, one, reserved)
-  if accepts(flags, level, z) then
+  if accepts(flags, level, z, kind == 0 and (level - z) / x or fits - now) then
     changed = true
     if kind > 0 then
       append(mark, y, y)

@@ -14,6 +14,8 @@
 --   class 2, concurrency, in a hash by node: u8 flags, 8 bytes node, u32 u32 sequence, f64 slots, f64 z
 --   class 3, of op 5 and 6, the last call of a node, in a string of digits: f64 sequence, f64 milliseconds to keep it
 --   class 4, one rate of a limit that responses settle: see settled.lua; class 6, one by a calendar: see calendar.lua
+--   class 7, behind all others: the turns of a limit, in a string of its own: u16 items before its own ones, f64 furthest
+--     turn in microseconds, and for each of its items f64 microseconds in which the rate lets the units pass
 --   class 5, the waiters of a gateway for the slots of the class 2 that follows, in a hash by gateway: 8 bytes gateway,
 --     f64 microseconds that the first one has waited, or -1 if nobody waits; f64 microseconds between its polls, or 0 if
 --     it does not stand in the queue
@@ -35,10 +37,14 @@
 --   buckets f64 ticks; fixed_window f64 end, f64 units; sliding_window f64 leaves, u32 units of each
 --   sliding_log f64 units, f64 time of the log, f64 oldest time, f64 time that has to leave; the last two if needed
 --   concurrency f64 slots of other nodes; -1: not judged; -2: those who wait elsewhere have their turn
+-- and for each class 7 f64 the turn; 0: none.
 --
 -- Slots go to requests in the order in which they began to wait, in whatever gateway. A gateway notices a free slot when
 -- it polls, so it is passed over for as long as four polls take; nothing is gained if slots rest for it any earlier. A
 -- gateway with a lower limit cannot use the slots that others ask for, and holds up none of them.
+--
+-- A request that items of one limit alone refuse gets the moment behind the one promised last, if that has not passed,
+-- but not before its units fit; see crates/limit/src/turns.rs. The string has that f64 moment.
 --
 -- A write has a kind and a key: 0 a string, or '' to delete it, and its milliseconds; 1 a list: whether to delete it, how
 -- many times to drop, those to append, its milliseconds; 2 how many times equal to one to drop from a list; 3 a hash:
@@ -71,9 +77,18 @@ for pass = 1, 2 do
   local p = 2
   local first, before, dry_refused
   out, outs, writes, notes = {}, 0, {}, {}
+  -- The number of the item, and of the first, the last and the longest waiting one that refuses.
+  local nth, lowest, highest, refuser, longest = 0, nil, 0, 0, -1
 
-  -- Whether an item with a key of its own, which has `level` units and takes at most `z`, is charged.
-  local function accepts(flags, level, z)
+  local function refuse(wait)
+    refused, lowest, highest = true, lowest or nth, nth
+    if wait > longest then refuser, longest = nth, wait end
+  end
+
+  -- Whether an item with a key of its own, which has `level` units and takes at most `z`, is charged; else it fits in
+  -- `wait` microseconds.
+  local function accepts(flags, level, z, wait)
+    nth = nth + 1
     local dry = flags % 2 == 1
     if dry and flags % 4 >= 2 then first, dry_refused = #writes + 1, false end
     if level > z then
@@ -82,7 +97,7 @@ for pass = 1, 2 do
         for i = #writes, first, -1 do writes[i] = nil end
         dry_refused = true
       else
-        refused = true
+        refuse(wait)
       end
       return false
     end
@@ -181,6 +196,7 @@ for pass = 1, 2 do
           out[outs] = pack('<d' .. string.rep('I4', slots), t or 0, unpack(counts, 1, slots))
         end
         if back then healed = true end
+        nth = nth + 1
 
         -- The amount to add; nil: nothing, and the entry need not be written.
         local add, charged
@@ -191,8 +207,13 @@ for pass = 1, 2 do
             if dry then
               for i = first, n - 1 do new[i] = before[i] end
               dry_refused = true
+            elseif kind < 2 then
+              refuse((level - z) / x)
             else
-              refused = true
+              -- Units of the oldest sub-windows leave first.
+              local age, left = live, level - z
+              while age > 1 and left > counts[age] do age, left = age - 1, left - counts[age] end
+              refuse((t or now + 1) - (age > 1 and age - 1 or 0) * x - now)
             end
           elseif not refused and not (dry and dry_refused) then
             if kind == 1 and level > unpack_from('<d', body, p) then waits = true end
@@ -339,7 +360,7 @@ for pass = 1, 2 do
         if op == 5 then
           -- A longer list would be unsound.
           add = y < LOG_MAX - level and y or LOG_MAX - level
-        elseif accepts(flags, level, z) then
+        elseif accepts(flags, level, z, leaves + x - present) then
           add = y
         end
         local anew = back or not sound
@@ -354,6 +375,7 @@ for pass = 1, 2 do
     elseif class == 2 then
       local flags, node, high, low, slots, z
       flags, node, high, low, slots, z, p = unpack_from('<Bc8I4I4dd', body, p)
+      nth = nth + 1
       local others = -1
       if healing or not (op == 1 and (waits or refused)) then
         local nodes = pcall('HGETALL', key)
@@ -387,7 +409,7 @@ for pass = 1, 2 do
           end
         end
         if op < 3 and (full or others == -2) then
-          if flags % 2 == 0 then refused = true end
+          if flags % 2 == 0 then refuse(math.huge) end
         elseif taking then
           tell = true
         end
@@ -422,6 +444,23 @@ for pass = 1, 2 do
     elseif class == 5 then
       line = { key, unpack_from('<c8dd', body, p) }
       p = line[5]
+    elseif class == 7 then
+      local before, most, due = unpack_from('<I2d', body, p)
+      due, p = 0, p + 10 + count * 8
+      if lowest and lowest > before and highest <= before + count then
+        local span, last = unpack_from('<d', body, p - (before + count + 1 - refuser) * 8), pcall('GET', key)
+        last = type(last) == 'string' and #last == 8 and unpack_from('<d', last) or 0
+        due = now + longest
+        if last > now and last + span > due then due = last + span end
+        local ttl = (due - now) / 1000 + 1000
+        if due - now > most then
+          due = 0
+        elseif op == 1 then
+          notes[#notes + 1] = { 0, key, pack('<d', due), ttl - ttl % 1 }
+        end
+      end
+      outs = outs + 1
+      out[outs] = pack('<d', due)
     elseif class == 6 then
       -- calendar.lua stands here.
     else

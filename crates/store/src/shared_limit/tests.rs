@@ -109,6 +109,7 @@ fn answer(decision: Decision) -> RateAnswer {
         has_reserved: false,
         window: None,
         fired: 0,
+        turn_ns: None,
     }
 }
 

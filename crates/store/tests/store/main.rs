@@ -2,6 +2,8 @@
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 
+#[path = "../../../admission/tests/limits/crowd.rs"]
+mod crowd;
 #[allow(dead_code, reason = "shared with the limit tests")]
 #[path = "../../../admission/tests/limits/support.rs"]
 mod limits;

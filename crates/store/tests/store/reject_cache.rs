@@ -44,6 +44,7 @@ fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (u
                 has_reserved: false,
                 window: None,
                 fired: 0,
+                turn_ns: None,
             };
             gateway.record_answer(rate, &units, at, &answer);
         }

@@ -30,6 +30,7 @@ fn item<'a>(rules: &'a [RateRule], place: usize, id: u8, cost: u64) -> CallItem<
         owed: 0,
         name: "",
         anchor: None,
+        turns_us: 0,
     }
 }
 

@@ -5,12 +5,12 @@
 //! because the limit would not have rejected with the numbers of the shadow. A rejection by any other limit undoes its
 //! charge, as that of a dry run.
 
-use super::{ChainPass, PassRejection};
+use super::{ChainPass, FoundTurn, PassRejection};
 use crate::chain::claims::{Claim, ClaimKind, ClaimSet};
 use crate::chain::slots::{LackingSlots, SlotWait};
 use crate::chain::{
     ChainCause, ChainMode, ChainPermit, ChainRejection, ChainVerdict, Charge, Decisions, QueueTerms, Queued,
-    WaitingPlace, WaitingRequest,
+    RateDecision, WaitingPlace, WaitingRequest,
 };
 use sluicegate_limit::{Limit, Units};
 
@@ -97,13 +97,50 @@ impl<M: ChainMode> ChainPass<'_, M> {
         if !self.held.claims.is_empty() {
             self.held.keep_charges();
         }
+        let rejection = match self.turn {
+            Some(found) if found.limit_index == rejection.limit_index => self.with_turn(rejection, &found),
+            _ => rejection,
+        };
         self.build_rejection(rejection)
     }
 
+    /// The rejection with the turn of the request, if its limit alone rejects: a limit in front of it keeps those out
+    /// who come too often.
+    #[cold]
+    fn with_turn(&mut self, rejection: PassRejection, found: &FoundTurn) -> PassRejection {
+        let place = &self.limits[usize::from(rejection.limit_index)];
+        let (now, rate, request) = (self.held.judged_at, usize::from(rejection.rate), &found.request);
+        let Some(fits_ns) = rejection.retry_after_ns.filter(|_| !self.findings.several_reject) else {
+            return rejection;
+        };
+        let hand_out = || {
+            let here = || place.hand_out_turn(rate, request, (fits_ns, place.turns_ns), now, M::CHARGES);
+            let turn_ns = found.in_store.unwrap_or_else(here)?;
+            if M::CHARGES {
+                place.hold_turn(rate, request, turn_ns, now);
+            }
+            Some(turn_ns)
+        };
+        let held_ns = place.held_turn(rate, request, now).map(|held_ns| held_ns.max(fits_ns));
+        let turn_ns = held_ns.or_else(hand_out);
+        let Some(turn_ns) = turn_ns else { return rejection };
+        let is_own = |judged: &&mut RateDecision| {
+            judged.limit_index == rejection.limit_index && judged.rate == rejection.rate && !judged.dry_run
+        };
+        // A look shows the counter as it is.
+        if M::CHARGES
+            && let Some(own) = self.decisions.iter_mut().find(is_own)
+        {
+            own.decision.retry_after_ns = turn_ns;
+        }
+        PassRejection { retry_after_ns: Some(turn_ns), is_turn: true, ..rejection }
+    }
+
     fn build_rejection(&self, rejection: PassRejection) -> ChainRejection {
-        let PassRejection { cause, limit_index, rate, retry_after_ns } = rejection;
+        let PassRejection { cause, limit_index, rate, is_turn, retry_after_ns } = rejection;
         let limit = &self.limits[usize::from(limit_index)];
-        ChainRejection::outright(cause, limit, rate.into()).with_retry(retry_after_ns)
+        let outright = ChainRejection::outright(cause, limit, rate.into());
+        ChainRejection { is_turn, retry_after_ns, ..outright }
     }
 
     /// Adds the request to the waiting ones, unless it may not wait although all limits have accepted it.

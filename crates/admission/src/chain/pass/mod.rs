@@ -10,7 +10,7 @@ use super::claims::{Claim, ClaimKind, ClaimSet};
 use super::slots::LackingSlots;
 use super::{Chain, ChainCause, ChainMode, ChainedLimit, Decisions, RateDecision, SharedDemand};
 use sluicegate_base::clock::Now;
-use sluicegate_limit::{Decision, Limit, LimitOutcome, SlotOutlook, Units};
+use sluicegate_limit::{Decision, Limit, LimitOutcome, SlotOutlook, TurnRequest, Units};
 use sluicegate_store::{SharedKey, SharedLimit};
 
 pub(crate) use conclusion::{counts_rejected, wait_for_store_slots};
@@ -23,7 +23,19 @@ pub(crate) struct ChainPass<'a, M: ChainMode> {
     /// Demands on shared limits, about which the store must be asked.
     pub shared_demands: Vec<SharedDemand>,
     pub findings: PassFindings,
+    /// The caller, where a limit that counts callers apart is in front of one that tells turns.
+    pub caller: Option<u128>,
+    pub turn: Option<FoundTurn>,
     mode: PhantomData<M>,
+}
+
+/// The turn of a request at a limit that rejects it.
+#[derive(Clone, Copy)]
+pub(crate) struct FoundTurn {
+    pub limit_index: u16,
+    pub request: TurnRequest,
+    /// The nanoseconds until the one that the store has handed out, if it judges.
+    pub in_store: Option<Option<u64>>,
 }
 
 /// Everything that a pass over a chain finds besides the decisions.
@@ -54,6 +66,8 @@ pub(crate) struct PassRejection {
     pub cause: ChainCause,
     pub limit_index: u16,
     pub rate: u16,
+    /// The time to retry is that of a turn.
+    pub is_turn: bool,
     pub retry_after_ns: Option<u64>,
 }
 
@@ -74,7 +88,8 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         findings: PassFindings,
         decisions: &'a mut Decisions,
     ) -> Self {
-        ChainPass { limits, held, decisions, shared_demands: Vec::new(), findings, mode: PhantomData }
+        let (shared_demands, caller, turn) = (Vec::new(), None, None);
+        ChainPass { limits, held, decisions, shared_demands, findings, caller, turn, mode: PhantomData }
     }
 
     #[inline]
@@ -112,6 +127,9 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
                     would_reject = true;
                     self.held.undo_claims(before, self.decisions);
                 }
+                LimitOutcome::Reject if !dry_run && self.limits[limit_index].turns_ns > 0 => {
+                    self.turn = Some(FoundTurn::new(limit_index, &units, self.caller, None));
+                }
                 LimitOutcome::Wait | LimitOutcome::Reject => {}
             }
         }
@@ -145,9 +163,10 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         let name = limit.keeps_names().then(|| shared_limit.find_name(&units.key)).flatten();
         let demand =
             SharedDemand { limit: shared_limit.clone(), limit_index: limit_index as u16, units, key, name };
-        // A shadow must be asked about although its limit rejects.
+        // A shadow must be asked about although its limit rejects, and turns are handed out there.
         if !dry_run
             && limit.config.shadow.is_none()
+            && self.limits[limit_index].turns_ns == 0
             && limit.rate_range(units.variant).any(rejects)
             && shared_limit.admitting_share(&units, now).is_none()
         {
@@ -310,6 +329,20 @@ pub(crate) fn rejection_cause(limit: &Limit) -> ChainCause {
     if limit.has_queue() { ChainCause::Queue } else { ChainCause::Rate }
 }
 
+// === impl FoundTurn ===
+
+impl FoundTurn {
+    pub(crate) fn new(
+        limit_index: usize,
+        units: &Units,
+        caller: Option<u128>,
+        in_store: Option<Option<u64>>,
+    ) -> FoundTurn {
+        let request = TurnRequest { key: units.key, cost: units.cost, caller };
+        FoundTurn { limit_index: limit_index as u16, request, in_store }
+    }
+}
+
 // === impl PassFindings ===
 
 impl PassFindings {
@@ -335,6 +368,7 @@ impl PassRejection {
         rate: usize,
         retry_after_ns: Option<u64>,
     ) -> PassRejection {
-        PassRejection { cause, limit_index: limit_index as u16, rate: rate as u16, retry_after_ns }
+        let (limit_index, rate, is_turn) = (limit_index as u16, rate as u16, false);
+        PassRejection { cause, limit_index, rate, is_turn, retry_after_ns }
     }
 }

@@ -5,7 +5,7 @@
 use super::round::{StoreRound, refused_slots};
 use crate::chain::claims::holds::{HoldState, RateHold, uncharge_decision};
 use crate::chain::claims::{Claim, ClaimKind};
-use crate::chain::pass::{ChainPass, rejection_cause};
+use crate::chain::pass::{ChainPass, FoundTurn, rejection_cause};
 use crate::chain::slots::pending::PendingSlots;
 use crate::chain::{ChainCause, ChainMode, ChainedLimit, SharedDemand};
 use sluicegate_base::clock::Now;
@@ -75,6 +75,10 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         }
         let (dry_run, cause) = (question.item.dry_run, rejection_cause(limit));
         self.push_decision(limit_index, question.rate, dry_run, decision, cause);
+        if decision.outcome == LimitOutcome::Reject && limit.turns_ns > 0 && !dry_run {
+            let found = FoundTurn::new(limit_index, &demand.units, self.caller, Some(answer.turn_ns));
+            self.turn = Some(found);
+        }
     }
 
     fn apply_slots_answer(

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 
 use super::claims::ClaimSet;
-use super::pass::{ChainPass, PassFindings, wait_for_store_slots};
+use super::pass::{ChainPass, FoundTurn, PassFindings, wait_for_store_slots};
 use super::slots::LackingSlots;
 use super::slots::in_store::StoreTake;
 use super::slots::pending::PendingSlots;
@@ -42,6 +42,8 @@ struct StoreQuery {
     shared_demands: Vec<SharedDemand>,
     /// The findings of the local limits.
     findings: PassFindings,
+    caller: Option<u128>,
+    turn: Option<FoundTurn>,
 }
 
 // === impl ChainPass ===
@@ -56,8 +58,8 @@ impl<M: ChainMode> ChainPass<'_, M> {
     ) {
         let rejects = M::CHARGES && self.findings.rejection.is_some();
         if !self.shared_demands.is_empty() && !rejects {
-            let ChainPass { held, shared_demands, findings, .. } = self;
-            let query = Box::new(StoreQuery { shared_demands, findings });
+            let ChainPass { held, shared_demands, findings, caller, turn, .. } = self;
+            let query = Box::new(StoreQuery { shared_demands, findings, caller, turn });
             *verdict = Some(ChainVerdict::AskStore(PendingStore { held, query, mode: PhantomData }));
             return;
         }
@@ -255,6 +257,11 @@ impl StoreQuery {
                 let turn = shared_limit.newcomer_turn(rate, store.process_node());
                 let mut question = demand.to_question(rate);
                 question.item.slot_count = SlotCount { turn, ..slot_count };
+                if limit.turns_ns > 0 && !question.item.dry_run {
+                    let found = FoundTurn::new((*limit_index).into(), units, self.caller, None);
+                    let held = limit.held_turn(rate, &found.request, now);
+                    question.item.turns_us = held.map_or(limit.turns_ns / 1_000, |_| 0);
+                }
                 question.item.owed = store.debts().owed_units(shared_limit, rate, key, now);
                 round.question_demands.push(demand);
                 round.questions.push(StoreQuestion { in_process, ..question });
@@ -277,6 +284,7 @@ impl StoreQuery {
         let lacking_slots = round.lacking;
         let findings = PassFindings { rejection: None, lacking: None, lacking_slots, ..self.findings };
         let mut pass = ChainPass::<M>::resume(&limits, held, findings, decisions);
+        (pass.caller, pass.turn) = (self.caller, self.turn);
         for demand in self.shared_demands.iter().filter(|demand| round.is_judged_locally(demand)) {
             pass.judge_fallback(demand, round, &pending);
         }

@@ -7,4 +7,5 @@ pub mod settle;
 mod slots;
 mod state;
 pub mod support;
+mod turns;
 mod vectors;

@@ -196,6 +196,7 @@ impl Shared {
                     owed: 0,
                     name: "",
                     anchor: None,
+                    turns_us: 0,
                 });
             }
         }
