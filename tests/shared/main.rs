@@ -19,5 +19,6 @@ mod outages_fleet;
 mod settled;
 mod slots;
 mod trials;
+mod turns;
 mod upstream_stops;
 mod views;

@@ -181,7 +181,8 @@ impl fmt::Display for VerdictExplanation {
             write!(f, ", Retry-After {seconds}")?;
         }
         if let Some(ms) = self.retry_after_ms {
-            write!(f, " (in {})", format_ns(ms * MS))?;
+            let turn = if self.turn.is_some() { "its turn " } else { "" };
+            write!(f, " ({turn}in {})", format_ns(ms * MS))?;
         }
         match &self.then {
             Some(then) if self.cause.is_some() => writeln!(f, "; {then}"),

@@ -24,6 +24,7 @@ json_object! {
         pub cause: Option<&'static str> = maybe "The cause, as logs and metrics name it.",
         pub retry_after: Option<String> = maybe "The `Retry-After` of the answer, in seconds.",
         pub retry_after_ms: Option<u64> = maybe "The same, exactly.",
+        pub turn: Option<bool> = maybe "True if that is its turn among the rejected requests.",
         pub wait_ms: Option<u64> = maybe "Milliseconds in a queue.",
         pub position: Option<u64> = maybe "The position in a queue for slots, from 1; its wait is not known.",
         pub then: Option<String> = maybe "What happens to the request.",
@@ -159,6 +160,7 @@ pub(super) fn explain_rejected(
         status: Some(response.status().as_u16()),
         retry_after: retry_after.map(str::to_owned),
         retry_after_ms: retry_after_ns.map(|ns| ns.div_ceil(1_000_000)),
+        turn: matches!(rejection, Rejection::Limit(rejected) if rejected.is_turn).then_some(true),
         ..verdict
     }
 }

@@ -117,7 +117,7 @@ impl RouteAuth {
     ) -> Option<Box<RouteAuth>> {
         let config = location.auth.clone()?;
         let upstream = upstreams[config.upstream.0].clone();
-        let chain = Arc::new(LimitChain::before_question(built, &config, location.timeout));
+        let chain = Arc::new(LimitChain::before_question(built, &config, location));
         Some(Box::new(RouteAuth { config, upstream, chain }))
     }
 }

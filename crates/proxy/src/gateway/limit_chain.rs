@@ -11,8 +11,8 @@ use sluicegate_http::request::source::{BodyPlan, BodyValue, BodyValues};
 use sluicegate_limit::Limit;
 use sluicegate_model::{
     ActionConfig, AuthConfig, BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, DescriptorRuleConfig,
-    EchoedValue, KeyPart, LimitConfig, LimitId, LocationConfig, Pricing, RequestPrice, ValueSource, ViewId,
-    model_pointer,
+    EchoedValue, KeyPart, LimitConfig, LimitId, LocationConfig, OnRejectPatch, Pricing, RequestPrice,
+    ValueSource, ViewId, model_pointer,
 };
 use sluicegate_store::SharedLimit;
 
@@ -60,24 +60,25 @@ impl LimitChain {
         let judging = config.server.limits.iter().chain(own).filter(counts);
         let ids: Vec<LimitId> = config.with_shadows(judging).collect();
         let view_of = |limit| config.view_at(location, limit);
-        LimitChain::of_limits(built, &ids, view_of, max_wait)
+        LimitChain::of_limits(built, &ids, view_of, (max_wait, location.map(|own| &own.on_reject)))
     }
 
     /// The limits before the question to an auth service.
     pub(super) fn before_question(
         built: BuiltLimits<'_>,
         auth: &AuthConfig,
-        timeout: Option<Duration>,
+        location: &LocationConfig,
     ) -> LimitChain {
         let ids: Vec<LimitId> = built.config.with_shadows(&auth.limits).collect();
         let view_of = |limit| auth.views.iter().find(|(viewed, _)| *viewed == limit).map(|(_, view)| *view);
-        LimitChain::of_limits(built, &ids, view_of, longest_wait(timeout))
+        let max_wait = longest_wait(location.timeout);
+        LimitChain::of_limits(built, &ids, view_of, (max_wait, Some(&location.on_reject)))
     }
 
     /// All limits, for calls that select some of them by name.
     pub(super) fn for_calls(built: BuiltLimits<'_>) -> LimitChain {
         let ids: Vec<LimitId> = built.config.with_shadows(&built.config.declared_limits()).collect();
-        LimitChain::of_limits(built, &ids, |_| None, u64::MAX)
+        LimitChain::of_limits(built, &ids, |_| None, (u64::MAX, None))
     }
 
     /// The limits of rules for descriptors, one rule after the other. A limit of several rules stands in the chain for
@@ -94,18 +95,20 @@ impl LimitChain {
         };
         let (ids, views): (Vec<LimitId>, Vec<Option<ViewId>>) = rules.flat_map(places_of).unzip();
         let chain = Chain::with_repeats(ids.iter().map(|id| limits[id.0].clone()).collect());
-        LimitChain::with_views(chain.with_shared(shared), |index, _| views[index], u64::MAX)
+        let chain = chain.with_shared(shared).with_turns(|limit| turns_of(config, None, limit));
+        LimitChain::with_views(chain, |index, _| views[index], u64::MAX)
     }
 
-    /// `view_of` tells the view by which a limit judges here; `None` = its own numbers.
+    /// `view_of` tells the view by which a limit judges here; `None` = its own numbers. A location has an `on_reject`.
     fn of_limits(
         built: BuiltLimits<'_>,
         ids: &[LimitId],
         view_of: impl Fn(LimitId) -> Option<ViewId>,
-        max_wait: u64,
+        (max_wait, on_reject): (u64, Option<&OnRejectPatch>),
     ) -> LimitChain {
         let chain = Chain::new(ids.iter().map(|id| built.limits[id.0].clone()).collect());
         let chain = chain.with_max_wait(max_wait).with_shared(built.shared);
+        let chain = chain.with_turns(|limit| turns_of(built.config, on_reject, limit));
         LimitChain::with_views(chain, |_, limit| view_of(limit), max_wait)
     }
 
@@ -140,6 +143,12 @@ impl LimitChain {
         let model = model.and_then(BodyValue::key_text).and_then(|model| str::from_utf8(model).ok());
         self.pricings.iter().filter_map(|pricing| RequestPrice::find(pricing, model)).collect()
     }
+}
+
+/// The furthest turn of requests that a limit rejects in a chain with this section, ns; 0 = none.
+fn turns_of(config: &Config, on_reject: Option<&OnRejectPatch>, limit: &Limit) -> u64 {
+    let own = config.on_reject.merge_patch(&limit.config.on_reject);
+    on_reject.map_or_else(|| own.turns(), |patch| own.merge_patch(patch).turns()).map_or(0, duration_ns)
 }
 
 fn longest_wait(timeout: Option<Duration>) -> u64 {

@@ -57,6 +57,7 @@ pub fn translate_rejection(rejection: &chain::ChainRejection) -> Rejection {
             rate: rejection.rate,
             cause,
             retry_after_ns: rejection.retry_after_ns,
+            is_turn: rejection.is_turn,
         }),
         None => Fault::TooManyWaiting.into(),
     }

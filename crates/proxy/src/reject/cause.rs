@@ -45,6 +45,8 @@ pub struct LimitRejection {
     /// A request after this span is admitted if no other arrives before it; of [`LimitCause::Concurrency`] an estimate.
     /// `None` if no such time is known.
     pub retry_after_ns: Option<u64>,
+    /// That is the turn of the request among the rejected ones.
+    pub is_turn: bool,
 }
 
 /// A rejection in the place of an upstream that wants no requests now.

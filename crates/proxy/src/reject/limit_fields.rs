@@ -357,7 +357,7 @@ fn build_items(config: &Config, id: LimitId, style: RateLimitHeaders) -> Vec<Pol
         }
         let calendar = rate.and_then(|rate| rate.calendar).zip(limit.calendar.clone());
         if let Some(rate) = rate.as_ref().filter(|_| calendar.is_none()) {
-            policy.extend_from_slice(format!(";w={}", whole_seconds(span_ns(rate, quota))).as_bytes());
+            policy.extend_from_slice(format!(";w={}", whole_seconds(rate.span_ns(quota))).as_bytes());
         }
         head.extend_from_slice(b";r=");
         // Cannot fail: `escape_structured_string` writes printable ASCII only, and the rest is digits.
@@ -405,14 +405,8 @@ fn unit_parameter(limit: &LimitConfig) -> Cow<'static, str> {
 fn further_ns(limit: &LimitConfig, rate: &Rate) -> u64 {
     let is_even = matches!(limit.algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
     match limit.cost {
-        Cost::Units(cost @ 2..) if is_even && limit.warm_up.is_none() => span_ns(rate, cost - 1),
+        Cost::Units(cost @ 2..) if is_even && limit.warm_up.is_none() => rate.span_ns(cost - 1),
         Cost::Units(2..) => u64::MAX,
         _ => 0,
     }
-}
-
-/// The time in which the rate lets `units` pass.
-fn span_ns(rate: &Rate, units: u64) -> u64 {
-    let ns = u128::from(units).saturating_mul(rate.period.as_nanos()).div_ceil(u128::from(rate.units.get()));
-    u64::try_from(ns).unwrap_or(u64::MAX)
 }

@@ -255,7 +255,7 @@ impl PauseResponses {
             self.prepared.write().insert(key, response.clone());
             response
         });
-        response.render_response(context, Some(pause.retry_after_ns), grpc)
+        response.render_response(context, (Some(pause.retry_after_ns), false), grpc)
     }
 
     fn prepare_response(&self, pause: &PauseRejection) -> PreparedResponse {

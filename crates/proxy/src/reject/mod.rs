@@ -229,7 +229,8 @@ impl Rejecter {
             }
             Rejection::MethodNotAllowed { .. } => (&faults[Fault::BadMethod.index()], None),
         };
-        let mut response = response.render_response(context, retry_after_ns, grpc);
+        let is_turn = matches!(rejection, Rejection::Limit(limit_rejection) if limit_rejection.is_turn);
+        let mut response = response.render_response(context, (retry_after_ns, is_turn), grpc);
         if let Rejection::MethodNotAllowed { allow } = rejection {
             response.headers_mut().insert(ALLOW, allow.clone());
         }
@@ -259,7 +260,7 @@ impl Rejecter {
             return None;
         }
         let response = &responses.rejected;
-        let retry = response.retry_times(request_id, limit_rejection.retry_after_ns);
+        let retry = response.retry_times(request_id, limit_rejection.retry_after_ns, limit_rejection.is_turn);
         let seconds = retry.seconds?;
         if decision.remaining > 0 || decision.window_ns().map(limit_fields::whole_seconds) != Some(seconds) {
             return None;

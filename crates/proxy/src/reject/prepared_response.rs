@@ -226,10 +226,10 @@ impl PreparedResponse {
     pub(super) fn render_response(
         &self,
         context: &RejectContext<'_>,
-        retry_after_ns: Option<u64>,
+        (retry_after_ns, is_turn): (Option<u64>, bool),
         grpc: bool,
     ) -> Response<Bytes> {
-        let retry = self.retry_times(context.request_id, retry_after_ns);
+        let retry = self.retry_times(context.request_id, retry_after_ns, is_turn);
         if grpc {
             return self.render_grpc(context, retry);
         }
@@ -290,12 +290,19 @@ impl PreparedResponse {
     }
 
     #[inline]
-    pub(super) fn retry_times(&self, request_id: &[u8], retry_after_ns: Option<u64>) -> RetryTimes {
+    pub(super) fn retry_times(
+        &self,
+        request_id: &[u8],
+        retry_after_ns: Option<u64>,
+        is_turn: bool,
+    ) -> RetryTimes {
         if self.retry_hint == RetryHint::Never {
             return RetryTimes::default();
         }
         let seconds = retry_after_ns.map_or(1, |ns| ns.div_ceil(1_000_000_000).max(1));
-        let seconds = seconds.saturating_add(self.jitter_seconds(seconds, request_id));
+        // Turns are spread as they are.
+        let jitter = if is_turn { 0 } else { self.jitter_seconds(seconds, request_id) };
+        let seconds = seconds.saturating_add(jitter);
         // An unknown time is treated as overload.
         let exact_ns = retry_after_ns.filter(|_| self.retry_hint == RetryHint::Exact);
         let ms = exact_ns.map_or(seconds.saturating_mul(1_000), |ns| ns.div_ceil(1_000_000));

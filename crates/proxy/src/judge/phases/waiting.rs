@@ -126,5 +126,5 @@ pub(super) async fn hang_up(state: &RequestState) -> NextPhase {
 /// The rejection after the location's timeout passed in a queue.
 fn queued_too_long(limit: LimitId) -> Rejection {
     let cause = LimitCause::QueuedTooLong;
-    Rejection::Limit(LimitRejection { limit, rate: 0, cause, retry_after_ns: None })
+    Rejection::Limit(LimitRejection { limit, rate: 0, cause, retry_after_ns: None, is_turn: false })
 }

@@ -91,6 +91,7 @@ fn the_nearest_section_decides() {
                 rate: 0,
                 cause: LimitCause::Rate,
                 retry_after_ns: None,
+                is_turn: false,
             };
             rejecters.for_location(Some(location)).degraded_to(&rejection, false)
         })

@@ -40,7 +40,7 @@ fn with_on_reject(on_reject: &str) -> Rejecters {
 }
 
 fn limit_rejection(limit: usize, cause: LimitCause, retry_after_ns: Option<u64>) -> Rejection {
-    Rejection::Limit(LimitRejection { limit: LimitId(limit), rate: 0, cause, retry_after_ns })
+    Rejection::Limit(LimitRejection { limit: LimitId(limit), rate: 0, cause, retry_after_ns, is_turn: false })
 }
 
 fn context<'a>() -> RejectContext<'a> {
@@ -283,6 +283,21 @@ fn jitter_only_delays_and_reaches_its_whole_range() {
 }
 
 #[test]
+fn turns_have_no_jitter() {
+    let rejecters = with_on_reject("{ retry_jitter: 100%, retry_after: turns }");
+    let Rejection::Limit(exact) = limit_rejection(0, LimitCause::Rate, Some(9_000_000_000)) else { panic!() };
+    let told = |rejection: LimitRejection, id: u8| {
+        let context = RejectContext { request_id: &[id], ..RejectContext::default() };
+        let rejecter = rejecters.for_location(Some(LocationId(0)));
+        header(&rejecter.render_rejection(&Rejection::Limit(rejection), &context, false), "retry-after")
+            .to_owned()
+    };
+    let rejection = LimitRejection { is_turn: true, ..exact };
+    assert!((0..50).all(|id| told(rejection, id) == "9"));
+    assert!((0..50).any(|id| told(exact, id) != "9"), "who gets no turn is spread");
+}
+
+#[test]
 fn grpc_callers_read_fields_and_no_body() {
     let rejecters = with_on_reject("{ body: problem, headers: { Content-Type: text/html, X-Why: slow } }");
     for (rejection, status) in [
@@ -427,7 +442,7 @@ fn faults_are_named_once_and_in_order() {
 fn a_body_is_one_allocation_of_its_size() {
     let rejecters = with_on_reject("{}");
     let rejecter = rejecters.for_location(Some(LocationId(0)));
-    let body = rejecter.limits[0].rejected.render_response(&context(), Some(1), false).into_body();
+    let body = rejecter.limits[0].rejected.render_response(&context(), (Some(1), false), false).into_body();
     assert!(body.is_unique() && body.try_into_mut().is_ok_and(|body| body.capacity() == body.len()));
 }
 
