@@ -1,6 +1,7 @@
 //! The counters of a limit, one table per rate, and macros that run one expression on those of any algorithm.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::algorithm::calendar_window::CalendarParams;
 use super::algorithm::concurrency::ConcurrencyParams;
@@ -8,13 +9,13 @@ use super::algorithm::fixed_window::FixedWindowParams;
 use super::algorithm::leaky_bucket::{LeakyBucketParams, QueueNumbers};
 use super::algorithm::meter::{Meter, MeterParams, MeterSpec, SettleTerms};
 use super::algorithm::rate::TickRate;
-use super::algorithm::shares::{ShareBucketParams, ShareWindowParams};
+use super::algorithm::shares::{ShareBucketParams, ShareQueueParams, ShareWindowParams};
 use super::algorithm::sliding_log::SlidingLogParams;
 use super::algorithm::sliding_window::SlidingWindowParams;
 use super::algorithm::token_bucket::TokenBucketParams;
 use super::algorithm::warm_up::WarmUpRate;
 use sluicegate_base::clock::duration_ns;
-use sluicegate_model::{self as model, Algorithm, BUCKETS_MAX, Shares, WindowAlign};
+use sluicegate_model::{self as model, Algorithm, BUCKETS_MAX, LeakyBucketRate, Shares, WindowAlign};
 
 /// One counter table per rate, the rates of all variants in a row.
 pub(super) enum Meters {
@@ -27,6 +28,7 @@ pub(super) enum Meters {
     SlidingLog(Vec<Meter<SlidingLogParams>>),
     ShareBucket(Vec<Meter<ShareBucketParams>>),
     ShareWindow(Vec<Meter<ShareWindowParams>>),
+    ShareQueue(Vec<Meter<ShareQueueParams>>),
     WarmTokenBucket(Vec<Meter<TokenBucketParams<WarmUpRate>>>),
     WarmLeakyBucket(Vec<Meter<LeakyBucketParams<WarmUpRate>>>),
     Concurrency(Vec<Meter<ConcurrencyParams>>),
@@ -50,7 +52,7 @@ macro_rules! meters_of {
 /// Runs it for the meters of every algorithm.
 macro_rules! each {
     ($meters:expr, $list:ident => $run:expr) => {
-        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket ShareBucket ShareWindow
+        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket ShareBucket ShareWindow ShareQueue
             FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog Concurrency] $meters, $list => $run)
     };
 }
@@ -58,7 +60,7 @@ macro_rules! each {
 /// Runs it for those that judge rates, all but concurrency.
 macro_rules! each_rated {
     ($meters:expr, $list:ident => $run:expr, else $otherwise:expr) => {
-        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket ShareBucket ShareWindow
+        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket ShareBucket ShareWindow ShareQueue
             FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog] $meters, $list => $run,
             [Concurrency] $otherwise)
     };
@@ -81,14 +83,14 @@ macro_rules! settled {
             FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog] $meters, rates => {
                 let $meter = &rates[$rate];
                 $run
-            }, [LeakyBucket WarmLeakyBucket Concurrency] $otherwise)
+            }, [LeakyBucket WarmLeakyBucket ShareQueue Concurrency] $otherwise)
     };
 }
 
 /// Runs it for those with a queue before a rate.
 macro_rules! each_queued {
     ($meters:expr, $list:ident => $run:expr, else $otherwise:expr) => {
-        $crate::counters::meters_of!([LeakyBucket WarmLeakyBucket] $meters, $list => $run,
+        $crate::counters::meters_of!([LeakyBucket WarmLeakyBucket ShareQueue] $meters, $list => $run,
             [TokenBucket WarmTokenBucket ShareBucket ShareWindow FixedWindow CalendarWindow SlidingWindow SlidingWindowFine
                 SlidingLog Concurrency] $otherwise)
     };
@@ -219,7 +221,7 @@ impl Meters {
         }
     }
 
-    /// `None` for an algorithm of which the queue or the slots know the classes.
+    /// `None` for slots, which know the classes, and for an algorithm without shares.
     fn with_shares(spec: &LimitSpec<'_>, shares: &Arc<Shares>, before: Option<&Meters>) -> Option<Meters> {
         let quotas = spec.config.algorithm_variants().flat_map(Algorithm::rate_quotas);
         Some(match &spec.config.algorithm {
@@ -238,9 +240,12 @@ impl Meters {
                     ShareWindowParams::new(rate, None, *buckets, shares, spec)
                 })
             }
-            Algorithm::LeakyBucket { .. } | Algorithm::SlidingLog { .. } | Algorithm::Concurrency { .. } => {
-                return None;
+            Algorithm::LeakyBucket { .. } => {
+                meters!(ShareQueue, before, spec, flows_of(spec.config), |numbers, of_rate| {
+                    ShareQueueParams::new(numbers, shares, spec.config, of_rate)
+                })
             }
+            Algorithm::SlidingLog { .. } | Algorithm::Concurrency { .. } => return None,
         })
     }
 
@@ -252,12 +257,8 @@ impl Meters {
         });
         let deepest = |rate: usize| config.deepest_bucket(rate);
         let tokens = tokens.enumerate().map(|(rate, one)| (one.rate, (one.burst, deepest(rate))));
-        let flows = config.algorithm_variants().flat_map(|numbers| match numbers {
-            Algorithm::LeakyBucket { rates, max_wait } => rates.iter().map(|one| (one, *max_wait)).collect(),
-            _ => Vec::new(),
-        });
-        let flows =
-            flows.enumerate().map(|(rate, one)| (one.0.rate, QueueNumbers::new(one, deepest(rate), config)));
+        let flows = flows_of(config).enumerate();
+        let flows = flows.map(|(rate, one)| (one.0.rate, QueueNumbers::new(one, deepest(rate), config)));
         let warm_up_ns = config.warm_up.map(duration_ns);
         match (&config.algorithm, warm_up_ns) {
             (Algorithm::TokenBucket { .. }, None) => {
@@ -278,4 +279,12 @@ impl Meters {
             }),
         }
     }
+}
+
+/// The leaky buckets of all variants, with their longest waits.
+fn flows_of(config: &model::LimitConfig) -> impl Iterator<Item = (&LeakyBucketRate, Option<Duration>)> {
+    config.algorithm_variants().flat_map(|numbers| match numbers {
+        Algorithm::LeakyBucket { rates, max_wait } => rates.iter().map(|one| (one, *max_wait)).collect(),
+        _ => Vec::new(),
+    })
 }

@@ -18,6 +18,8 @@ mod reload;
 mod reload_queues;
 mod resets;
 mod shadows;
+mod share_model;
+mod share_queues;
 mod slot_chains;
 mod slot_model;
 mod slot_queues;

@@ -70,6 +70,11 @@ impl Level {
         self.mark_charge(at_ns, ahead_ns)
     }
 
+    /// The level as if its units lasted until `end_ns` at least.
+    pub(crate) fn used_until(self, end_ns: u64) -> Level {
+        Level { tat_ns: { self.tat_ns }.max(end_ns), ..self }
+    }
+
     #[inline]
     fn mark_charge(&self, at_ns: u64, ahead_ns: u64) -> ChargeMark {
         ChargeMark { at_ns, ahead_ns: ahead_ns.min(u32::MAX.into()) as u32, refunded: self.refunded }

@@ -1,6 +1,7 @@
 //! The waiters of a leaky bucket or for concurrency slots: per key a ring of fair queues that take turns, each first
 //! in, first out; a waiter can leave from any position. Without `fair_by` there is one fair queue.
 
+mod classes;
 mod forecast;
 
 use std::task::Waker;
@@ -11,6 +12,7 @@ use super::open_charges::ShardCharges;
 use super::rate::ChargeMark;
 use super::slab::Slab;
 use crate::Epoch;
+pub use classes::ClassQueue;
 pub(crate) use forecast::{FoundPosition, NewestWaiter};
 use sluicegate_base::clock::Now;
 
@@ -46,6 +48,7 @@ struct WaitQueue {
 /// The waiters of one `fair_by` value; removed with the last of them.
 struct FairQueue {
     fair_hash: u64,
+    queue: u32,
     /// The neighbours in the ring.
     prev: u32,
     next: u32,
@@ -167,7 +170,8 @@ impl ShardQueues {
         self.unlink_head(queue, WaiterState::Departed(ChargeMark::default(), 0), wakers);
     }
 
-    fn unlink_head(&mut self, queue: &mut u32, state: WaiterState, wakers: &mut Wakers) {
+    /// The head of `queue` departs; the next one is not woken.
+    pub(crate) fn unlink_head(&mut self, queue: &mut u32, state: WaiterState, wakers: &mut Wakers) {
         let front = self.queues.get(*queue).map_or(NO_NODE, |queue| queue.front);
         let next = self.fair_queues.get(front).map_or(NO_NODE, |fair_queue| fair_queue.next);
         let head = self.head_node(*queue);
@@ -224,6 +228,12 @@ impl ShardQueues {
     pub(crate) fn find_waiting(&self, node: u32) -> Option<(&NewWaiter, u32)> {
         let waiter = self.waiters.get(node)?;
         matches!(waiter.state, WaiterState::Waiting).then_some((&waiter.own, waiter.fair_queue))
+    }
+
+    /// The queue in which a node waits.
+    fn find_queue(&self, node: u32) -> Option<u32> {
+        let (_, fair_queue) = self.find_waiting(node)?;
+        self.fair_queues.get(fair_queue).map(|fair_queue| fair_queue.queue)
     }
 
     /// The end of a waiter's wait.
@@ -309,9 +319,16 @@ impl ShardQueues {
     fn open_fair_queue(&mut self, queue: u32, fair_hash: u64) -> u32 {
         let front = self.queues.get(queue).map_or(NO_NODE, |queue| queue.front);
         let prev = self.fair_queues.get(front).map_or(NO_NODE, |fair_queue| fair_queue.prev);
-        let new =
-            FairQueue { fair_hash, prev, next: front, head: NO_NODE, tail: NO_NODE, waiters: 0, span: 0 };
-        let index = self.fair_queues.insert(new);
+        let index = self.fair_queues.insert(FairQueue {
+            fair_hash,
+            queue,
+            prev,
+            next: front,
+            head: NO_NODE,
+            tail: NO_NODE,
+            waiters: 0,
+            span: 0,
+        });
         if let Some(queue) = self.queues.get_mut(queue) {
             queue.fair_queues += 1;
             if front == NO_NODE {
