@@ -7,7 +7,8 @@ use std::task::Waker;
 
 use super::algorithm::adaptive::SlotOutcome;
 use super::algorithm::concurrency::{
-    ConcurrencyParams, SlotGrant, SlotLimit, SlotOutlook, SlotQueues, SlotStep, SlotTurn, SlotWaiter,
+    ConcurrencyParams, PERIOD_NS, SlotGrant, SlotLimit, SlotOutlook, SlotQueues, SlotStep, SlotTurn,
+    SlotWaiter,
 };
 use super::algorithm::meter::Meter;
 use super::algorithm::queue::{NO_NODE, WaiterState, Wakers, waking};
@@ -44,9 +45,15 @@ impl Limit {
         now: Now,
     ) -> Option<SlotGrant> {
         let Some(own) = self.slots(rate) else { return Some(NOT_LIMITED) };
-        own.table.update_entry(key, now, |entry, _, params, overflow| {
+        own.table.update_entry(key, now, |entry, queues, params, overflow| {
             let params = own.params_here(params);
-            params.take_slots(entry, slots, params.dry_queue(unenforced), overflow)
+            params.take_slots(
+                (entry, queues),
+                (key.class, slots),
+                params.dry_queue(unenforced),
+                overflow,
+                now,
+            )
         })
     }
 
@@ -61,7 +68,8 @@ impl Limit {
         waking(|wakers| {
             slots.table.update_entry(&units.key, now, |entry, queues, params, overflow| {
                 params.hand_over(entry, queues, now, wakers);
-                match params.take_slots(entry, units.cost, params.dry_queue(units.unenforced), overflow) {
+                let (wanted, dry_queue) = ((units.key.class, units.cost), params.dry_queue(units.unenforced));
+                match params.take_slots((entry, queues), wanted, dry_queue, overflow, now) {
                     Some(grant) => SlotStep::Taken(grant),
                     None => params.join_queue((entry, queues), units, overflow, now, wakers),
                 }
@@ -82,18 +90,21 @@ impl Limit {
         waking(|wakers| {
             let turn = own.table.update_existing(key, waiter.overflow, |entry, queues, params| {
                 params.hand_over(entry, queues, now, wakers);
-                let mut slots = queues.read_entry(*entry);
+                let mut slots = queues.read_entry(*entry, key.class);
                 let until = params.max_wait_ns.map(|ns| Now(waiter.joined.0.saturating_add(ns)));
                 let state = queues.waiters.waiter_state(waiter.node);
                 if matches!(state, Some(WaiterState::Waiting)) && until.is_none_or(|until| now < until) {
-                    queues.waiters.set_waker(slots.queue, waiter.node, waker, wakers);
-                    return SlotTurn::Wait(until);
+                    let is_next = queues.waiters.set_waker(slots.queue, waiter.node, waker, wakers);
+                    // Slots that another class does not need any more are free without an event.
+                    let looks_again =
+                        (is_next && params.shares.is_some()).then_some(Now(now.0.saturating_add(PERIOD_NS)));
+                    return SlotTurn::Wait(until.into_iter().chain(looks_again).min());
                 }
                 match queues.waiters.remove_waiter(&mut slots.queue, waiter.node, wakers) {
                     Some((WaiterState::Departed(..), _)) => return SlotTurn::Taken,
                     Some((WaiterState::Waiting, _)) => {
                         params.waiting.fetch_sub(1, Relaxed);
-                        queues.write_entry(entry, slots);
+                        queues.write_entry(entry, key.class, slots);
                     }
                     Some((WaiterState::Displaced, _)) | None => {}
                 }
@@ -119,14 +130,14 @@ impl Limit {
         let Some(own) = self.slots(rate) else { return };
         waking(|wakers| {
             let left = own.table.update_existing(key, waiter.overflow, |entry, queues, params| {
-                let mut slots = queues.read_entry(*entry);
+                let mut slots = queues.read_entry(*entry, key.class);
                 match queues.waiters.remove_waiter(&mut slots.queue, waiter.node, wakers) {
                     Some((WaiterState::Waiting, _)) => {
                         params.waiting.fetch_sub(1, Relaxed);
-                        queues.write_entry(entry, slots);
+                        queues.write_entry(entry, key.class, slots);
                     }
                     Some((WaiterState::Departed(..), _)) => {
-                        params.free_slots(entry, queues, cost, now(), wakers)
+                        params.free_slots(entry, queues, (key.class, cost), now(), wakers)
                     }
                     Some((WaiterState::Displaced, _)) | None => {}
                 }
@@ -142,9 +153,13 @@ impl Limit {
         let Some(own) = self.slots(rate) else { return SlotOutlook::at_once(0, true) };
         own.table.peek_entry(&units.key, |entry, queues, params| {
             let params = own.params_here(params);
-            let slots = queues.read_entry(*entry);
+            let slots = queues.read_entry(*entry, units.key.class);
             let (in_flight, allowed) = (u64::from(slots.in_flight), params.max.allowed_slots());
-            let free = if slots.queue == NO_NODE { allowed.saturating_sub(in_flight) } else { 0 };
+            let free = match &params.shares {
+                Some(shares) => params.class_reach(shares, *entry, queues, units.key.class, now),
+                None if slots.queue == NO_NODE => allowed.saturating_sub(in_flight),
+                None => 0,
+            };
             let outlook = |outcome, position| {
                 let wait_ns = queues.estimate_wait(&slots, now);
                 SlotOutlook { outcome, free, position, wait_ns }
@@ -160,8 +175,8 @@ impl Limit {
                     false => outlook(LimitOutcome::Reject, 0),
                 };
             }
-            match params.find_position(&slots, queues, units.fair_hash) {
-                Some(found) => outlook(LimitOutcome::Wait, found.before + 1),
+            match params.find_position(*entry, queues, units) {
+                Some((found, _)) => outlook(LimitOutcome::Wait, found.before + 1),
                 None => outlook(LimitOutcome::Reject, 0),
             }
         })
@@ -204,7 +219,7 @@ impl Limit {
     /// Concurrency slots in use.
     pub fn slots_in_use(&self, rate: usize, key: &CounterKey) -> u64 {
         let Some(own) = self.slots(rate) else { return 0 };
-        own.table.peek_entry(key, |entry, queues, _| queues.read_entry(*entry).in_flight.into())
+        own.table.peek_entry(key, |entry, queues, _| queues.read_entry(*entry, key.class).in_flight.into())
     }
 
     /// Gives concurrency slots back; a request that waits for them gets them. `now` is called only then.
@@ -220,7 +235,10 @@ impl Limit {
         waking(|wakers| {
             own.table.update_existing(key, overflow, |entry, queues, params| {
                 if entry.has_waiters() {
-                    params.free_slots(entry, queues, slots, now(), wakers);
+                    params.free_slots(entry, queues, (key.class, slots), now(), wakers);
+                    if overflow {
+                        queues.forget_unused(entry);
+                    }
                 } else {
                     entry.0 = u64::from(entry.0).saturating_sub(slots) as u32;
                 }

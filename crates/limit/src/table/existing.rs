@@ -70,8 +70,8 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         // The shard stays locked, so that the key gets no cell meanwhile.
         let (overflow, index) = self.find_overflow(key);
         let mut guard = overflow.lock();
-        let (entry, _, params) = guard.entry_at(index);
-        if params.is_idle(entry, now) { OwnEntry::Absent } else { OwnEntry::Overflow }
+        let (entry, extra, params) = guard.entry_at(index);
+        if params.may_reuse(entry, extra, now) { OwnEntry::Absent } else { OwnEntry::Overflow }
     }
 
     /// Calls `visit` for every entry with a cell, one shard locked at a time.

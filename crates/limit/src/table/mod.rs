@@ -62,6 +62,12 @@ pub trait TableParams<E: TableEntry> {
         entry.is_idle(now)
     }
 
+    /// [`TableParams::is_idle`] of an entry whose data beside it tell more.
+    #[inline]
+    fn may_reuse(&self, entry: &E, _extra: &E::Extra, now: Now) -> bool {
+        self.is_idle(entry, now)
+    }
+
     /// Converts an entry from the parameters `before` to these, as of `now`. The wakers added to `to_wake` are woken
     /// once the lock is released.
     fn convert_entry(
@@ -291,7 +297,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         step: impl FnOnce(&mut E, &mut E::Extra, &N, bool) -> R,
     ) -> R {
         let result = step(&mut entry, &mut shard.extra, &shard.params, false);
-        if shard.params.is_idle(&entry, now) {
+        if shard.params.may_reuse(&entry, &shard.extra, now) {
             entry.release_extra(&mut shard.extra);
             self.keys_stored.fetch_sub(1, Relaxed);
         } else {

@@ -103,7 +103,7 @@ impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
 
     fn free_if_idle(&mut self, index: usize, now: Now) -> bool {
         let entry = self.cells[index].entry;
-        let is_idle = self.tag_at(index) != 0 && self.params.is_idle(&entry, now);
+        let is_idle = self.tag_at(index) != 0 && self.params.may_reuse(&entry, &self.extra, now);
         if is_idle {
             entry.release_extra(&mut self.extra);
             self.set_tag(index, 0);
@@ -170,7 +170,7 @@ impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
             let choice = if scale_bits(hash.first, sets) == index / WAYS { hash.first } else { hash.second };
             let set = scale_bits(choice, sets_new);
             let free = bytes_zero(self.tags[set]);
-            if self.params.is_idle(&cell.entry, now) || free == 0 {
+            if self.params.may_reuse(&cell.entry, &self.extra, now) || free == 0 {
                 cell.entry.release_extra(&mut self.extra);
                 dropped += 1;
             } else {

@@ -8,6 +8,7 @@
 //! A view compares the slots in use with a number of its own.
 
 pub mod freed_rate;
+mod shares;
 mod waiting;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use super::gradient::Bounds;
 use super::meter::{Locked, Meter, MeterParams, MeterSpec};
 use super::queue::Wakers;
 use crate::table::{TableEntry, TableParams};
+pub(crate) use shares::PERIOD_NS;
 use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_model as model;
 pub(crate) use waiting::SlotQueues;
@@ -36,6 +38,7 @@ pub(crate) struct ConcurrencyParams {
     is_fair: bool,
     /// A dry run never waits: as many more requests in flight as the queue has room for count as waiting.
     dry_run: bool,
+    pub(crate) shares: Option<Arc<model::Shares>>,
     /// The waiters of all keys.
     pub(crate) waiting: Arc<AtomicUsize>,
 }
@@ -45,7 +48,8 @@ pub(crate) enum SlotLimit {
     Adaptive(Arc<Adaptive>),
 }
 
-/// Slots in use, or from [`WAITED`] on the place of the key's [`waiting::WaitedSlots`].
+/// Slots in use, or from [`WAITED`] on the place of the key's [`waiting::WaitedSlots`]. Of a limit with shares, always
+/// the place of its [`shares::ClassSlots`], from [`WAITED`] + [`shares::BY_CLASS`] on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ConcurrencyEntry(pub(crate) u32);
 
@@ -93,6 +97,7 @@ impl ConcurrencyParams {
             max_wait_ns: max_wait.map(duration_ns),
             is_fair: !config.fair_by.is_empty(),
             dry_run: config.dry_run,
+            shares: config.shares.clone(),
             waiting: spec.previous.map(|previous| previous.params.waiting.clone()).unwrap_or_default(),
         }
     }
@@ -106,11 +111,16 @@ impl ConcurrencyParams {
     #[inline]
     pub(crate) fn take_slots(
         &self,
-        entry: &mut ConcurrencyEntry,
-        slots: u64,
+        (entry, queues): Locked<'_, Self>,
+        (class, slots): (u8, u64),
         dry_queue: u64,
         overflow: bool,
+        now: Now,
     ) -> Option<SlotGrant> {
+        if let Some(shares) = &self.shares {
+            let wanted = (class, slots, dry_queue);
+            return self.take_class_slots(shares, (entry, queues), wanted, overflow, now);
+        }
         // With waiters it reads as more than any limit allows.
         let used = u64::from(entry.0).saturating_add(slots);
         let allowed = self.max.allowed_slots();
@@ -119,9 +129,7 @@ impl ConcurrencyParams {
         }
         // Cannot overflow: it is at most `SLOTS_MAX`.
         entry.0 = used as u32;
-        if let SlotLimit::Adaptive(adaptive) = &self.max {
-            adaptive.record_peak(used);
-        }
+        self.max.record_peak(used);
         let free = u32::try_from(allowed.saturating_sub(used)).unwrap_or(u32::MAX);
         Some(SlotGrant { overflow, waits: used > allowed, free })
     }
@@ -146,12 +154,20 @@ impl MeterParams for ConcurrencyParams {
     type Entry = ConcurrencyEntry;
 
     #[inline]
-    fn max_units(&self, _: u8) -> u64 {
-        self.max.allowed_slots()
+    fn max_units(&self, class: u8) -> u64 {
+        match &self.shares {
+            None => self.max.allowed_slots(),
+            Some(shares) => self.max_slots_of(shares, class),
+        }
     }
 }
 
 impl TableParams<ConcurrencyEntry> for ConcurrencyParams {
+    #[inline]
+    fn may_reuse(&self, entry: &ConcurrencyEntry, queues: &SlotQueues, now: Now) -> bool {
+        entry.0 == 0 || queues.is_class_idle(*entry, now)
+    }
+
     /// More slots go to the waiters, and a changed `max_wait` holds for them; nobody is thrown out.
     fn convert_entry(
         &self,
@@ -166,7 +182,7 @@ impl TableParams<ConcurrencyEntry> for ConcurrencyParams {
         let mut wakers = Wakers::new();
         self.hand_over(entry, queues, now, &mut wakers);
         if self.max_wait_ns != before.max_wait_ns {
-            queues.waiters.wake_all_waiters(queues.read_entry(*entry).queue, &mut wakers);
+            queues.queues_of(*entry).for_each(|queue| queues.waiters.wake_all_waiters(queue, &mut wakers));
         }
         to_wake.extend(wakers);
     }
@@ -182,6 +198,14 @@ impl SlotLimit {
             SlotLimit::Adaptive(adaptive) => adaptive.allowed_slots(),
         }
     }
+
+    /// Records that a key has so many slots in use.
+    #[inline]
+    fn record_peak(&self, used: u64) {
+        if let SlotLimit::Adaptive(adaptive) = self {
+            adaptive.record_peak(used);
+        }
+    }
 }
 
 // === impl ConcurrencyEntry ===
@@ -190,6 +214,12 @@ impl ConcurrencyEntry {
     #[inline]
     pub(crate) fn has_waiters(self) -> bool {
         self.0 >= WAITED
+    }
+
+    /// The place of its [`shares::ClassSlots`].
+    #[inline]
+    fn class_place(self) -> Option<u32> {
+        self.0.checked_sub(WAITED + shares::BY_CLASS)
     }
 }
 
@@ -204,5 +234,11 @@ impl TableEntry for ConcurrencyEntry {
     /// Slots counted on the overflow counter are released there, so no key moves away before it is empty.
     fn inherit_overflow(&self) -> Option<ConcurrencyEntry> {
         (self.0 == 0).then_some(*self)
+    }
+
+    fn release_extra(self, queues: &mut SlotQueues) {
+        if let Some(place) = self.class_place() {
+            queues.by_class.remove(place);
+        }
     }
 }

@@ -4,7 +4,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::freed_rate::FreedRate;
-use super::{ConcurrencyEntry, ConcurrencyParams, SlotGrant, SlotLimit, WAITED};
+use super::shares::ClassSlots;
+use super::{ConcurrencyEntry, ConcurrencyParams, SlotGrant, WAITED};
 use crate::algorithm::meter::{Locked, Meter};
 use crate::algorithm::queue::{FoundPosition, NO_NODE, NewWaiter, ShardQueues, Wakers};
 use crate::algorithm::slab::Slab;
@@ -16,6 +17,7 @@ use sluicegate_base::clock::Now;
 #[derive(Default)]
 pub(crate) struct SlotQueues {
     waited: Slab<WaitedSlots>,
+    pub(super) by_class: Slab<ClassSlots>,
     pub(crate) waiters: ShardQueues,
 }
 
@@ -88,8 +90,9 @@ impl SlotOutlook {
 impl Meter<ConcurrencyParams> {
     /// Units that wait for slots of a key.
     pub(crate) fn waiting_units(&self, key: &CounterKey) -> u64 {
-        self.table
-            .peek_entry(key, |entry, queues, _| queues.waiters.queued_units(queues.read_entry(*entry).queue))
+        self.table.peek_entry(key, |entry, queues, _| {
+            queues.queues_of(*entry).map(|queue| queues.waiters.queued_units(queue)).sum()
+        })
     }
 }
 
@@ -105,20 +108,23 @@ impl ConcurrencyParams {
         wakers: &mut Wakers,
     ) {
         if entry.has_waiters() {
-            self.free_slots(entry, queues, 0, now, wakers);
+            self.free_slots(entry, queues, (0, 0), now, wakers);
         }
     }
 
-    /// Frees slots, and hands those that are free to the waiters.
+    /// Frees slots of a class, and hands those that are free to the waiters.
     pub(crate) fn free_slots(
         &self,
         entry: &mut ConcurrencyEntry,
         queues: &mut SlotQueues,
-        freed: u64,
+        (class, freed): (u8, u64),
         now: Now,
         wakers: &mut Wakers,
     ) {
-        let mut slots = queues.read_entry(*entry);
+        if let Some(shares) = &self.shares {
+            return self.free_class_slots(shares, (entry, queues), (class, freed), now, wakers);
+        }
+        let mut slots = queues.read_entry(*entry, class);
         let mut in_flight = u64::from(slots.in_flight).saturating_sub(freed);
         while slots.queue != NO_NODE {
             let cost = queues.waiters.head_cost(slots.queue);
@@ -130,12 +136,10 @@ impl ConcurrencyParams {
             queues.waiters.release_head(&mut slots.queue, wakers);
             self.waiting.fetch_sub(1, Relaxed);
         }
-        if let SlotLimit::Adaptive(adaptive) = &self.max {
-            adaptive.record_peak(in_flight);
-        }
+        self.max.record_peak(in_flight);
         // Cannot overflow: it is at most the number that the limit allows, or less than before.
         slots.in_flight = in_flight as u32;
-        queues.write_entry(entry, slots);
+        queues.write_entry(entry, class, slots);
     }
 
     /// Adds a waiter, which may displace another.
@@ -147,16 +151,23 @@ impl ConcurrencyParams {
         now: Now,
         wakers: &mut Wakers,
     ) -> SlotStep {
-        let mut slots = queues.read_entry(*entry);
-        let Some(FoundPosition { displaced, .. }) = self.find_position(&slots, queues, units.fair_hash)
-        else {
+        let class = units.key.class;
+        let mut slots = queues.read_entry(*entry, class);
+        let Some((FoundPosition { displaced, .. }, from)) = self.find_position(*entry, queues, units) else {
+            queues.note_full(*entry, class, units.cost);
             return SlotStep::Full(queues.estimate_wait(&slots, now));
         };
         if slots.queue == NO_NODE {
             slots.freed = FreedRate::starting(now);
         }
         if displaced != NO_NODE {
-            queues.waiters.displace_waiter(&mut slots.queue, displaced, wakers);
+            if from == class {
+                queues.waiters.displace_waiter(&mut slots.queue, displaced, wakers);
+            } else {
+                let mut other = queues.read_entry(*entry, from);
+                queues.waiters.displace_waiter(&mut other.queue, displaced, wakers);
+                queues.write_entry(entry, from, other);
+            }
             self.waiting.fetch_sub(1, Relaxed);
         }
         let fair_hash = if self.is_fair { units.fair_hash } else { 0 };
@@ -164,26 +175,34 @@ impl ConcurrencyParams {
         let waiter = NewWaiter { fair_hash, cost, span, until: None, since: now };
         let node = queues.waiters.push_waiter(&mut slots.queue, waiter);
         self.waiting.fetch_add(1, Relaxed);
-        queues.write_entry(entry, slots);
+        queues.write_entry(entry, class, slots);
         SlotStep::Waits(SlotWaiter { node, overflow, joined: now })
     }
 
-    /// The position of one more waiter; `None` = the queue is full.
+    /// The position of one more waiter, and the class of the one that has to make room; `None` = the queue is full.
     pub(crate) fn find_position(
         &self,
-        slots: &WaitedSlots,
+        entry: ConcurrencyEntry,
         queues: &SlotQueues,
-        fair_hash: u64,
-    ) -> Option<FoundPosition> {
-        queues.waiters.find_position(slots.queue, self.queue, self.is_fair.then_some(fair_hash))
+        units: &Units,
+    ) -> Option<(FoundPosition, u8)> {
+        let (class, fair_hash) = (units.key.class, self.is_fair.then_some(units.fair_hash));
+        if let Some(shares) = &self.shares {
+            return self.find_class_position(shares, entry, queues, (class, fair_hash));
+        }
+        let queue = queues.read_entry(entry, class).queue;
+        queues.waiters.find_position(queue, self.queue, fair_hash).map(|found| (found, class))
     }
 }
 
 // === impl SlotQueues ===
 
 impl SlotQueues {
-    /// The slots of an entry; without waiters they have an empty queue.
-    pub(crate) fn read_entry(&self, entry: ConcurrencyEntry) -> WaitedSlots {
+    /// The slots of an entry, with the queue of a class; without waiters it is empty.
+    pub(crate) fn read_entry(&self, entry: ConcurrencyEntry, class: u8) -> WaitedSlots {
+        if let Some(slots) = self.classes_of(entry) {
+            return slots.read_queue(class);
+        }
         let alone = WaitedSlots {
             in_flight: entry.0,
             queue: NO_NODE,
@@ -196,7 +215,10 @@ impl SlotQueues {
     }
 
     /// Stores the slots of an entry: with it if no request waits, else here.
-    pub(crate) fn write_entry(&mut self, entry: &mut ConcurrencyEntry, slots: WaitedSlots) {
+    pub(crate) fn write_entry(&mut self, entry: &mut ConcurrencyEntry, class: u8, slots: WaitedSlots) {
+        if let Some(slots_of) = self.classes_of_mut(*entry) {
+            return slots_of.write_queue(class, slots);
+        }
         match (entry.has_waiters(), slots.queue == NO_NODE) {
             (false, true) => entry.0 = slots.in_flight,
             (false, false) => entry.0 = WAITED + self.waited.insert(slots),
@@ -212,10 +234,18 @@ impl SlotQueues {
         }
     }
 
-    /// The wakers of the next waiter of every key.
+    /// The queues of an entry, one for each class.
+    pub(crate) fn queues_of(&self, entry: ConcurrencyEntry) -> impl Iterator<Item = u32> {
+        let one = entry.class_place().is_none().then(|| self.read_entry(entry, 0).queue);
+        one.into_iter().chain(self.classes_of(entry).into_iter().flat_map(ClassSlots::queues))
+    }
+
+    /// The wakers of the next waiter of every key, and of each class.
     pub(crate) fn wake_heads(&self) -> Wakers {
         let mut wakers = Wakers::new();
-        self.waited.values().for_each(|slots| self.waiters.wake_head(slots.queue, &mut wakers));
+        let queues = self.waited.values().map(|slots| slots.queue);
+        let queues = queues.chain(self.by_class.values().flat_map(ClassSlots::queues));
+        queues.for_each(|queue| self.waiters.wake_head(queue, &mut wakers));
         wakers
     }
 
