@@ -24,6 +24,7 @@ mod slot_chains;
 mod slot_model;
 mod slot_queues;
 mod slot_reloads;
+mod slot_shares;
 mod support;
 mod threads;
 mod turns;
