@@ -50,6 +50,22 @@ impl Shares {
     pub fn free(&self) -> u32 {
         self.classes.iter().fold(Shares::WHOLE, |free, class| free.saturating_sub(class.least))
     }
+
+    /// The greatest part, in millionths, of which the parts of all classes are multiples.
+    pub fn grain(&self) -> u32 {
+        let parts = self.classes.iter().flat_map(|class| [class.least, class.most]);
+        parts.fold(Shares::WHOLE, divisor)
+    }
+
+    /// The tokens into which a bucket divides a tick, so that the half of each part is a whole number of them.
+    pub fn token_scale(&self) -> u32 {
+        2 * (Shares::WHOLE / self.grain())
+    }
+}
+
+/// The greatest common divisor.
+fn divisor(one: u32, other: u32) -> u32 {
+    if other == 0 { one } else { divisor(other, one % other) }
 }
 
 // === impl ShareClass ===

@@ -23,7 +23,7 @@ pub mod queue;
 pub(crate) mod rate;
 pub(crate) mod schedule;
 pub(crate) mod settle;
-pub(crate) mod shares;
+pub mod shares;
 pub(crate) mod slab;
 pub(crate) mod sliding_log;
 pub(crate) mod sliding_window;

@@ -8,6 +8,7 @@ use std::task::Waker;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::window_terms::WindowTerms;
 use crate::algorithm::fixed_window::window_end;
 use crate::algorithm::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams};
 use crate::algorithm::open_charges::{OpenUnits, ShardCharges};
@@ -25,13 +26,8 @@ pub(crate) struct ShareWindowParams {
     quota: WindowQuota,
     /// The start of fixed windows; `None` = the window slides.
     align: Option<WindowAlign>,
-    /// The width of a sub-window, and the number of counts of a class; a fixed window has one.
-    width: u64,
-    slots: usize,
     shares: Arc<Shares>,
-    /// The units that each class has for itself, and the most that it may use.
-    parts: Box<[(u64, u64)]>,
-    common: u64,
+    terms: WindowTerms,
 }
 
 /// The counter of a key.
@@ -53,9 +49,6 @@ pub(crate) struct ShareWindowShard {
 /// The used units of all classes in a sub-window after the other, the newest first.
 type Counts = SmallVec<[u64; 4]>;
 
-/// The used units of each class.
-type UsedUnits = SmallVec<[u64; 4]>;
-
 // === impl ShareWindowParams ===
 
 impl ShareWindowParams {
@@ -71,54 +64,24 @@ impl ShareWindowParams {
         let epoch = spec.next_epoch(|before| {
             (before.quota.period, before.align, &before.shares) == (quota.period, align, shares)
         });
-        let parts: Box<[(u64, u64)]> = shares
-            .classes
-            .iter()
-            .map(|class| (class.least_of(quota.max), class.most_of(quota.max)))
-            .collect();
         let (width, slots) = match align {
             Some(_) => (quota.period, 1),
             None => (quota.period.div_ceil(buckets.clamp(1, BUCKETS_MAX).into()), usize::from(buckets) + 1),
         };
-        let common = quota.max - parts.iter().map(|(own, _)| own).sum::<u64>();
+        let terms = WindowTerms::new(quota.max, (width, slots), shares);
         let quota = WindowQuota { epoch, ..quota };
-        ShareWindowParams { quota, align, width, slots, shares: shares.clone(), parts, common }
+        ShareWindowParams { quota, align, shares: shares.clone(), terms }
     }
 
     /// A request of before a reload may be of a class that is gone.
     #[inline]
     fn index(&self, class: u8) -> usize {
-        usize::from(class).min(self.parts.len() - 1)
-    }
-
-    /// The number of sub-windows that have not left.
-    #[inline]
-    fn live_windows(&self, entry: &ShareWindowEntry, now: Now) -> usize {
-        let left = entry.until.saturating_sub(now.0).div_ceil(self.width);
-        usize::try_from(left).unwrap_or(self.slots).min(self.slots)
-    }
-
-    /// The units that each class has used in the newest `live` sub-windows.
-    fn used_units(&self, counts: &[u64], live: usize) -> UsedUnits {
-        let mut used: UsedUnits = smallvec![0; self.parts.len()];
-        for window in counts.chunks_exact(self.parts.len()).take(live) {
-            used.iter_mut().zip(window).for_each(|(sum, units)| *sum = sum.saturating_add(*units));
-        }
-        used
-    }
-
-    /// The units that a class can still use.
-    fn room(&self, used: &[u64], class: usize) -> u64 {
-        let beyond = |(used, part): (&u64, &(u64, u64))| used.saturating_sub(part.0);
-        let (own, most) = self.parts[class];
-        let of_others = used.iter().zip(&self.parts).enumerate().filter(|(index, _)| *index != class);
-        let of_others = of_others.fold(0_u64, |sum, (_, one)| sum.saturating_add(beyond(one)));
-        own.saturating_add(self.common.saturating_sub(of_others)).min(most).saturating_sub(used[class])
+        usize::from(class).min(self.terms.parts.len() - 1)
     }
 
     /// Makes the sub-window of `now` the newest, and forgets those that have left.
     fn advance_window(&self, entry: &mut ShareWindowEntry, counts: &mut Counts, now: Now) {
-        let (live, classes) = (self.live_windows(entry, now), self.parts.len());
+        let (live, classes) = (self.terms.live_windows(entry.until, now.0), self.terms.parts.len());
         counts[live * classes..].fill(0);
         match self.align {
             Some(align) => {
@@ -127,45 +90,13 @@ impl ShareWindowParams {
                         window_end(self.quota.period, align, entry.until, now, clock::unix_at_zero());
                 }
             }
-            None => {
-                let last = u64::MAX - self.quota.period - 2 * self.width;
-                let until = (now.0.min(last) / self.width + 1) * self.width + self.quota.period;
-                let Some(later) = until.checked_sub(entry.until).filter(|later| *later > 0) else { return };
-                let shift = usize::try_from(later / self.width).unwrap_or(self.slots).min(self.slots);
-                counts.rotate_right(shift * classes);
-                counts[..shift * classes].fill(0);
-                entry.until = until;
-            }
+            None => entry.until = self.terms.slide(entry.until, counts, now.0, self.quota.period),
         }
-    }
-
-    /// The decision on `cost` more units of a class.
-    fn build_decision(
-        &self,
-        entry: &ShareWindowEntry,
-        counts: &[u64],
-        class: usize,
-        cost: u64,
-        now: Now,
-    ) -> Decision {
-        let live = self.live_windows(entry, now);
-        let leaves_ns =
-            |age: usize| entry.until.saturating_sub(age as u64 * self.width).saturating_sub(now.0);
-        let wait_ns = |cost: u64| {
-            let fits = |live: usize| cost <= self.room(&self.used_units(counts, live), class);
-            (0..live).rev().find(|age| fits(*age)).map_or(u64::MAX, leaves_ns)
-        };
-        let remaining = self.room(&self.used_units(counts, live), class);
-        let newest = counts.iter().take(live * self.parts.len()).position(|units| *units > 0);
-        let full_ns = newest.map_or(0, |index| leaves_ns(index / self.parts.len()));
-        // The quota of the class is what it has used, and what it can still use.
-        let quota = WindowQuota { max: remaining, ..self.quota };
-        quota.decide(0, cost, full_ns, wait_ns)
     }
 
     fn judge(&self, (entry, shard): Locked<'_, Self>, class: u8, cost: u64, now: Now) -> Decision {
         let counts = shard.counts.get(entry.counts.wrapping_sub(1)).map_or(&[][..], |counts| counts);
-        self.build_decision(entry, counts, self.index(class), cost, now)
+        self.terms.build_decision((entry.until, counts), self.index(class), cost, now.0)
     }
 }
 
@@ -173,8 +104,7 @@ impl MeterParams for ShareWindowParams {
     type Entry = ShareWindowEntry;
 
     fn max_units(&self, class: u8) -> u64 {
-        let (own, most) = self.parts[self.index(class)];
-        own.saturating_add(self.common).min(most)
+        self.terms.max_units(self.index(class))
     }
 }
 
@@ -196,21 +126,21 @@ impl RateParams for ShareWindowParams {
         overflow: bool,
     ) -> Charged {
         let class = self.index(units.key.class);
-        let live = self.live_windows(entry, now);
+        let live = self.terms.live_windows(entry.until, now.0);
         let known = shard.counts.get(entry.counts.wrapping_sub(1)).map_or(&[][..], |counts| counts);
-        if units.cost > self.room(&self.used_units(known, live), class) {
-            return (self.build_decision(entry, known, class, units.cost, now), None);
+        if units.cost > self.terms.room(&self.terms.used_units(known, live), class) {
+            return (self.terms.build_decision((entry.until, known), class, units.cost, now.0), None);
         }
         if known.is_empty() {
-            entry.counts = shard.counts.insert(smallvec![0; self.slots * self.parts.len()]) + 1;
+            entry.counts = shard.counts.insert(smallvec![0; self.terms.slots * self.terms.parts.len()]) + 1;
         }
         let decision = match shard.counts.get_mut(entry.counts - 1) {
             Some(counts) => {
                 self.advance_window(entry, counts, now);
                 counts[class] = counts[class].saturating_add(units.cost);
-                self.build_decision(entry, counts, class, 0, now)
+                self.terms.build_decision((entry.until, counts), class, 0, now.0)
             }
-            None => self.build_decision(entry, &[], class, 0, now),
+            None => self.terms.build_decision((entry.until, &[]), class, 0, now.0),
         };
         let epoch = shard.charges.charge_epoch(self.quota.epoch);
         let since = ChargeMark::at_moment(entry.until);
@@ -232,8 +162,9 @@ impl RateParams for ShareWindowParams {
 
 impl SettleParams for ShareWindowParams {
     fn give_back(&self, (entry, shard): Locked<'_, Self>, given: &GivenBack<'_>, _: Now) {
-        let age = entry.until.checked_sub(given.charge.since.at_ns()).map(|earlier| earlier / self.width);
-        let index = age.map(|age| age as usize * self.parts.len() + self.index(given.key.class));
+        let age =
+            entry.until.checked_sub(given.charge.since.at_ns()).map(|earlier| earlier / self.terms.width);
+        let index = age.map(|age| age as usize * self.terms.parts.len() + self.index(given.key.class));
         let counts = shard.counts.get_mut(entry.counts.wrapping_sub(1));
         if let Some(units) = counts.zip(index).and_then(|(counts, index)| counts.get_mut(index)) {
             *units = units.saturating_sub(given.units);
@@ -241,9 +172,9 @@ impl SettleParams for ShareWindowParams {
     }
 
     fn credit_units(&self, (entry, shard): Locked<'_, Self>, key: &CounterKey, units: u64, now: Now) {
-        let (live, class) = (self.live_windows(entry, now), self.index(key.class));
+        let (live, class) = (self.terms.live_windows(entry.until, now.0), self.index(key.class));
         let Some(counts) = shard.counts.get_mut(entry.counts.wrapping_sub(1)) else { return };
-        let own = counts.iter_mut().skip(class).step_by(self.parts.len()).take(live);
+        let own = counts.iter_mut().skip(class).step_by(self.terms.parts.len()).take(live);
         own.fold(units, |left, count| {
             let taken = left.min(*count);
             *count -= taken;
@@ -263,13 +194,13 @@ impl TableParams<ShareWindowEntry> for ShareWindowParams {
     /// Counts the present units as charged now. Those of other classes count for the default one, so that no class has
     /// less than its own part.
     fn convert_entry(&self, (entry, shard): Locked<'_, Self>, before: &Self, now: Now, _: &mut Vec<Waker>) {
-        let (epoch, live) = (self.quota.epoch, before.live_windows(entry, now));
+        let (epoch, live) = (self.quota.epoch, before.terms.live_windows(entry.until, now.0));
         let Some(counts) = shard.counts.get_mut(entry.counts.wrapping_sub(1)) else { return };
-        if epoch == before.quota.epoch && self.slots == before.slots {
+        if epoch == before.quota.epoch && self.terms.slots == before.terms.slots {
             return;
         }
-        let used = before.used_units(counts, live);
-        let mut kept: Counts = smallvec![0; self.slots * self.parts.len()];
+        let used = before.terms.used_units(counts, live);
+        let mut kept: Counts = smallvec![0; self.terms.slots * self.terms.parts.len()];
         let mut fresh = ShareWindowEntry { until: 0, ..*entry };
         self.advance_window(&mut fresh, &mut kept, now);
         for (class, used) in before.shares.classes.iter().zip(&used) {
