@@ -121,6 +121,8 @@ impl Case {
                 slot_count: SlotCount::default(),
                 mark: 0,
                 owed: 0,
+                owed_by_others: 0,
+                class: 0,
                 name: "",
                 anchor: None,
             };

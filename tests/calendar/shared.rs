@@ -167,6 +167,7 @@ fn settle(
         used,
         forgets: false,
         anchor: None,
+        class: 0,
     };
     let keys = [SettledKey { key: SharedKey([id; 16]), sequence: call, items: vec![item(0), item(1)] }];
     for _ in 0..1 + u8::from(twice) {

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use crate::limit::{Algorithm, LimitConfig};
+use crate::limit::{Algorithm, LimitConfig, TokenBucketRate};
+use crate::shares::Shares;
 use crate::value::fraction::reduce_fraction;
 use crate::value::scalars::Rate;
 
 /// A bound on the ticks of a bucket plus one full cost, and on microseconds ahead of now. With the time since 1970
 /// added, the sum stays below 2^53 for another century.
 const TICKS_MAX: u128 = 1 << 52;
+/// A bound on the tokens of a bucket with shares: a debt of a whole bucket and one full cost beyond it are exact.
+const TOKENS_MAX: u128 = 1 << 51;
 /// A window may lie three periods ahead of now.
 const PERIOD_MAX_US: u128 = 1 << 51;
 /// A fraction of a microsecond is kept in 32 bits.
@@ -44,6 +47,9 @@ fn check_units(limit: &LimitConfig) -> Result<(), String> {
     // One with charge keeps requests instead.
     let log_max = if limit.charge.is_some() { u32::MAX.into() } else { LOG_MAX };
     limit.algorithm_variants().try_for_each(|numbers| check_algorithm_range(numbers, log_max))?;
+    if let Some(shares) = &limit.shares {
+        limit.algorithm_variants().try_for_each(|numbers| check_shares_range(numbers, shares))?;
+    }
     let quotas = limit.algorithm_variants().flat_map(Algorithm::rate_quotas);
     match quotas.map(|(_, units)| units).max() {
         Some(units) if limit.charge.is_some() && units > SETTLED_MAX => Err(format!(
@@ -92,6 +98,24 @@ fn check_bucket_range(rate: Rate, size: u128, fields: &str) -> Result<(), String
     Ok(())
 }
 
+/// The tokens of a bucket with shares are parts of ticks.
+fn check_shares_range(numbers: &Algorithm, shares: &Shares) -> Result<(), String> {
+    let Algorithm::TokenBucket { rates } = numbers else { return Ok(()) };
+    for TokenBucketRate { rate, burst } in rates {
+        let Some((num, unit)) = in_lowest_terms_us(*rate) else { continue };
+        let ticks = TOKENS_MAX / u128::from(shares.token_scale());
+        let most = ticks.saturating_sub(num.into()) / u128::from(unit);
+        if u128::from(*burst) >= most {
+            return Err(format!(
+                "burst of {burst} is more than Redis counts at this rate with these shares: write at most {}, or \
+                 rounder shares such as 50%",
+                most.saturating_sub(1)
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn check_windows(rates: &[Rate], units_max: u64) -> Result<(), String> {
     rates.iter().try_for_each(|rate| check_window_range(*rate, units_max))
 }
@@ -132,7 +156,7 @@ mod tests {
     use std::num::NonZeroU64;
 
     use super::*;
-    use crate::{LeakyBucketRate, TokenBucketRate};
+    use crate::LeakyBucketRate;
 
     fn rate(units: u64, period: Duration) -> Rate {
         Rate::new(NonZeroU64::new(units).unwrap(), period)
@@ -146,6 +170,20 @@ mod tests {
             &Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate: rate(units, period), burst }] },
             LOG_MAX,
         )
+    }
+
+    #[test]
+    fn tokens_of_odd_shares_are_smaller_and_soon_too_many() {
+        let class = |least| crate::ShareClass { name: "gold".into(), least, most: Shares::WHOLE };
+        let check = |least, burst| {
+            let rates = vec![TokenBucketRate { rate: rate(1000, 3600 * SECOND), burst }];
+            let shares =
+                Shares { by: crate::KeyPart::Tier, classes: vec![class(least)], lend: Shares::WHOLE };
+            check_shares_range(&Algorithm::TokenBucket { rates }, &shares)
+        };
+        assert_eq!(check(500_000, 1_000), Ok(()));
+        assert!(check(333_333, 1_000).unwrap_err().contains("burst of 1000 is more"));
+        assert_eq!(check(333_333, 300), Ok(()));
     }
 
     fn log(units: u64) -> Result<(), String> {

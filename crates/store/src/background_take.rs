@@ -13,6 +13,7 @@ use super::settlements::StoreUnits;
 use super::shared_limit::SharedLimit;
 use super::{ScriptOp, SharedKey};
 use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{LimitOutcome, Units};
 
 /// Units to take from some rates of a limit, from all or from none.
@@ -69,7 +70,7 @@ impl Session {
         let question = |rate: &usize| {
             let mut question = StoreQuestion::new(&wanted.limit, *rate, wanted.key, wanted.units.cost);
             question.item.anchor = wanted.units.anchor;
-            question.item.owed = self.outbox.debts.owed_units(&wanted.limit, *rate, &wanted.key, sent);
+            question.note_class(&wanted.units.key, &self.outbox.debts, sent);
             question
         };
         let questions: SmallVec<[StoreQuestion<'_>; 2]> = wanted.rates.iter().map(question).collect();
@@ -95,8 +96,10 @@ impl WantedUnits {
     fn give_back(&self, outbox: &StoreOutbox, outcome: &TakeOutcome) {
         let TakeOutcome::Taken(marks) = outcome else { return };
         for (rate, mark) in marks {
-            let (limit, Units { cost, anchor, .. }) = (self.limit.clone(), self.units);
-            outbox.queue_refund(StoreUnits { limit, rate: *rate, key: self.key, cost, mark: *mark, anchor });
+            let (limit, Units { cost, anchor, key: CounterKey { class, .. }, .. }) =
+                (self.limit.clone(), self.units);
+            let (key, rate, mark) = (self.key, *rate, *mark);
+            outbox.queue_refund(StoreUnits { limit, rate, key, cost, mark, anchor, class });
         }
     }
 }

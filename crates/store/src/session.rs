@@ -19,13 +19,14 @@ use super::settlements::{KeysInFlight, SettlingKey, StoreUnits};
 use super::shared_limit::SharedLimit;
 use super::slots::SlotReport;
 use super::{
-    CallItem, KeyGroup, Link, LuaScript, PackedCall, RateAnswer, ScriptOp, ScriptReply, SettledKey,
+    CallItem, Debts, KeyGroup, Link, LuaScript, PackedCall, RateAnswer, ScriptOp, ScriptReply, SettledKey,
     SharedKey, Store, StoreFault,
 };
 pub(super) use late_replies::LateReplies;
 use outbox::REFUNDS_MAX;
 pub use outbox::StoreOutbox;
 use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
 
 /// Refunds or slot reports per call.
 const BATCH: usize = 64;
@@ -345,9 +346,16 @@ impl<'a> StoreQuestion<'a> {
         !self.item.dry_run && self.in_process > self.item.rule.capacity()
     }
 
+    /// Names the class of its key, and the units that are owed to the store.
+    pub fn note_class(&mut self, key: &CounterKey, debts: &Debts, now: Now) {
+        let item = &mut self.item;
+        item.class = key.class;
+        (item.owed, item.owed_by_others) = debts.owed_units(self.limit, self.rate, &item.key, key.class, now);
+    }
+
     /// The refund of its charge, which has this mark.
     pub fn to_refund(&self, mark: u64) -> StoreUnits {
-        let CallItem { key, cost, anchor, .. } = self.item;
-        StoreUnits { limit: self.limit.clone(), rate: self.rate, key, cost, mark, anchor }
+        let CallItem { key, cost, anchor, class, .. } = self.item;
+        StoreUnits { limit: self.limit.clone(), rate: self.rate, key, cost, mark, anchor, class }
     }
 }

@@ -65,6 +65,8 @@ pub struct StoreSettlement {
     pub forgets: bool,
     /// The date by which windows of its account begin.
     pub anchor: Option<Anchor>,
+    /// The class of the request, where the limit has shares.
+    pub class: u8,
 }
 
 /// Units of one rate to correct in the store: a refund of those that a request took and did not use, or a charge of
@@ -82,6 +84,8 @@ pub struct StoreUnits {
     pub mark: u64,
     /// The date by which windows of its account begin.
     pub anchor: Option<Anchor>,
+    /// The class of the request, where the limit has shares.
+    pub class: u8,
 }
 
 /// The settlements of one key in a call.
@@ -226,7 +230,7 @@ impl<C: KeyCalls> Drop for KeysInFlight<'_, C> {
 impl SettlingKey {
     pub(super) fn to_call(&self) -> SettledKey<'_> {
         let items = self.settlements.iter().flat_map(|settlement| {
-            let StoreSettlement { limit, marks, reserved, used, forgets, anchor, .. } = &**settlement;
+            let StoreSettlement { limit, marks, reserved, used, forgets, anchor, class, .. } = &**settlement;
             marks.iter().map(move |(rate, mark)| SettleItem {
                 rule: &limit.rules[*rate],
                 mark: *mark,
@@ -234,6 +238,7 @@ impl SettlingKey {
                 used: *used,
                 forgets: *forgets,
                 anchor: *anchor,
+                class: *class,
             })
         });
         SettledKey { key: self.key, sequence: self.sequence, items: items.collect() }
@@ -261,7 +266,8 @@ impl StoreUnits {
 
     pub(super) fn to_item(&self) -> CallItem<'_> {
         let rule = &self.limit.rules[self.rate];
-        CallItem { mark: self.mark, anchor: self.anchor, ..CallItem::new(rule, self.key, self.cost) }
+        let (mark, anchor, class) = (self.mark, self.anchor, self.class);
+        CallItem { mark, anchor, class, ..CallItem::new(rule, self.key, self.cost) }
     }
 }
 
@@ -287,6 +293,7 @@ mod tests {
             used,
             forgets: false,
             anchor: None,
+            class: 0,
         }
     }
 

@@ -53,6 +53,8 @@ fn item(rule: &RateRule, limit_index: u16, key: u8) -> CallItem<'_> {
         slot_count,
         mark: 55,
         owed: 0,
+        owed_by_others: 0,
+        class: 0,
         name: "",
         anchor: None,
         turns_us: 0,
@@ -194,4 +196,29 @@ fn a_rule_of_numbers_that_do_not_fit_does_no_harm() {
     PackedCall::new(ScriptOp::Take, "sg", 1, 0, &items);
     let bytes = [doubles(&[NOW]), vec![1], doubles(&[9e15])].concat();
     ScriptReply::parse_reply(ScriptOp::Take, &items, &bytes);
+}
+
+proptest! {
+    /// Whatever a server answers about shares, it is a reply or none.
+    #[test]
+    fn replies_about_shares_are_sound_or_none(
+        numbers in proptest::collection::vec(prop_oneof![any::<f64>(), Just(NOW), 0.0..1e7f64], 0..40),
+        kind in 0..3usize,
+        admitted in 0..2u8,
+    ) {
+        let class = |name: &str, least| model::ShareClass { name: name.into(), least, most: 800_000 };
+        let classes = vec![class("gold", 500_000), class("default", 0)];
+        let shares = model::Shares { by: model::KeyPart::Tier, classes, lend: model::Shares::WHOLE };
+        let algorithm = match kind {
+            0 => Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate: rate(3, 1), burst: 7 }] },
+            1 => Algorithm::FixedWindow { rates: vec![rate(10, 60)], align: WindowAlign::Clock },
+            _ => Algorithm::SlidingWindow { rates: vec![rate(10, 60)], buckets: 3 },
+        };
+        let limit = model::LimitConfig { shares: Some(std::sync::Arc::new(shares)), ..test_limit("a", algorithm) };
+        let rules = RateRule::rules_of(&limit);
+        let items = [CallItem { owed: u64::MAX, owed_by_others: 9, ..item(&rules[0], 0, 1) }];
+        let bytes = [&doubles(&[NOW])[..], &[admitted], &doubles(&numbers)].concat();
+        let reply = ScriptReply::parse_reply(ScriptOp::Take, &items, &bytes);
+        prop_assert!(reply.is_none_or(|reply| reply.answers.len() == 1));
+    }
 }

@@ -64,6 +64,7 @@ pub(crate) enum PartSource {
         key: SharedKey,
         marks: SmallVec<[(usize, u64); 2]>,
         anchor: Option<Anchor>,
+        class: u8,
         outbox: Arc<StoreOutbox>,
     },
 }
@@ -171,9 +172,10 @@ impl ExtensionPart {
                 };
                 charges.iter().map(settle).max().unwrap_or(0)
             }
-            PartSource::Stored { limit, key, marks, anchor, outbox } => {
+            PartSource::Stored { limit, key, marks, anchor, class, outbox } => {
                 let (reserved, forgets) = (self.units, false);
-                let settlement = StoreSettlement { limit, key, marks, reserved, used, forgets, anchor };
+                let settlement =
+                    StoreSettlement { limit, key, marks, reserved, used, forgets, anchor, class };
                 outbox.settlements.queue_settlement(settlement);
                 0
             }

@@ -217,7 +217,7 @@ impl Gateway {
                 question.item.dry_run = true;
                 question.item.anchor = units.anchor;
                 question.item.limit_index = u16::try_from(index).unwrap_or(u16::MAX);
-                question.item.owed = session.store.debts().owed_units(shared, rate, key, now);
+                question.note_class(&units.key, session.store.debts(), now);
                 if self.limits[limit.0].is_concurrency() {
                     let held = session.outbox.slots.held_for(&shared.slot_key(rate, *key));
                     question.item.slot_count.slots = held.saturating_add(1);

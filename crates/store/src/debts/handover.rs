@@ -37,6 +37,8 @@ pub(crate) struct DebtHandover {
     /// The halves of the local key's id, and its prefix.
     pub id: [u64; 2],
     pub prefix: u64,
+    #[serde(default)]
+    pub class: u8,
     pub variant: usize,
     pub owed: u64,
     pub sent: u64,
@@ -76,6 +78,7 @@ impl Debts {
                 rule: debt.limit.rules[debt.rate].id,
                 id: [(debt.units.key.id >> 64) as u64, debt.units.key.id as u64],
                 prefix: debt.units.key.prefix,
+                class: debt.units.key.class,
                 variant: debt.units.variant,
                 owed,
                 sent: debt.sent,
@@ -122,7 +125,7 @@ impl Debts {
 impl DebtHandover {
     fn to_units(&self) -> Units {
         let id = u128::from(self.id[0]) << 64 | u128::from(self.id[1]);
-        let key = CounterKey::new(id, self.prefix);
+        let key = CounterKey { class: self.class, ..CounterKey::new(id, self.prefix) };
         let anchor = Anchor::from_bits(self.anchor);
         Units { variant: self.variant, anchor, ..Units::new(key, 1) }
     }

@@ -96,16 +96,29 @@ impl Debts {
         self.keys.load(Relaxed)
     }
 
-    /// Units of a rate that are owed now: those that were admitted here and still count.
-    pub fn owed_units(&self, limit: &SharedLimit, rate: usize, key: &SharedKey, now: Now) -> u64 {
+    /// Units of a rate that are owed now: those that were admitted here and still count. Where the store counts by
+    /// class, those of a class, and those of the others.
+    pub fn owed_units(
+        &self,
+        limit: &SharedLimit,
+        rate: usize,
+        key: &SharedKey,
+        class: u8,
+        now: Now,
+    ) -> (u64, u64) {
+        let mut owed = (0_u64, 0_u64);
         if self.key_count() == 0 {
-            return 0;
+            return owed;
         }
         let rate = limit.widest_rate(rate);
         let inner = self.inner.lock();
-        let debt =
-            inner.by_key.get(key).and_then(|debts| debts.rates.iter().find(|d| d.matches_rate(limit, rate)));
-        debt.map_or(0, |debt| debt.current_amount(now))
+        for debt in inner.by_key.get(key).into_iter().flat_map(|debts| &debts.rates) {
+            if debt.matches_rate(limit, rate) {
+                let sum = if debt.matches_class(class) { &mut owed.0 } else { &mut owed.1 };
+                *sum = sum.saturating_add(debt.current_amount(now));
+            }
+        }
+        owed
     }
 
     /// Charges for at most `keys_max` keys, with hardly more units than one call may charge: the last key may exceed
@@ -133,8 +146,8 @@ impl Debts {
                 units += if limit.settles() { 1 } else { cost };
                 let (rule, mark) = (&limit.rules[rate], debts.sequence);
                 let most = if rule.settles { rule.capacity().saturating_mul(2) } else { rule.capacity() };
-                let (cost, anchor) = (cost.min(most), debt.units.anchor);
-                charges.push(StoreUnits { limit, rate, key, cost, mark, anchor });
+                let (cost, anchor, class) = (cost.min(most), debt.units.anchor, debt.units.key.class);
+                charges.push(StoreUnits { limit, rate, key, cost, mark, anchor, class });
             }
             keys += 1;
         }
@@ -295,6 +308,11 @@ impl Debt {
 
     fn matches_rate(&self, limit: &SharedLimit, rate: usize) -> bool {
         self.rate == rate && self.limit.rules[rate].id == limit.rules[rate].id
+    }
+
+    /// True if the store counts it together with a class.
+    fn matches_class(&self, class: u8) -> bool {
+        !self.limit.rules[self.rate].counts_classes() || self.units.key.class == class
     }
 
     /// The owed units that the local share still counts: units that left a window or were refilled are not owed.

@@ -45,7 +45,8 @@ impl Debts {
         let inner = &mut *self.inner.lock();
         let is_handed_over = inner.is_handed_over;
         let rates = inner.by_key.get_mut(&key).map(|debts| &mut debts.rates);
-        let debt = rates.and_then(|rates| rates.iter_mut().find(|debt| debt.matches_rate(limit, rate)));
+        let own = |debt: &&mut Debt| debt.matches_rate(limit, rate) && debt.matches_class(units.key.class);
+        let debt = rates.and_then(|rates| rates.iter_mut().find(own));
         if is_handed_over {
             let kept = debt.map_or(0, |debt| debt.close_kept(reserved));
             let exported = reserved - kept;
@@ -82,7 +83,8 @@ impl Debts {
             self.keys.fetch_add(1, Relaxed);
             KeyDebts::default()
         });
-        let found = debts.rates.iter().position(|debt| debt.matches_rate(limit, rate));
+        let own = |debt: &Debt| debt.matches_rate(limit, rate) && debt.matches_class(units.key.class);
+        let found = debts.rates.iter().position(own);
         let index = found.unwrap_or_else(|| {
             debts.rates.push(Debt::new(limit.clone(), rate, *units));
             debts.rates.len() - 1

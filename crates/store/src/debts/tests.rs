@@ -45,17 +45,17 @@ fn charge(debts: &Debts, now: Now, acknowledged: bool) -> Vec<(u64, u64)> {
 #[test]
 fn a_charge_is_sent_again_as_it_was_until_it_is_acknowledged() {
     let (debts, limit, now) = (Debts::new(1), limit(), Now::read_clock());
-    assert_eq!((debts.key_count(), debts.owed_units(&limit, 0, &KEY, now)), (0, 0));
+    assert_eq!((debts.key_count(), debts.owed_units(&limit, 0, &KEY, 0, now).0), (0, 0));
     admit(&debts, &limit, 3, now);
     admit(&debts, &limit, 2, now);
-    assert_eq!((debts.key_count(), debts.owed_units(&limit, 0, &KEY, now)), (1, 5));
+    assert_eq!((debts.key_count(), debts.owed_units(&limit, 0, &KEY, 0, now).0), (1, 5));
     assert_eq!(charge(&debts, now, false), [(1, 5)]);
     admit(&debts, &limit, 1, now);
-    assert_eq!(debts.owed_units(&limit, 0, &KEY, now), 6);
+    assert_eq!(debts.owed_units(&limit, 0, &KEY, 0, now).0, 6);
     assert_eq!(charge(&debts, now, false), [(1, 5)], "the store may have made that charge");
     assert_eq!(charge(&debts, now, true), [(1, 5)]);
     assert_eq!(charge(&debts, now, true), [(2, 1)]);
-    assert_eq!((debts.key_count(), debts.owed_units(&limit, 0, &KEY, now)), (0, 0));
+    assert_eq!((debts.key_count(), debts.owed_units(&limit, 0, &KEY, 0, now).0), (0, 0));
 }
 
 /// A charge that was not sent is corrected by responses; one that the store may have made is not.
@@ -70,7 +70,7 @@ fn responses_correct_debts_that_are_not_sent() {
     };
     cancel();
     assert_eq!(debts.settle_debt(&limit, 0, KEY, &units(3), (3, 1)), 0);
-    assert_eq!(debts.owed_units(&limit, 0, &KEY, now), 1);
+    assert_eq!(debts.owed_units(&limit, 0, &KEY, 0, now).0, 1);
     assert_eq!(charge(&debts, now, false), [(2, 1)]);
     cancel();
     assert_eq!(debts.settle_debt(&limit, 0, KEY, &units(1), (1, 0)), 0);
@@ -106,12 +106,12 @@ fn units_that_left_their_window_are_not_owed() {
     let (debts, limit, now) = (Debts::new(1), limit(), Now::read_clock());
     admit(&debts, &limit, 3, now);
     let later = Now(now.0 + 3_600_000_000_000);
-    assert_eq!(debts.owed_units(&limit, 0, &KEY, later), 0);
+    assert_eq!(debts.owed_units(&limit, 0, &KEY, 0, later).0, 0);
     assert_eq!((charge(&debts, later, true), charge(&debts, later, true)), (vec![], vec![]));
     assert_eq!(debts.key_count(), 0);
     admit(&debts, &limit, 2, later);
     debts.forget_units(9, later);
-    assert_eq!((debts.key_count(), debts.owed_units(&limit, 0, &KEY, later)), (1, 2));
+    assert_eq!((debts.key_count(), debts.owed_units(&limit, 0, &KEY, 0, later).0), (1, 2));
     let last = Now(later.0 + 3_600_000_000_000);
     (0..2).for_each(|_| debts.forget_units(9, last));
     assert_eq!(debts.key_count(), 0);
@@ -141,7 +141,7 @@ fn debts_follow_a_limit_whose_numbers_change() {
     after.apply_numbers(&Now::read_clock);
     let after = Arc::new(after);
     debts.follow_limits(&[&after]);
-    assert_eq!(debts.owed_units(&after, 0, &KEY, now), 3);
+    assert_eq!(debts.owed_units(&after, 0, &KEY, 0, now).0, 3);
     assert_eq!(charge(&debts, now, true), [(1, 3)]);
 }
 
@@ -164,7 +164,7 @@ fn another_process_takes_the_debts_over() {
     let json = serde_json::to_string(&debts.export_state()).unwrap();
     let other = Debts::new(8);
     other.restore_state(&serde_json::from_str(&json).unwrap(), &[&limit]);
-    assert_eq!((other.node(), other.owed_units(&limit, 0, &KEY, now)), (7, 3));
+    assert_eq!((other.node(), other.owed_units(&limit, 0, &KEY, 0, now).0), (7, 3));
     assert_eq!(charge(&other, now, true), [(1, 3)], "the same charge of the same name");
 }
 
@@ -177,7 +177,10 @@ fn a_reset_key_owes_nothing_to_that_limit_any_more() {
     // A charge on its way for both.
     assert_eq!(charge(&debts, now, false), [(1, 3), (1, 3)]);
     debts.forget_key(&one, 0..1, &KEY);
-    assert_eq!((debts.owed_units(&one, 0, &KEY, now), debts.owed_units(&other, 0, &KEY, now)), (0, 3));
+    assert_eq!(
+        (debts.owed_units(&one, 0, &KEY, 0, now).0, debts.owed_units(&other, 0, &KEY, 0, now).0),
+        (0, 3)
+    );
     assert_eq!(charge(&debts, now, true), [(1, 3)]);
     admit(&debts, &one, 1, now);
     debts.forget_key(&one, 0..1, &KEY);
@@ -248,4 +251,30 @@ fn a_debt_keeps_the_date_of_its_account() {
         [(4, date("2024-02-29"))]
     );
     assert_eq!(charges[0].to_item().anchor, date("2024-02-29"));
+}
+
+/// Each class owes its own units, and one charge of the key has them all; an upgrade takes the classes over.
+#[test]
+fn classes_owe_and_are_charged_apart() {
+    let shares = "shares: { by: tier, classes: { gold: { least: 50% } } }";
+    let text = format!("account: {{ from: header:x-account, tier: {{ from: header:x-tier }} }}\n{TEXT}")
+        .replace("10/1h", &format!("10/1h, {shares}"));
+    let config = config::parse(&text, "test").unwrap().config;
+    let limit = Arc::new(SharedLimit::new(LimitId(0), &config.limits[0], OnFailure::Local, 10));
+    let (debts, now) = (Debts::new(1), Now::read_clock());
+    let of = |class, cost| {
+        let key = sluicegate_limit::table::CounterKey { class, ..units(1).key };
+        Units { key, ..units(cost) }
+    };
+    for (class, cost) in [(0, 2), (1, 3), (0, 1)] {
+        assert!(limit.local_share().charge_units(0, &of(class, cost), now).1.is_some());
+        debts.open_debt(&limit, 0, KEY, &of(class, cost));
+    }
+    let owed = |debts: &Debts, class| debts.owed_units(&limit, 0, &KEY, class, now);
+    assert_eq!((owed(&debts, 0), owed(&debts, 1)), ((3, 3), (3, 3)));
+    let other = Debts::new(2);
+    other.restore_state(&debts.export_state(), &[&limit]);
+    let charges: Vec<(u8, u64)> =
+        other.take_due(10, now).iter().map(|charge| (charge.class, charge.cost)).collect();
+    assert_eq!(charges, [(0, 3), (1, 3)]);
 }

@@ -49,6 +49,10 @@ pub struct CallItem<'a> {
     pub mark: u64,
     /// Units admitted without the store that it does not count yet: judged as if it did.
     pub owed: u64,
+    /// Such units of other classes, where the limit has shares; `owed` is then of this class alone.
+    pub owed_by_others: u64,
+    /// The class of the request, where the limit has shares.
+    pub class: u8,
     /// The name of the key, which a window of the calendar keeps; empty = it is not known here.
     pub name: &'a str,
     /// The date by which windows of its account begin.
@@ -122,13 +126,14 @@ pub struct RateAnswer {
     pub turn_ns: Option<u64>,
 }
 
-/// The class of a key in the store, in the order in which the script receives them. The first five hold counters.
+/// The class of a key in the store, in the order in which the script receives them. The first six hold counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum KeyClass {
     Entry,
     Log,
     Settled,
     Calendar,
+    Shares,
     Slots,
     /// The turns of gateways at the slots that follow.
     Turns,
@@ -142,8 +147,8 @@ pub(crate) enum KeyClass {
 
 const DRY_RUN: u8 = 1;
 const FIRST: u8 = 2;
-const BY_CLOCK: u8 = 4;
-const SETTLES: u8 = 4;
+pub(super) const BY_CLOCK: u8 = 4;
+pub(super) const SETTLES: u8 = 4;
 const AT_FIRST: u8 = 8;
 
 // === impl CallItem ===
@@ -152,8 +157,23 @@ impl CallItem<'_> {
     /// Units of one rate, without slots and debts, as the only limit of a chain.
     pub fn new(rule: &RateRule, key: SharedKey, cost: u64) -> CallItem<'_> {
         let (limit_index, slot_count) = (0, SlotCount::default());
-        let (dry_run, mark, owed, name, anchor, turns_us) = (false, 0, 0, "", None, 0);
-        CallItem { rule, key, cost, limit_index, dry_run, slot_count, mark, owed, name, anchor, turns_us }
+        let (dry_run, mark, owed, owed_by_others, class, turns_us) = (false, 0, 0, 0, 0, 0);
+        let (name, anchor) = ("", None);
+        CallItem {
+            rule,
+            key,
+            cost,
+            limit_index,
+            dry_run,
+            slot_count,
+            mark,
+            owed,
+            owed_by_others,
+            class,
+            name,
+            anchor,
+            turns_us,
+        }
     }
 }
 
@@ -167,14 +187,21 @@ impl PackedCall {
         packed.body.push(op as u8);
         let mut order = script_order(items);
         if op == ScriptOp::ChargeDebt {
-            let first = |index: &usize| items.iter().position(|other| other.key == items[*index].key);
-            order.sort_by_key(first);
+            // The classes of a rate are one group.
+            let place = |index: &usize| {
+                let (item, first) = (&items[*index], |other: &CallItem<'_>| other.key == items[*index].key);
+                (items.iter().position(first), item.rule.shares.as_ref().map(|_| item.rule.id))
+            };
+            order.sort_by_key(place);
         }
         let mut charged = None;
         let groups = order.chunk_by(|one, next| {
             let (one, next) = (&items[*one], &items[*next]);
             let are_entries = [one, next].iter().all(|item| item.rule.class() == KeyClass::Entry);
-            are_entries && one.key == next.key
+            let are_classes = op == ScriptOp::ChargeDebt
+                && one.rule.class() == KeyClass::Shares
+                && one.rule.id == next.rule.id;
+            (are_entries || are_classes) && one.key == next.key
         });
         for group in groups {
             let Some(item) = group.first().map(|first| &items[*first]) else { continue };
@@ -192,6 +219,9 @@ impl PackedCall {
                 packed.push_turn(name, turn);
             }
             packed.push_group(item.rule.counters_name(prefix, &item.key), class, group.len());
+            if let (Some(shares), Some(first)) = (&item.rule.shares, group.first()) {
+                packed.push_shares(item.rule, item_flags(items, *first), shares);
+            }
             for index in group {
                 packed.push_item(op, (node, at), items, *index);
             }
@@ -217,7 +247,7 @@ impl PackedCall {
     /// Announces a charge of all items with the key of `item`.
     fn push_charge(&mut self, prefix: &str, node: u64, items: &[CallItem<'_>], item: &CallItem<'_>) {
         let own = items.iter().filter(|other| other.key == item.key);
-        let recovery_us = own.map(|item| item.rule.shape.recovery_us()).max().unwrap_or(0);
+        let recovery_us = own.map(|item| item.rule.recovery_us()).max().unwrap_or(0);
         self.push_sequence(prefix, KeyClass::DebtSequence, node, &item.key, (item.mark, recovery_us));
     }
 
@@ -245,12 +275,13 @@ impl PackedCall {
     }
 
     fn push_item(&mut self, op: ScriptOp, (node, at): (u64, u64), items: &[CallItem<'_>], index: usize) {
-        let item = &items[index];
-        let is_first = index == 0 || items[index - 1].limit_index != item.limit_index;
-        let flags = if item.dry_run { DRY_RUN } else { 0 } | if is_first { FIRST } else { 0 };
+        let (item, flags) = (&items[index], item_flags(items, index));
         if item.rule.class() == KeyClass::Calendar {
             self.push_calendar(item.rule, flags, (at, item.anchor), item.name);
             return self.push_units(op, item);
+        }
+        if let Some(shares) = &item.rule.shares {
+            return self.push_class_units(op, shares, item);
         }
         if item.rule.settles {
             self.push_shape(item.rule, flags);
@@ -345,6 +376,12 @@ impl PackedCall {
     }
 }
 
+fn item_flags(items: &[CallItem<'_>], index: usize) -> u8 {
+    let is_first = index == 0 || items[index - 1].limit_index != items[index].limit_index;
+    let dry_run = if items[index].dry_run { DRY_RUN } else { 0 };
+    if is_first { dry_run | FIRST } else { dry_run }
+}
+
 /// The order of the items in a call: the rates of one key together, slots last.
 pub(crate) fn script_order(items: &[CallItem<'_>]) -> SmallVec<[usize; 8]> {
     let mut order: SmallVec<[usize; 8]> = (0..items.len()).collect();
@@ -373,6 +410,7 @@ impl RateRule {
     pub(crate) fn class(&self) -> KeyClass {
         match self.shape {
             RuleShape::Calendar { .. } => KeyClass::Calendar,
+            _ if self.shares.is_some() => KeyClass::Shares,
             _ if self.settles => KeyClass::Settled,
             RuleShape::SlidingLog { .. } => KeyClass::Log,
             RuleShape::Concurrency { .. } => KeyClass::Slots,
@@ -406,6 +444,7 @@ impl KeyClass {
             KeyClass::Turns => (5, ":Q:"),
             KeyClass::Calendar => (6, ":W:"),
             KeyClass::Promises => (7, ":P:"),
+            KeyClass::Shares => (8, ":G:"),
         }
     }
 

@@ -6,6 +6,7 @@ pub mod operator;
 pub(crate) mod reply;
 pub(crate) mod rule;
 pub(crate) mod settle;
+pub(crate) mod shares;
 
 use std::sync::LazyLock;
 
@@ -24,6 +25,7 @@ static COUNTER_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| {
     let code =
         include_str!("take.lua").replacen("-- settled.lua stands here.", include_str!("settled.lua"), 1);
     let code = code.replacen("-- calendar.lua stands here.", include_str!("calendar.lua"), 1);
+    let code = code.replacen("-- shares.lua stands here.", include_str!("shares.lua"), 1);
     LuaScript::new(code.leak())
 });
 

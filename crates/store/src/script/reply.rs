@@ -1,11 +1,14 @@
 //! The numbers of answers, computed from the state that the script found by the formulas of the local algorithms, in
 //! exact integers of microseconds.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::call::{script_order, turn_groups};
 use super::rule::RuleShape;
 use super::settle::SettledState;
+use super::shares::{FoundShares, ShareRule};
 use super::{EXACT_MAX, RateRemainder, bucket_remainder, read_double, read_number, take_bytes, ticks_to_us};
 use crate::{CallItem, RateAnswer, ScriptOp, ScriptReply};
 use sluicegate_limit::steps::{StepJudgement, WindowUsage};
@@ -33,6 +36,7 @@ enum FoundState {
     /// Slots of other nodes; `None`: not judged.
     Slots(Option<u64>),
     Settled(SettledState),
+    Shares(FoundShares),
 }
 
 // === impl ScriptReply ===
@@ -56,7 +60,7 @@ impl ScriptReply {
         let order = script_order(items);
         let mut found: SmallVec<[(usize, FoundState); 4]> = SmallVec::with_capacity(items.len());
         for &index in &order {
-            found.push((index, read_state(&items[index], &mut bytes)?));
+            found.push((index, read_state(&items[index], &mut bytes, now)?));
         }
         let mut turns: SmallVec<[(u16, u64); 2]> = SmallVec::new();
         for (_, group) in turn_groups(items, &order) {
@@ -87,6 +91,7 @@ impl ScriptReply {
             let has_reserved = match found {
                 FoundState::Settled(found) => found.has_reserved,
                 FoundState::Calendar(usage, _) => usage.reserved > 0,
+                FoundState::Shares(found) => found.has_reserved(),
                 _ => false,
             };
             let window_ns = rest.window_us.map(|us| us.saturating_mul(1_000));
@@ -115,8 +120,11 @@ impl ScriptReply {
     }
 }
 
-fn read_state(item: &CallItem<'_>, bytes: &mut &[u8]) -> Option<FoundState> {
+fn read_state(item: &CallItem<'_>, bytes: &mut &[u8], now: u64) -> Option<FoundState> {
     let shape = item.rule.shape;
+    if let Some(shares) = &item.rule.shares {
+        return shares.read_state(bytes, now).map(FoundState::Shares);
+    }
     let with_owed = |level: u64| level.saturating_add(shape.scale_units(item.owed));
     Some(match shape {
         RuleShape::Calendar { .. } => {
@@ -165,6 +173,9 @@ fn read_state(item: &CallItem<'_>, bytes: &mut &[u8]) -> Option<FoundState> {
 fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> Decision {
     let (cost, shape) = (item.cost, item.rule.shape);
     let retry_us = match (shape, found) {
+        (_, FoundState::Shares(found)) => {
+            item.rule.shares.as_ref().and_then(|shares| shares.retry_us(item, found, now))
+        }
         (_, FoundState::Settled(found)) => found.retry_us(item, now),
         (RuleShape::TokenBucket { num, burst, .. }, FoundState::Level(level)) => {
             let needed = level.saturating_add(shape.scale_units(cost));
@@ -215,6 +226,10 @@ fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> Decision {
 fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged: bool) -> RateRemainder {
     let (cost, shape) = (if charged { item.cost } else { 0 }, item.rule.shape);
     match (shape, found) {
+        (_, FoundState::Shares(found)) => {
+            let remainder = |shares: &Arc<ShareRule>| shares.compute_remainder(item, found, now, charged);
+            item.rule.shares.as_ref().map(remainder).unwrap_or_default()
+        }
         (_, FoundState::Settled(found)) => found.compute_remainder(item, cost, now),
         (RuleShape::TokenBucket { num, unit, burst }, FoundState::Level(level)) => {
             let level = level.saturating_add(shape.scale_units(cost));

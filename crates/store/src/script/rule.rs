@@ -6,6 +6,7 @@ use std::time::Duration;
 use aws_lc_rs::digest;
 use smallvec::SmallVec;
 
+use super::shares::ShareRule;
 use sluicegate_base::calendar::{Anchor, Calendar, CalendarUnit, CalendarWindow};
 use sluicegate_limit::steps::StepTerms;
 use sluicegate_model::{
@@ -28,6 +29,8 @@ pub struct RateRule {
     calendar: Option<(CalendarUnit, Arc<Calendar>)>,
     /// The steps of [`RuleShape::Calendar`], in microseconds.
     pub(super) steps: Option<StepTerms>,
+    /// Shares that the script guarantees.
+    pub(super) shares: Option<Arc<ShareRule>>,
 }
 
 /// An algorithm with its numbers. Times are in microseconds; a tick of a bucket is 1/`num` of one, and `unit` ticks
@@ -102,8 +105,10 @@ impl RateRule {
                     }
                     _ => (shape, None),
                 };
+                let shares =
+                    limit.shares.as_deref().and_then(|shares| ShareRule::new(shape, shares)).map(Arc::new);
                 if let Some(own) = rules.get(rate).filter(|_| limit.counts_as_own(variant)) {
-                    rules.push(RateRule { shape, steps, ..own.clone() });
+                    rules.push(RateRule { shape, steps, shares, ..own.clone() });
                     continue;
                 }
                 let unit = rates.get(rate).and_then(|(rate, _)| rate.calendar);
@@ -120,6 +125,7 @@ impl RateRule {
                     capacity_max: 0,
                     calendar,
                     steps,
+                    shares,
                 });
             }
         }
@@ -141,6 +147,23 @@ impl RateRule {
             | RuleShape::SlidingLog { max, .. }
             | RuleShape::Concurrency { max } => max,
         }
+    }
+
+    /// True if the script counts the classes of the limit apart.
+    pub(crate) fn counts_classes(&self) -> bool {
+        self.shares.is_some()
+    }
+
+    /// [`RateRule::capacity`] for requests of a class.
+    pub fn capacity_of(&self, class: u8) -> u64 {
+        self.shares.as_ref().map_or(self.capacity(), |shares| shares.max_units(class))
+    }
+
+    /// Microseconds after which no unit that was charged up to the limit counts any more. A class that has used its own
+    /// bucket up waits for it first, and then for the common one.
+    pub(crate) fn recovery_us(&self) -> u64 {
+        let times = if self.shares.is_some() { 2 } else { 1 };
+        self.shape.recovery_us().saturating_mul(times)
     }
 
     /// The length of a fixed window; `None` for other algorithms.
@@ -184,7 +207,8 @@ impl RateRule {
     pub(crate) fn encode_numbers(&self) -> Vec<u8> {
         let (pace, recovery) =
             (self.shape.refill_pace().to_le_bytes(), self.shape.recovery_us().to_le_bytes());
-        [&self.id.to_le_bytes()[..], &self.capacity().to_le_bytes(), &pace, &recovery].concat()
+        let shares = self.shares.as_ref().map_or(&[][..], |shares| shares.numbers());
+        [&self.id.to_le_bytes()[..], &self.capacity().to_le_bytes(), &pace, &recovery, shares].concat()
     }
 }
 

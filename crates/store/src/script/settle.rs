@@ -38,6 +38,8 @@ pub struct SettleItem<'a> {
     pub forgets: bool,
     /// The date by which windows of its account begin.
     pub anchor: Option<Anchor>,
+    /// The class of the request, where the limit has shares.
+    pub class: u8,
 }
 
 /// The settlements of one key.
@@ -58,28 +60,34 @@ impl PackedCall {
     pub fn settle(prefix: &str, node: u64, at: u64, keys: &[SettledKey<'_>]) -> PackedCall {
         let mut packed = PackedCall::new(ScriptOp::Settle, prefix, node, at, &[]);
         for settled in keys {
-            let recovery_us =
-                settled.items.iter().map(|item| item.rule.shape.recovery_us()).max().unwrap_or(0);
+            let recovery_us = settled.items.iter().map(|item| item.rule.recovery_us()).max().unwrap_or(0);
             // A debt lasts twice as long.
             let keep = (settled.sequence, recovery_us.saturating_mul(2));
             packed.push_sequence(prefix, KeyClass::SettleSequence, node, &settled.key, keep);
             for order in settled.rule_order() {
                 let SettleItem { rule, anchor, .. } = settled.items[order[0]];
                 packed.push_group(rule.counters_name(prefix, &settled.key), rule.class(), order.len());
-                match rule.class() {
-                    KeyClass::Calendar => packed.push_calendar(rule, 0, (at, anchor), ""),
-                    _ => packed.push_shape(rule, 0),
+                match &rule.shares {
+                    Some(shares) => packed.push_shares(rule, 0, shares),
+                    None if rule.class() == KeyClass::Calendar => {
+                        packed.push_calendar(rule, 0, (at, anchor), "")
+                    }
+                    None => packed.push_shape(rule, 0),
                 }
                 for index in order {
-                    let SettleItem { mark, reserved, used, forgets, .. } = settled.items[index];
+                    let SettleItem { mark, reserved, used, forgets, class, .. } = settled.items[index];
                     // A window of a calendar counts all units, for the invoice.
                     let beyond = match rule.class() {
                         KeyClass::Calendar => SPENT_MAX,
                         _ => rule.capacity_max.saturating_mul(2),
                     };
                     let most = reserved.saturating_add(beyond);
-                    let numbers =
-                        [reserved, used.min(most)].map(|units| rule.shape.scale_units(units) as f64);
+                    // The script scales those of shares.
+                    let unit = if rule.shares.is_some() { 1 } else { rule.shape.unit() };
+                    let numbers = [reserved, used.min(most)].map(|units| units.saturating_mul(unit) as f64);
+                    if let Some(shares) = &rule.shares {
+                        packed.push_class(shares, class);
+                    }
                     packed.push_numbers([mark as f64, numbers[0], numbers[1]]);
                     packed.body.push(forgets.into());
                 }

@@ -16,6 +16,7 @@
 --   class 4, one rate of a limit that responses settle: see settled.lua; class 6, one by a calendar: see calendar.lua
 --   class 7, behind all others: the turns of a limit, in a string of its own: u16 items before its own ones, f64 furthest
 --     turn in microseconds, and for each of its items f64 microseconds in which the rate lets the units pass
+--   class 8, one with guaranteed shares: see shares.lua
 --   class 5, the waiters of a gateway for the slots of the class 2 that follows, in a hash by gateway: 8 bytes gateway,
 --     f64 microseconds that the first one has waited, or -1 if nobody waits; f64 microseconds between its polls, or 0 if
 --     it does not stand in the queue
@@ -463,6 +464,8 @@ for pass = 1, 2 do
       out[outs] = pack('<d', due)
     elseif class == 6 then
       -- calendar.lua stands here.
+    elseif class == 8 then
+      -- shares.lua stands here.
     else
       -- settled.lua stands here.
     end

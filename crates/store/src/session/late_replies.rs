@@ -31,7 +31,7 @@ struct OwnedQuestion {
     limit_index: u16,
     dry_run: bool,
     slot_count: SlotCount,
-    owed: u64,
+    owed: (u64, u64),
 }
 
 // === impl Session ===
@@ -77,12 +77,14 @@ impl Session {
 
 impl OwnedQuestion {
     fn from_question(question: &StoreQuestion<'_>) -> OwnedQuestion {
-        let CallItem { limit_index, dry_run, slot_count, owed, .. } = question.item;
+        let CallItem { limit_index, dry_run, slot_count, owed, owed_by_others, .. } = question.item;
+        let owed = (owed, owed_by_others);
         OwnedQuestion { refund: question.to_refund(0), limit_index, dry_run, slot_count, owed }
     }
 
     fn to_item(&self) -> CallItem<'_> {
-        let OwnedQuestion { ref refund, limit_index, dry_run, slot_count, owed } = *self;
-        CallItem { limit_index, dry_run, slot_count, owed, ..refund.to_item() }
+        let OwnedQuestion { ref refund, limit_index, dry_run, slot_count, owed: (owed, owed_by_others) } =
+            *self;
+        CallItem { limit_index, dry_run, slot_count, owed, owed_by_others, ..refund.to_item() }
     }
 }

@@ -85,8 +85,9 @@ impl StoreOutbox {
         if excess > 0 {
             // No charge has this mark.
             let (limit, marks) = (limit.clone(), SmallVec::from_iter([(rate, 0)]));
-            let (reserved, used, forgets, anchor) = (0, excess, false, units.anchor);
-            let settlement = StoreSettlement { limit, key, marks, reserved, used, forgets, anchor };
+            let (reserved, used, forgets) = (0, excess, false);
+            let (anchor, class) = (units.anchor, units.key.class);
+            let settlement = StoreSettlement { limit, key, marks, reserved, used, forgets, anchor, class };
             self.settlements.queue_settlement(settlement);
         }
     }

@@ -52,6 +52,8 @@ impl SharedLimit {
         let owner: Arc<str> = Arc::from(config.name.as_str());
         let fresh_answers =
             |rate| Arc::new(Table::with_params((), keys_max(config, max_keys, rate), owner.clone()));
+        // As for [`RateRule::recovery_us`].
+        let times = if config.shares.is_some() { 2 } else { 1 };
         let same_numbers = unchanged.filter(|before| has_same_numbers(&before.config, config));
         SharedLimit {
             on_failure,
@@ -77,7 +79,11 @@ impl SharedLimit {
             step_notes: named.map(|before| before.step_notes.clone()).unwrap_or_default(),
             names: same.map(|before| before.names.clone()).unwrap_or_default(),
             resets: named.map(|before| before.resets.clone()).unwrap_or_default(),
-            recovery_ns: config.algorithm_variants().flat_map(recovery_times).collect(),
+            recovery_ns: config
+                .algorithm_variants()
+                .flat_map(recovery_times)
+                .map(|ns| ns.saturating_mul(times))
+                .collect(),
             rules,
             config: config.clone(),
             id,
@@ -87,7 +93,9 @@ impl SharedLimit {
 }
 
 fn has_same_numbers(before: &model::LimitConfig, config: &model::LimitConfig) -> bool {
-    (before.numbers(), &before.calendar, &before.steps) == (config.numbers(), &config.calendar, &config.steps)
+    let terms =
+        |limit: &model::LimitConfig| (limit.calendar.clone(), limit.steps.clone(), limit.shares.clone());
+    before.numbers() == config.numbers() && terms(before) == terms(config)
 }
 
 /// The ids of the rules that the file has, each once.

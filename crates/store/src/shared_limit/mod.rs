@@ -34,6 +34,9 @@ const REJECTION_TRUST_NS: u64 = 1_000_000_000;
 
 const NAMES_MAX: usize = 65_536;
 
+/// Spreads the classes of a key over all its bits.
+const CLASS_BITS: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+
 /// The time that a new key keeps its place among those of the store without an answer.
 const PLACE_KEPT_NS: u64 = 1_000_000_000;
 
@@ -173,17 +176,35 @@ impl SharedLimit {
     pub fn full_rate(&self, rates: Range<usize>, key: &CounterKey, now: Now, charged: bool) -> Option<usize> {
         // Rates are asked together: the one with the longest memory knows the keys of all.
         let rate = rates.max_by_key(|rate| self.recovery_ns[*rate])?;
-        let is_beyond = self.last_answers.get(rate)?.update_entry(key, now, |last, (), (), overflows| {
-            if charged && !overflows && last.is_idle(now) {
-                *last = LastAnswer { until: now.0.saturating_add(PLACE_KEPT_NS), ..LastAnswer::default() };
-            }
-            overflows
-        });
+        let is_beyond = self.last_answers.get(rate)?.update_entry(
+            &self.answer_key(key),
+            now,
+            |last, (), (), overflows| {
+                if charged && !overflows && last.is_idle(now) {
+                    *last =
+                        LastAnswer { until: now.0.saturating_add(PLACE_KEPT_NS), ..LastAnswer::default() };
+                }
+                overflows
+            },
+        );
         is_beyond.then_some(rate)
     }
 
     fn find_last_answer(&self, rate: usize, key: &CounterKey) -> Option<LastAnswer> {
-        self.last_answers.get(rate).map(|table| table.peek_entry(key, |last, (), ()| *last))
+        let key = self.answer_key(key);
+        self.last_answers.get(rate).map(|table| table.peek_entry(&key, |last, (), ()| *last))
+    }
+
+    /// The key of the last answers to a key's class: answers to one class say nothing about another.
+    fn answer_key(&self, key: &CounterKey) -> CounterKey {
+        let class = if self.config.shares.is_some() { u128::from(key.class) } else { 0 };
+        CounterKey { id: key.id ^ class.wrapping_mul(CLASS_BITS), ..*key }
+    }
+
+    /// The keys of the last answers to all classes of a key.
+    fn answer_keys(&self, key: &CounterKey) -> impl Iterator<Item = CounterKey> {
+        let classes = self.config.shares.as_ref().map_or(1, |shares| shares.classes.len() as u8);
+        (0..classes).map(|class| self.answer_key(&CounterKey { class, ..*key }))
     }
 
     /// Records the store's answer to a question sent at `sent`. A rejection is repeated here from now on as long as
@@ -192,7 +213,7 @@ impl SharedLimit {
         let Some(table) = self.last_answers.get(rate) else { return };
         let decision = &answer.decision;
         let until = sent.0.saturating_add(answer.window_ns.unwrap_or(self.recovery_ns[rate]));
-        table.update_entry(&units.key, sent, |last, (), (), overflows| {
+        table.update_entry(&self.answer_key(&units.key), sent, |last, (), (), overflows| {
             // An overflow entry would apply one key's rejections to another.
             if overflows || sent.0 < last.at {
                 return;
@@ -344,7 +365,7 @@ impl SharedLimit {
     pub fn seed_share(&self, share: &Limit, rate: usize, units: &Units) {
         for rate in self.places_of(rate) {
             let Some(table) = self.last_answers.get(rate) else { return };
-            let fresh = table.update_existing(&units.key, false, |last, (), ()| {
+            let fresh = table.update_existing(&self.answer_key(&units.key), false, |last, (), ()| {
                 let is_seeded = std::mem::replace(&mut last.seeded, true);
                 (last.at > 0 && !is_seeded).then_some(*last)
             });

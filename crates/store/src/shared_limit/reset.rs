@@ -29,7 +29,9 @@ impl SharedLimit {
     /// A response has made room for a key: forgets the rejections that are repeated here.
     pub fn forget_rejection(&self, rate: usize, key: &CounterKey) {
         for table in self.places_of(rate).filter_map(|rate| self.last_answers.get(rate)) {
-            table.update_existing(key, false, |last, (), ()| last.forget_rejection());
+            for key in self.answer_keys(key) {
+                table.update_existing(&key, false, |last, (), ()| last.forget_rejection());
+            }
         }
     }
 
@@ -49,11 +51,13 @@ impl SharedLimit {
     pub fn reset_key(&self, rates: Range<usize>, key: &CounterKey, now: Now) -> Result<(), ResetFault> {
         for rate in rates.clone() {
             let Some(table) = self.last_answers.get(rate) else { continue };
-            let capacity = self.rules[rate].capacity().min(u32::MAX.into()) as u32;
-            table.update_existing(key, false, |last, (), ()| {
-                (last.at, last.remaining, last.seeded) = (now.0.max(last.at), capacity, true);
-                last.forget_rejection();
-            });
+            for (class, key) in self.answer_keys(key).enumerate() {
+                let capacity = self.rules[rate].capacity_of(class as u8).min(u32::MAX.into()) as u32;
+                table.update_existing(&key, false, |last, (), ()| {
+                    (last.at, last.remaining, last.seeded) = (now.0.max(last.at), capacity, true);
+                    last.forget_rejection();
+                });
+            }
         }
         match self.existing_share() {
             Some(share) if !share.is_concurrency() => share.reset_key(rates, key, now).map(drop),

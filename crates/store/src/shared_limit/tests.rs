@@ -359,3 +359,25 @@ fn another_grant_keeps_the_answers_about_all_other_keys() {
     assert!(known(&with(&other, vec![]), 0));
     assert!(Arc::ptr_eq(&before.fleet, &other.fleet));
 }
+
+#[test]
+fn a_rejection_is_remembered_for_its_class() {
+    let location = "{ path: /, limits: a, respond: { status: 200 } }";
+    let text = format!(
+        "account: {{ from: header:x-account, tier: {{ from: header:x-tier }} }}\n\
+         limits: {{ a: {{ rate: 10/s, burst: 30, shares: {{ by: tier, classes: {{ gold: {{ least: 50% }} }} }} }} }}\n\
+         locations: [{location}]"
+    );
+    let config = config::parse(&text, "test").unwrap().config;
+    let limit = SharedLimit::new(LimitId(0), &config.limits[0], OnFailure::Local, 100);
+    let of = |class| Units { key: CounterKey { class, ..units(1, 1).key }, ..units(1, 1) };
+    let known = |class| limit.known_rejection(0, &of(class), Now(SECOND)).is_some();
+    limit.record_answer(0, &of(1), Now(SECOND), &answer(rejection(SECOND)));
+    assert_eq!([known(0), known(1)], [false, true]);
+    limit.record_answer(0, &of(0), Now(SECOND), &answer(rejection(SECOND)));
+    limit.forget_rejection(0, &of(0).key);
+    assert_eq!([known(0), known(1)], [false, false], "what one gives back may flow to all");
+    // The share of one of three gateways has shares as well: 2 of 5 are of gold, and the common bucket has the rest.
+    let share = limit.share_of(3);
+    assert_eq!([share.max_units(0, 0), share.max_units(0, 1)], [10, 7]);
+}

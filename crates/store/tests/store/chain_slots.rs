@@ -76,6 +76,7 @@ fn a_desk_is_not_empty_before_the_last_answer() {
             cost: 1,
             mark: 1,
             anchor: None,
+            class: 0,
         };
         session.outbox.queue_refund(give());
         session.outbox.wait_flushed().await;

@@ -23,7 +23,15 @@ fn correct(
     (reserved, used): (u64, u64),
     now: u64,
 ) -> u64 {
-    let item = SettleItem { rule: &shared.rules[0][0], mark, reserved, used, forgets: false, anchor: None };
+    let item = SettleItem {
+        rule: &shared.rules[0][0],
+        mark,
+        reserved,
+        used,
+        forgets: false,
+        anchor: None,
+        class: 0,
+    };
     // Each call has another sender, so that the numbers do not matter.
     counters.node += 1;
     let keys = [SettledKey { key: key(1), sequence: 1, items: vec![item] }];

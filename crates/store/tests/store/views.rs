@@ -28,6 +28,8 @@ fn item<'a>(rules: &'a [RateRule], place: usize, id: u8, cost: u64) -> CallItem<
         slot_count,
         mark: 0,
         owed: 0,
+        owed_by_others: 0,
+        class: 0,
         name: "",
         anchor: None,
         turns_us: 0,

@@ -130,6 +130,7 @@ impl StoreHolds {
                 used,
                 forgets,
                 anchor: hold.demand.units.anchor,
+                class: hold.demand.units.key.class,
             }),
         }
     }
@@ -218,7 +219,7 @@ impl StoreHolds {
         if let (HoldState::Charged(Some(_)) | HoldState::Departing(..), Some(judged)) =
             (&hold.state, decisions.iter_mut().find(own))
         {
-            let capacity = hold.demand.limit.rules[hold.rate].capacity();
+            let capacity = hold.demand.limit.rules[hold.rate].capacity_of(hold.demand.units.key.class);
             uncharge_decision(&mut judged.decision, hold.demand.units.cost, capacity);
         }
     }

@@ -189,7 +189,9 @@ impl ExtendedClaims<'_> {
         let Some(first) = store.charged_hold(&self.claims[0]) else { return Overrun::None };
         let holds: SmallVec<[&RateHold; 2]> =
             self.claims.iter().filter_map(|claim| store.charged_hold(claim)).collect();
-        let capacity = holds.iter().map(|own| own.demand.limit.rules[own.rate].capacity()).min().unwrap_or(1);
+        let capacity_of =
+            |own: &&RateHold| own.demand.limit.rules[own.rate].capacity_of(own.demand.units.key.class);
+        let capacity = holds.iter().map(capacity_of).min().unwrap_or(1);
         let part = part_size(self.used, capacity);
         let wanted = |own: &Self| own.used.saturating_add(part).saturating_sub(own.held).min(capacity);
         if let Some(mut take) = self.extension.asked.take() {
@@ -258,8 +260,8 @@ impl ExtendedClaims<'_> {
         let counted = self.units(units);
         marks.iter().for_each(|(rate, _)| first.demand.limit.count_in_share(*rate, &counted, self.now));
         let (limit, key, outbox) = (first.demand.limit.clone(), first.demand.key, store.outbox.clone());
-        let anchor = counted.anchor;
-        self.hold_part(units, PartSource::Stored { limit, key, marks, anchor, outbox });
+        let (anchor, class) = (counted.anchor, counted.key.class);
+        self.hold_part(units, PartSource::Stored { limit, key, marks, anchor, class, outbox });
         if self.extension.takes_rest {
             self.refuse();
         }

@@ -262,7 +262,7 @@ impl StoreQuery {
                     let held = limit.held_turn(rate, &found.request, now);
                     question.item.turns_us = held.map_or(limit.turns_ns / 1_000, |_| 0);
                 }
-                question.item.owed = store.debts().owed_units(shared_limit, rate, key, now);
+                question.note_class(&units.key, store.debts(), now);
                 round.question_demands.push(demand);
                 round.questions.push(StoreQuestion { in_process, ..question });
             }

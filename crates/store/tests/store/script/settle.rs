@@ -137,7 +137,15 @@ impl<'a> Twin<'a> {
         let settled = |(item, answer): (&CallItem<'_>, &RateAnswer)| {
             let (rule, mark) =
                 (self.shared.rules.iter().flatten().find(|rule| *rule == item.rule), answer.mark);
-            SettleItem { rule: rule.unwrap(), mark, reserved: open.units, used, forgets, anchor: None }
+            SettleItem {
+                rule: rule.unwrap(),
+                mark,
+                reserved: open.units,
+                used,
+                forgets,
+                anchor: None,
+                class: 0,
+            }
         };
         let items: Vec<_> = items.iter().zip(&open.answers).map(settled).collect();
         self.sequence += 1;

@@ -194,6 +194,8 @@ impl Shared {
                     slot_count,
                     mark: 0,
                     owed: 0,
+                    owed_by_others: 0,
+                    class: 0,
                     name: "",
                     anchor: None,
                     turns_us: 0,
