@@ -4,6 +4,7 @@ mod clock;
 mod give;
 pub mod model;
 pub mod settle;
+mod shares;
 mod slots;
 mod state;
 pub mod support;
