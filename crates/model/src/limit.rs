@@ -233,6 +233,18 @@ pub enum WindowAlign {
 }
 
 impl LimitConfig {
+    /// The names of the classes of its shares; none without shares.
+    pub fn class_names(&self) -> impl Iterator<Item = &str> {
+        self.shares.iter().flat_map(|shares| &shares.classes).map(|class| &*class.name)
+    }
+
+    /// The name of a class of its shares, of an unknown one the last; `None` without shares.
+    #[inline]
+    pub fn class_name(&self, class: u8) -> Option<&str> {
+        let classes = &self.shares.as_ref()?.classes;
+        classes.get(usize::from(class)).or(classes.last()).map(|class| &*class.name)
+    }
+
     /// True if it counts clients by their addresses and not by their accounts or tiers.
     pub fn counts_by_address(&self) -> bool {
         self.key.contains(&KeyPart::Ip)

@@ -36,6 +36,8 @@ labelled_enum! {
         Message = "message",
         /// The name of the limit that rejects the request.
         Limit = "limit",
+        /// The class of the request in the shares of the limit that rejects it.
+        Class = "class",
         /// The tier of the caller.
         Tier = "tier",
         /// The rate that rejects the request.

@@ -105,6 +105,7 @@ fn redirect_context<'c>(facts: &'c RequestFacts<'_>, location: &'c str) -> Rejec
         client_ip: Some(facts.head.client.ip),
         account: text(facts.account()),
         tier: facts.tier.as_ref().map_or("", |tier| tier.as_str()),
+        class: "",
         host: &facts.host,
         uri: str::from_utf8(&facts.path).unwrap_or(facts.head.uri.path()),
         path: &facts.path,

@@ -38,7 +38,7 @@ fn many(count: usize) -> String {
 }
 
 fn count(gateway: &Gateway, limit: usize, kind: DecisionKind, times: u32) {
-    (0..times).for_each(|_| gateway.metrics.count_decision(0, LimitId(limit), kind));
+    (0..times).for_each(|_| gateway.metrics.count_decision(0, (LimitId(limit), 0), kind));
 }
 
 fn at(ms: u64) -> Now {

@@ -30,7 +30,7 @@ fn at(start: Now, ms: u64) -> Now {
 async fn rates_are_those_of_now_and_of_a_minute() {
     let (gateway, start) = (build(TWO, None), Now::read_clock());
     let sampler = TrafficSampler::new(&gateway, start);
-    let (a, count) = (gateway.limits[0].id, |kind| gateway.metrics.count_decision(0, LimitId(0), kind));
+    let (a, count) = (gateway.limits[0].id, |kind| gateway.metrics.count_decision(0, (LimitId(0), 0), kind));
     // Ten a second for two minutes, then nothing.
     for second in 1..=120 {
         (0..10).for_each(|_| count(DecisionKind::Reject));
@@ -57,7 +57,7 @@ async fn rates_are_those_of_now_and_of_a_minute() {
 async fn the_first_moments_do_not_look_busy() {
     let (gateway, start) = (build(TWO, None), Now::read_clock());
     let sampler = TrafficSampler::new(&gateway, start);
-    gateway.metrics.count_decision(0, LimitId(1), DecisionKind::Admit);
+    gateway.metrics.count_decision(0, (LimitId(1), 0), DecisionKind::Admit);
     let look = sampler.look_at(&gateway, at(start, 10));
     assert_eq!(look.limits[1].admitted, Traffic { total: 1, per_s: 1.0, per_s_1m: 1.0 });
 }
@@ -66,7 +66,7 @@ async fn the_first_moments_do_not_look_busy() {
 async fn a_reload_keeps_the_rates_of_names() {
     let (gateway, start) = (build(TWO, None), Now::read_clock());
     let sampler = TrafficSampler::new(&gateway, start);
-    (0..10).for_each(|_| gateway.metrics.count_decision(0, LimitId(1), DecisionKind::Reject));
+    (0..10).for_each(|_| gateway.metrics.count_decision(0, (LimitId(1), 0), DecisionKind::Reject));
     sampler.take_sample(&gateway, at(start, 1_000));
     let moved = "limits: { new: { rate: 5/s }, x: { rate: 1/s }, b: { rate: 5/s } }\n\
                  locations: [{ path: /, upstream: demo, limits: [new, x, b] }]\n";

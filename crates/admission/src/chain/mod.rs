@@ -148,6 +148,8 @@ pub struct RateDecision {
     pub limit_index: u16,
     /// Index of the rate in the limit.
     pub rate: u16,
+    /// Index of the request's class in the shares of the limit; 0 without shares.
+    pub class: u8,
     /// Judged but not enforced.
     pub dry_run: bool,
     /// The decision of the rate.
@@ -227,8 +229,13 @@ impl SharedDemand {
 
 impl RateDecision {
     #[inline]
-    fn new(limit_index: usize, rate: usize, dry_run: bool, decision: Decision) -> RateDecision {
-        RateDecision { limit_index: limit_index as u16, rate: rate as u16, dry_run, decision }
+    fn new(
+        limit_index: usize,
+        (rate, class): (usize, u8),
+        dry_run: bool,
+        decision: Decision,
+    ) -> RateDecision {
+        RateDecision { limit_index: limit_index as u16, rate: rate as u16, class, dry_run, decision }
     }
 }
 

@@ -47,7 +47,13 @@ impl ChainPermit {
             };
             let dry_run = limits[usize::from(claim.limit_index)].is_dry_run(claim.unenforced);
             let decision = Decision { remaining, ..Decision::without_numbers(outcome) };
-            Some(RateDecision { limit_index: claim.limit_index, rate: claim.rate, dry_run, decision })
+            Some(RateDecision {
+                limit_index: claim.limit_index,
+                rate: claim.rate,
+                class: claim.class,
+                dry_run,
+                decision,
+            })
         })
     }
 

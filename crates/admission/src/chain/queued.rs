@@ -110,6 +110,11 @@ impl Queued {
         &self.held.limits[self.limit_index()]
     }
 
+    /// The request's class in the shares of a limit, by its index.
+    pub fn class_in(&self, limit_index: u16) -> u8 {
+        self.held.class_in(limit_index)
+    }
+
     /// Waits for its turn in the queues of all rates at once. Dropping the request leaves all queues.
     ///
     /// # Errors
@@ -230,7 +235,7 @@ impl Queued {
                 Turn::Wait => waits = true,
                 Turn::Due(at) => due = Some(due.map_or(at, |due| due.min(at))),
                 Turn::Reject(retry_ns) => {
-                    let rejection = ChainRejection::outright(ChainCause::Queue, limit, rate);
+                    let rejection = ChainRejection::outright(ChainCause::Queue, limit, rate, key.class);
                     // Its charge was refunded when it lost its position, so nothing is left to give back.
                     claims.remove(index);
                     return Err(rejection.with_retry(Some(retry_ns)).into_late());

@@ -15,6 +15,8 @@ pub struct ChainRejection {
     pub limit: Option<Arc<Limit>>,
     /// Index of the rate in the limit.
     pub rate: usize,
+    /// Index of the request's class in the shares of the limit; beyond them if it is not known.
+    pub class: u8,
     /// Nanoseconds after which a retry is accepted if no other request comes first, or until the turn of the request;
     /// `None` if that time is unknown or waiting does not help.
     pub retry_after_ns: Option<u64>,
@@ -66,6 +68,7 @@ impl ChainRejection {
             cause: ChainCause::Overload,
             limit: None,
             rate: 0,
+            class: 0,
             retry_after_ns: None,
             is_turn: false,
             late: false,
@@ -82,8 +85,8 @@ impl ChainRejection {
     }
 
     /// A rejection without a time to retry.
-    pub(super) fn outright(cause: ChainCause, limit: &Arc<Limit>, rate: usize) -> ChainRejection {
+    pub(super) fn outright(cause: ChainCause, limit: &Arc<Limit>, rate: usize, class: u8) -> ChainRejection {
         let (limit, retry_after_ns) = (Some(limit.clone()), None);
-        ChainRejection { cause, limit, rate, retry_after_ns, is_turn: false, late: false }
+        ChainRejection { cause, limit, rate, class, retry_after_ns, is_turn: false, late: false }
     }
 }

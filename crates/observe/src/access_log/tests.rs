@@ -55,6 +55,7 @@ fn record(path: &str) -> AccessRecord<'_> {
         tier: None,
         verdict: "admit",
         limit: None,
+        class: None,
         key: None,
         retry_after_ns: None,
         charge: None,

@@ -29,11 +29,12 @@ impl Metrics {
         }
     }
 
-    /// Counts a decision of a limit; `limit` is its index in the configuration.
+    /// Counts a decision of a limit, given by its index in the configuration, on a request of a class: its index in
+    /// the shares of the limit, 0 without shares. An unknown class is the last one.
     #[inline]
-    pub fn count_decision(&self, worker: usize, limit: LimitId, kind: DecisionKind) {
-        if let Some(&series) = self.series.limits.get(limit.0) {
-            self.decisions[series].add(worker, kind as usize, 1);
+    pub fn count_decision(&self, worker: usize, (limit, class): (LimitId, u8), kind: DecisionKind) {
+        if let Some(&(first, last)) = self.series.decisions.get(limit.0) {
+            self.decisions[first + usize::from(class.min(last))].add(worker, kind as usize, 1);
         }
     }
 

@@ -10,7 +10,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::answers::{MAKERS, OWN_CAUSES};
 use super::cells::{Counters, Histogram, HistogramReading};
-use super::labels::firsts;
+use super::labels::{first_indices, firsts};
 use super::values::ValueMetric;
 use super::{
     AuthResult, BanEvent, CHARGE_NAMES, CONNECTION_REJECTIONS, DecisionKind, FAULT_OUTCOMES,
@@ -109,9 +109,16 @@ impl MetricsCollector {
         let limits =
             || firsts(&metrics.series.limits).map(|index| (metrics.labels.limits[index].as_str(), index));
         let mut family = counter_family(out, "sluicegate_decisions", "Decisions of limits on requests")?;
-        for (limit, index) in limits() {
+        for index in firsts(&first_indices(&metrics.series.decision_labels)) {
             let (names, decisions) = (&DecisionKind::LABELS, &metrics.decisions[index]);
-            encode_series(&mut family, &[("limit", limit)], "verdict", names, 0, decisions)?;
+            let (limit, class) = &metrics.series.decision_labels[index];
+            match &**class {
+                "" => encode_series(&mut family, &[("limit", limit)], "verdict", names, 0, decisions)?,
+                class => {
+                    let labels = [("limit", &**limit), ("class", class)];
+                    encode_series(&mut family, &labels, "verdict", names, 0, decisions)?;
+                }
+            }
         }
         let help = "Requests whose cost cannot be read";
         let mut family = counter_family(out, "sluicegate_invalid_costs", help)?;

@@ -13,6 +13,10 @@ pub(super) struct SeriesIndex {
     /// The last one is the location "none".
     pub locations: Vec<usize>,
     pub limits: Vec<usize>,
+    /// The first label of each limit in `decision_labels`, and the number of those that follow it.
+    pub decisions: Vec<(usize, u8)>,
+    /// The limit and the class of each series of decisions; an empty class = the limit has no shares.
+    pub decision_labels: Vec<(String, String)>,
     pub upstreams: Vec<usize>,
     pub upstream_names: Vec<String>,
     pub servers: Vec<Vec<usize>>,
@@ -31,7 +35,20 @@ impl SeriesIndex {
         let mut locations = first_indices(&labels.locations);
         locations.push(labels.locations.len());
         let upstream_names: Vec<String> = labels.upstreams.iter().map(|(name, _)| name.clone()).collect();
+        let (mut decisions, mut decision_labels) = (Vec::new(), Vec::new());
+        for (index, limit) in labels.limits.iter().enumerate() {
+            let first = decision_labels.len();
+            match labels.classes.get(index).filter(|classes| !classes.is_empty()) {
+                None => decision_labels.push((limit.clone(), String::new())),
+                Some(classes) => {
+                    decision_labels.extend(classes.iter().map(|class| (limit.clone(), class.clone())));
+                }
+            }
+            decisions.push((first, (decision_labels.len() - first - 1) as u8));
+        }
         SeriesIndex {
+            decisions,
+            decision_labels,
             locations,
             limits: first_indices(&labels.limits),
             upstreams: first_indices(&upstream_names),
@@ -46,7 +63,12 @@ pub(super) fn firsts(series: &[usize]) -> impl Iterator<Item = usize> {
     series.iter().copied().enumerate().filter(|(index, first)| index == first).map(|(index, _)| index)
 }
 
-fn first_indices<T: Eq + Hash>(labels: &[T]) -> Vec<usize> {
+/// Gives each label the cells of the first one that is equal to it.
+pub(super) fn share_equal<L: Eq + Hash, C>(labels: &[L], cells: Vec<Arc<C>>) -> Vec<Arc<C>> {
+    first_indices(labels).iter().map(|first| cells[*first].clone()).collect()
+}
+
+pub(super) fn first_indices<T: Eq + Hash>(labels: &[T]) -> Vec<usize> {
     let mut first = HashMap::new();
     labels.iter().enumerate().map(|(index, label)| *first.entry(label).or_insert(index)).collect()
 }

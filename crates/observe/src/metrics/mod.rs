@@ -38,6 +38,8 @@ pub struct MetricLabels {
     pub locations: Vec<String>,
     /// The names of the limits; those with the same name share one series.
     pub limits: Vec<String>,
+    /// The names of the classes of each limit with shares; empty for one without.
+    pub classes: Vec<Vec<String>>,
     /// True for each limit that charges by the response.
     pub charging: Vec<bool>,
     /// The name of each upstream, and the names of its servers.
@@ -56,6 +58,7 @@ pub struct Metrics {
     requests: Vec<Arc<Counters<{ STATUS_CLASSES * AnswerOrigin::ALL.len() }>>>,
     /// Durations by location, like `requests`.
     durations: Vec<Arc<Histogram>>,
+    /// By [`SeriesIndex::decisions`]; those with equal labels are one.
     decisions: Vec<Arc<Counters<{ DecisionKind::ALL.len() }>>>,
     waits: Vec<Arc<Histogram>>,
     invalid_costs: Vec<Arc<Counters<1>>>,
@@ -229,7 +232,12 @@ impl Metrics {
         Arc::new(Metrics {
             requests: previous_cells.reuse_location_cells(&labels.locations, |all| &all.requests),
             durations: previous_cells.reuse_location_cells(&labels.locations, |all| &all.durations),
-            decisions: previous_cells.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.decisions)),
+            decisions: labels::share_equal(
+                &series.decision_labels,
+                previous_cells.reuse_cells(&series.decision_labels, |all| {
+                    (&all.series.decision_labels, &all.decisions)
+                }),
+            ),
             waits: previous_cells.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.waits)),
             invalid_costs: previous_cells
                 .reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.invalid_costs)),

@@ -11,6 +11,7 @@ fn metrics() -> Arc<Metrics> {
         workers: 2,
         locations: text(&["/", "~ \"\\.x\n", "/"]),
         limits: text(&["per-ip", "line", "per-ip"]),
+        classes: Vec::new(),
         charging: vec![true, false, true],
         upstreams: vec![
             ("app".to_owned(), text(&["10.0.0.1:80", "10.0.0.1:80", "b:81"])),
@@ -83,6 +84,38 @@ fn an_idle_gateway_shows_every_series_as_zero() {
 }
 
 #[test]
+fn each_class_of_a_limit_with_shares_is_a_series() {
+    let labels = |classes: &[&str]| MetricLabels {
+        workers: 1,
+        limits: vec!["plain".to_owned(), "backend".to_owned()],
+        classes: vec![Vec::new(), classes.iter().map(|name| (*name).to_owned()).collect()],
+        ..MetricLabels::default()
+    };
+    let first = Metrics::new(labels(&["gold", "silver", "default"]));
+    first.count_decision(0, (LimitId(0), 0), DecisionKind::Admit);
+    for (class, times) in [(0, 1), (1, 2), (2, 4), (u8::MAX, 8)] {
+        (0..times).for_each(|_| first.count_decision(0, (LimitId(1), class), DecisionKind::Reject));
+    }
+    // The cells follow the names of the classes, and not their order.
+    let second = Metrics::continue_from(Some(&first), labels(&["silver", "iron", "default"]));
+    let rejected = |metrics: &Arc<Metrics>, class: &str| {
+        let series =
+            format!("sluicegate_decisions_total{{limit=\"backend\",class=\"{class}\",verdict=\"reject\"}}");
+        parse(&metrics.render()).get(&series).copied()
+    };
+    let of = |metrics| ["gold", "silver", "iron", "default"].map(|class| rejected(metrics, class));
+    assert_eq!(of(&first), [Some(1.0), Some(2.0), None, Some(12.0)], "an unknown class is the default one");
+    assert_eq!(of(&second), [None, Some(2.0), Some(0.0), Some(12.0)]);
+    let page = parse(&second.render());
+    assert_eq!(page["sluicegate_decisions_total{limit=\"plain\",verdict=\"admit\"}"], 1.0);
+    assert!(!page.contains_key("sluicegate_decisions_total{limit=\"backend\",verdict=\"reject\"}"));
+    assert_eq!(second.limit_counts(LimitId(1)).rejected, 14);
+    let counts: Vec<(&str, u64)> =
+        second.class_counts(LimitId(1)).map(|(class, counts)| (class, counts.rejected)).collect();
+    assert_eq!(counts, [("silver", 2), ("iron", 0), ("default", 12)]);
+}
+
+#[test]
 fn the_counts_of_workers_are_summed() {
     let metrics = metrics();
     let status = |code: u16| StatusCode::from_u16(code).unwrap();
@@ -91,10 +124,10 @@ fn the_counts_of_workers_are_summed() {
     metrics.count_request(1, None, (status(404), AnswerOrigin::Fault), Some(0));
     metrics.count_request(1, Some(LocationId(99)), (status(404), AnswerOrigin::Fault), Some(0));
     metrics.count_request(0, Some(LocationId(0)), (status(999), AnswerOrigin::Server), None);
-    metrics.count_decision(0, LimitId(0), DecisionKind::Reject);
-    metrics.count_decision(1, LimitId(2), DecisionKind::Reject);
-    metrics.count_decision(1, LimitId(1), DecisionKind::DryRunWait);
-    metrics.count_decision(0, LimitId(1), DecisionKind::Degrade);
+    metrics.count_decision(0, (LimitId(0), 0), DecisionKind::Reject);
+    metrics.count_decision(1, (LimitId(2), 0), DecisionKind::Reject);
+    metrics.count_decision(1, (LimitId(1), 0), DecisionKind::DryRunWait);
+    metrics.count_decision(0, (LimitId(1), 0), DecisionKind::Degrade);
     metrics.observe_wait(1, LimitId(1), 150_000_000);
     metrics.count_upstream_outcome(0, UpstreamId(0), ServerId(1), UpstreamOutcome::Status(status(503)));
     metrics.count_upstream_outcome(0, UpstreamId(1), ServerId(2), UpstreamOutcome::Abandoned);

@@ -43,6 +43,15 @@ pub struct DecisionCounts {
     pub dry_run_rejected: u64,
 }
 
+impl DecisionCounts {
+    fn add(&mut self, other: DecisionCounts) {
+        self.admitted += other.admitted;
+        self.waited += other.waited;
+        self.rejected += other.rejected;
+        self.dry_run_rejected += other.dry_run_rejected;
+    }
+}
+
 labelled_enum! {
     /// The kinds of series that a history has.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +83,22 @@ impl Metrics {
 
     /// The decisions of a limit, which those with the same name share; zero for an unknown one.
     pub fn limit_counts(&self, limit: LimitId) -> DecisionCounts {
-        let Some(&series) = self.series.limits.get(limit.0) else { return DecisionCounts::default() };
+        let mut counts = DecisionCounts::default();
+        self.class_counts(limit).for_each(|(_, of_class)| counts.add(of_class));
+        counts
+    }
+
+    /// The decisions of a limit on each class of its shares; on a class without a name if it has none.
+    pub fn class_counts(&self, limit: LimitId) -> impl Iterator<Item = (&str, DecisionCounts)> {
+        let (first, last) = self
+            .series
+            .decisions
+            .get(limit.0)
+            .map_or((1, 0), |(first, last)| (*first, first + usize::from(*last)));
+        (first..=last).map(|index| (&*self.series.decision_labels[index].1, self.read_decisions(index)))
+    }
+
+    fn read_decisions(&self, series: usize) -> DecisionCounts {
         let sum = |kind: DecisionKind| self.decisions[series].sum(kind as usize);
         DecisionCounts {
             admitted: sum(DecisionKind::Admit),

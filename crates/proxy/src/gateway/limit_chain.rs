@@ -28,6 +28,8 @@ pub struct LimitChain {
     pub pricings: Vec<Arc<Pricing>>,
     /// The longest time for which its queues can hold a request that has to pause, ns.
     pub max_pause_ns: u64,
+    /// A limit has shares.
+    pub has_shares: bool,
     /// A limit counts by a claim of tokens.
     pub reads_token: bool,
 }
@@ -133,7 +135,8 @@ impl LimitChain {
             chain.limits().iter().filter_map(|limit| limit.config.pricing().cloned()).collect();
         // A shadow, which stands behind its limit, has the same prices.
         pricings.dedup_by(|later, earlier| Arc::ptr_eq(later, earlier));
-        LimitChain { chain, places, reading_plan, pricings, max_pause_ns, reads_token }
+        let has_shares = chain.limits().iter().any(|limit| limit.config.shares.is_some());
+        LimitChain { chain, places, reading_plan, pricings, max_pause_ns, has_shares, reads_token }
     }
 
     /// The prices of a request with this body, by the lists that are in force.

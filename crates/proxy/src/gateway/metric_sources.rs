@@ -23,6 +23,7 @@ pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Metr
         workers: config.server.workers,
         locations: config.locations.iter().map(|location| location.name.clone()).collect(),
         limits: config.limits.iter().map(|limit| limit.name.clone()).collect(),
+        classes: config.limits.iter().map(|limit| limit.class_names().map(str::to_owned).collect()).collect(),
         charging: config.limits.iter().map(|limit| limit.charge.is_some()).collect(),
         upstreams: upstreams.iter().map(servers).collect(),
         faults: Fault::ALL.iter().map(|fault| fault.cause()).collect(),

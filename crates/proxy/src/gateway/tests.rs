@@ -128,8 +128,8 @@ fn counters_in_metrics_never_go_back() {
     let two =
         "limits: { a: { rate: 3/h }, b: { rate: 3/h } }\nupstreams: { app: [127.0.0.1:1, 127.0.0.1:2] }";
     let first = gateway(&located("[a, b]", two));
-    first.metrics.count_decision(0, LimitId(0), DecisionKind::Admit);
-    first.metrics.count_decision(0, LimitId(1), DecisionKind::Reject);
+    first.metrics.count_decision(0, (LimitId(0), 0), DecisionKind::Admit);
+    first.metrics.count_decision(0, (LimitId(1), 0), DecisionKind::Reject);
     first.metrics.count_request(0, Some(LocationId(0)), (StatusCode::OK, AnswerOrigin::Server), Some(1));
     first.metrics.count_request(0, None, (StatusCode::NOT_FOUND, AnswerOrigin::Fault), Some(1));
     first.metrics.count_upstream_outcome(
@@ -143,8 +143,8 @@ fn counters_in_metrics_never_go_back() {
         "limits: { c: { rate: 3/h }, b: { rate: 3/h } }\nupstreams: { new: 127.0.0.1:9, app: 127.0.0.1:2 }";
     let second = next(&first, &located("[c, b]", moved));
     // A request of the previous gateway ends later.
-    first.metrics.count_decision(0, LimitId(1), DecisionKind::Reject);
-    second.metrics.count_decision(0, LimitId(1), DecisionKind::Reject);
+    first.metrics.count_decision(0, (LimitId(1), 0), DecisionKind::Reject);
+    second.metrics.count_decision(0, (LimitId(1), 0), DecisionKind::Reject);
     let page = second.metrics.render();
     for line in [
         "sluicegate_decisions_total{limit=\"b\",verdict=\"reject\"} 3",

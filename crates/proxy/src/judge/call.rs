@@ -155,6 +155,8 @@ pub fn judge_named<'r, M: JudgeMode<'r>>(
     let stated = &mode.terms.stated;
     facts.host = mode.read_host(&facts.head).unwrap_or_default();
     facts.path = location::normalise_path(facts.head.uri.path()).map_err(|_| Fault::BadTarget)?;
+    // The application states the headers itself.
+    facts.head.client.trusted_peer = true;
     facts.location = stated.location.map_or(LocationLookup::NotFound, LocationLookup::Found);
     if !mode.try_count_in_flight(gateway) {
         return Err(Fault::TooManyInFlight.into());

@@ -55,6 +55,7 @@ pub fn translate_rejection(rejection: &chain::ChainRejection) -> Rejection {
         Some(limit) => Rejection::Limit(LimitRejection {
             limit: limit.id,
             rate: rejection.rate,
+            class: rejection.class,
             cause,
             retry_after_ns: rejection.retry_after_ns,
             is_turn: rejection.is_turn,
@@ -113,10 +114,13 @@ fn record_rejection(
     };
     state.outcome.verdict = verdict;
     state.judgement.limit = Some(limit_rejection.limit);
+    let has_shares = worker.gateway.limits[limit_rejection.limit.0].config.shares.is_some();
+    state.judgement.class = has_shares.then_some((limit_rejection.limit, limit_rejection.class));
     state.judgement.retry_after_ns = limit_rejection.exact_retry_ns();
     limit_report::mark_refused(state, limit_rejection);
     let call_chain = state.call_chain.clone();
-    worker.gateway.metrics.count_decision(worker.id, limit_rejection.limit, kind);
+    let LimitRejection { limit, class, .. } = *limit_rejection;
+    worker.gateway.metrics.count_decision(worker.id, (limit, class), kind);
     let limits = chain_of(worker, call_chain.as_ref(), state.route).chain.limits();
     let is_own = |judged: &RateDecision| limits[usize::from(judged.limit_index)].id == limit_rejection.limit;
     if state.judgement.decisions.iter().all(is_own) {
@@ -126,10 +130,10 @@ fn record_rejection(
         |judged: &RateDecision| judged.decision.outcome == LimitOutcome::Reject && !judged.dry_run;
     let others = chain::strictest_by_limit(&state.judgement.decisions)
         .filter(is_rejection)
-        .map(|judged| limits[usize::from(judged.limit_index)].id);
+        .map(|judged| (limits[usize::from(judged.limit_index)].id, judged.class));
     let kind = if is_degraded { DecisionKind::Degrade } else { DecisionKind::Reject };
-    for limit in others.filter(|limit| *limit != limit_rejection.limit) {
-        worker.gateway.metrics.count_decision(worker.id, limit, kind);
+    for (limit, class) in others.filter(|(limit, _)| *limit != limit_rejection.limit) {
+        worker.gateway.metrics.count_decision(worker.id, (limit, class), kind);
         state.count_refused(limit);
     }
 }
@@ -166,6 +170,7 @@ pub fn response_context<'c>(state: &'c RequestState, texts: &'c RequestTexts<'_>
         client_ip: Some(state.identity.client.ip),
         account: state.identity.account().unwrap_or_default(),
         tier: state.tier_name(),
+        class: state.class_name().unwrap_or_default(),
         key_columns: state.identity.key.as_ref().map_or(&[], |caller| &caller.columns),
         body: state.identity.body_texts.as_deref(),
         host: &texts.host,

@@ -153,11 +153,19 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The class of the request in a limit with shares. A header names it from trusted proxies alone.
+    /// The class of the request in a limit with shares.
     #[cold]
     fn find_class(&self, shares: &Shares) -> Result<u8, ChargeFault> {
+        Ok(shares.find_class(self.read_class(shares)?.as_deref()))
+    }
+
+    /// The value that names the class of the request; a header names it from trusted proxies alone.
+    ///
+    /// # Errors
+    /// It occurs more than once.
+    pub fn read_class(&self, shares: &Shares) -> Result<Option<Cow<'_, [u8]>>, ChargeFault> {
         let subject = &self.subject;
-        let name = match &shares.by {
+        Ok(match &shares.by {
             KeyPart::Tier => Some(Cow::Borrowed(subject.tier.as_bytes())),
             KeyPart::Account => subject.account.map(Cow::Borrowed),
             KeyPart::Source(ValueSource::Header(_)) if !subject.trusted_peer => None,
@@ -167,8 +175,7 @@ impl<'a> Caller<'a> {
                 SourceValue::Repeated => return Err(ChargeFault::RepeatedKey),
             },
             _ => self.location.map(|name| Cow::Borrowed(name.as_bytes())),
-        };
-        Ok(shares.find_class(name.as_deref()))
+        })
     }
 
     /// True if a limit acts on the key of this request, as all gateways agree.

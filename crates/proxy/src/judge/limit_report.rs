@@ -5,9 +5,9 @@ use smallvec::SmallVec;
 
 use crate::gateway::{Gateway, LimitChain};
 use crate::judge::quotas::{has_steps, log_steps, write_steps};
-use crate::judge::request_state::{RequestState, chain_of};
+use crate::judge::request_state::{RequestJudgement, RequestState, chain_of};
 use crate::reject::{LimitCause, LimitRejection};
-use sluicegate_admission::chain::{self, ChainRejection, QueueStay, RateDecision};
+use sluicegate_admission::chain::{self, ChainRejection, Queued, RateDecision};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome};
 use sluicegate_model::{LimitId, LocationId};
@@ -36,16 +36,16 @@ fn count_kinds(state: &RequestState, counts: impl Fn(DecisionKind, &Limit) -> bo
         let limit = &limits[usize::from(judged.limit_index)];
         let kind = decision_kind(&judged, limit);
         if counts(kind, limit) {
-            count_decision(state, limit.id, kind);
+            count_decision(state, (limit.id, judged.class), kind);
         }
     }
 }
 
 #[inline]
-fn count_decision(state: &RequestState, limit: LimitId, kind: DecisionKind) {
+fn count_decision(state: &RequestState, limit: (LimitId, u8), kind: DecisionKind) {
     state.worker.gateway.metrics.count_decision(state.worker.id, limit, kind);
     if kind.is_dry_rejection() {
-        state.count_refused(limit);
+        state.count_refused(limit.0);
     }
 }
 
@@ -58,16 +58,17 @@ pub fn count_slots(state: &mut RequestState) {
     let slots: SmallVec<[RateDecision; 4]> = permit.slot_decisions().collect();
     for judged in slots.iter().filter(|judged| !has_waited(judged)) {
         let limit = &state.chain().chain.limits()[usize::from(judged.limit_index)];
-        count_decision(state, limit.id, decision_kind(judged, limit));
+        count_decision(state, (limit.id, judged.class), decision_kind(judged, limit));
     }
     state.judgement.decisions.extend(slots);
 }
 
 /// Records the waits of a request that has left its queues at `now`, each with the limit that made it wait. The limit
 /// of the longest one is the request's.
-pub fn record_stays(state: &mut RequestState, stays: &[QueueStay], now: Now) {
+pub fn record_stays(state: &mut RequestState, queued: &Queued, now: Now) {
     state.judgement.wait_ns = now.ns_since(state.judged_at);
-    count_slot_waits(state, stays);
+    count_slot_waits(state, queued);
+    let stays = queued.stays();
     let limits = state.chain().chain.limits();
     let mut longest = None;
     for (index, stay) in stays.iter().enumerate() {
@@ -82,11 +83,11 @@ pub fn record_stays(state: &mut RequestState, stays: &[QueueStay], now: Now) {
 }
 
 /// Counts the waits for slots; those by rates are counted when they begin.
-pub fn count_slot_waits(state: &RequestState, stays: &[QueueStay]) {
+pub fn count_slot_waits(state: &RequestState, queued: &Queued) {
     let limits = state.chain().chain.limits();
-    for stay in stays.iter().filter(|stay| stay.for_slots) {
+    for stay in queued.stays().iter().filter(|stay| stay.for_slots) {
         let limit = limits[usize::from(stay.limit_index)].id;
-        count_decision(state, limit, DecisionKind::Wait);
+        count_decision(state, (limit, queued.class_in(stay.limit_index)), DecisionKind::Wait);
     }
 }
 
@@ -129,8 +130,8 @@ pub fn mark_refused(state: &mut RequestState, rejection: &LimitRejection) {
     if rejection.cause == LimitCause::Concurrency {
         let position = limits.iter().position(|limit| limit.id == rejection.limit);
         judgement.decisions.extend(position.map(|index| {
-            let (limit_index, rate) = (index as u16, rejection.rate as u16);
-            RateDecision { limit_index, rate, dry_run: false, decision: refused }
+            let (limit_index, rate, class) = (index as u16, rejection.rate as u16, rejection.class);
+            RateDecision { limit_index, rate, class, dry_run: false, decision: refused }
         }));
         return;
     }
@@ -213,18 +214,30 @@ fn dry_run_decisions<'a>(
     dry_runs.map(|judged| (limits[usize::from(judged.limit_index)].id, judged.decision))
 }
 
-/// Stores the decisions of dry-run limits, and the steps of quotas, for the access log.
+/// The class of a request in the limit that made it wait, else in the first limit with shares.
+#[cold]
+fn find_class(chain: &LimitChain, judgement: &RequestJudgement) -> Option<(LimitId, u8)> {
+    let limit_of = |judged: &RateDecision| &chain.chain.limits()[usize::from(judged.limit_index)];
+    let classed = judgement.decisions.iter().filter(|judged| limit_of(judged).config.shares.is_some());
+    let judged = classed.min_by_key(|judged| Some(limit_of(judged).id) != judgement.limit)?;
+    Some((limit_of(judged).id, judged.class))
+}
+
+/// Stores the decisions of dry-run limits, the class and the steps of quotas, for the access log.
 #[inline]
 pub fn log_decisions(state: &mut RequestState) {
     let RequestState { worker, route, call_chain, judgement, log_fields, .. } = state;
     let dry_runs = &worker.gateway.rejecters.for_location(*route).dry_runs;
     let Some(fields) = log_fields.as_mut() else { return };
+    let chain = chain_of(worker, call_chain.as_ref(), *route);
     if !dry_runs.is_empty() {
-        let chain = chain_of(worker, call_chain.as_ref(), *route);
         let decisions = dry_run_decisions(chain, &judgement.decisions);
         fields.dry_run = dry_runs.log_summary(decisions, judgement.limit);
     }
+    if chain.has_shares && judgement.class.is_none() {
+        judgement.class = find_class(chain, judgement);
+    }
     if has_steps(&judgement.decisions) {
-        fields.step = log_steps(chain_of(worker, call_chain.as_ref(), *route), &judgement.decisions);
+        fields.step = log_steps(chain, &judgement.decisions);
     }
 }

@@ -40,6 +40,8 @@ pub struct LimitRejection {
     pub limit: LimitId,
     /// Index of the rate in the limit; 0 for concurrency.
     pub rate: usize,
+    /// Index of the request's class in the shares of the limit; beyond them if it is not known.
+    pub class: u8,
     /// The reason why the limit rejects.
     pub cause: LimitCause,
     /// A request after this span is admitted if no other arrives before it; of [`LimitCause::Concurrency`] an estimate.

@@ -143,9 +143,9 @@ pub(super) fn prepare_limit(config: &Config, id: LimitId, on_reject: &OnReject) 
         let detail = describe::describe_rejection(limit, rate_index);
         let prepare = |status, grpc_status, retry_hint, detail: String, message: &str| {
             let content = ResponseContent::new(status, detail, retry_hint, grpc_status);
-            let limit = Some((limit.name.clone(), rate.clone()));
+            let (has_class, limit) = (limit.shares.is_some(), Some((limit.name.clone(), rate.clone())));
             let message = retry_hint.complete_message(message.to_owned());
-            PreparedResponse::new(&style, &ResponseContent { kind, message, limit, ..content })
+            PreparedResponse::new(&style, &ResponseContent { kind, message, limit, has_class, ..content })
         };
         let retry_hint = if concurrency { RetryHint::Soon } else { RetryHint::Exact };
         let message = if concurrency { "Too many requests in flight" } else { "Too many requests" };

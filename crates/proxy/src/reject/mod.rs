@@ -57,6 +57,8 @@ pub struct RejectContext<'a> {
     pub path: &'a [u8],
     /// The target as sent.
     pub request_uri: &'a str,
+    /// Its class in the shares of the limit that rejects it.
+    pub class: &'a str,
     /// The scheme: `http` or `https`.
     pub scheme: &'a str,
     /// The name of the location.

@@ -32,6 +32,8 @@ pub(super) struct ResponseContent {
     pub message: Vec<TemplatePart>,
     /// Name and rate of the limit that rejected.
     pub limit: Option<(String, String)>,
+    /// The limit has shares, and the request is of a class.
+    pub has_class: bool,
     pub retry_hint: RetryHint,
     pub grpc_status: &'static str,
     /// The `WWW-Authenticate` of a 401.
@@ -113,8 +115,18 @@ impl ResponseContent {
         let mut sentence = detail.clone();
         sentence.get_mut(..1).into_iter().for_each(str::make_ascii_uppercase);
         let message = retry_hint.complete_message(sentence);
-        let (kind, limit, challenge, rpc_code) = (NO_KIND, None, None, None);
-        ResponseContent { status, kind, detail, message, limit, retry_hint, grpc_status, challenge, rpc_code }
+        ResponseContent {
+            status,
+            kind: NO_KIND,
+            detail,
+            message,
+            limit: None,
+            has_class: false,
+            retry_hint,
+            grpc_status,
+            challenge: None,
+            rpc_code: None,
+        }
     }
 
     /// The template values that do not depend on a request, for this status.
@@ -133,6 +145,10 @@ impl ResponseContent {
         if let Some((limit, _)) = &self.limit {
             out.push_verbatim("\",\"limit\":\"");
             out.push_escaped(limit);
+        }
+        if self.has_class {
+            out.push_verbatim("\",\"class\":\"");
+            out.push_slot(TemplateVar::Class);
         }
         out.push_verbatim("\",");
         if self.retry_hint == RetryHint::Exact {

@@ -166,6 +166,7 @@ impl CompiledTemplate {
             TemplateVar::RequestId => context.request_id,
             TemplateVar::Account => context.account.as_bytes(),
             TemplateVar::Tier => context.tier.as_bytes(),
+            TemplateVar::Class => context.class.as_bytes(),
             TemplateVar::Host => context.host.as_bytes(),
             // A header or URL gets the bytes of the path, whatever they are.
             TemplateVar::Uri if !matches!(self.escape, Escape::Header | Escape::Url) => {

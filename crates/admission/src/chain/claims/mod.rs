@@ -39,7 +39,8 @@ pub(crate) struct Claim {
     /// The limit does not act on its key.
     pub unenforced: bool,
     anchor: Option<Anchor>,
-    class: u8,
+    /// The request's class in the shares of the limit.
+    pub class: u8,
 }
 
 #[derive(Clone, Copy)]
@@ -73,6 +74,13 @@ impl ClaimSet {
             store_holds: None,
             keeps_charges: false,
         }
+    }
+
+    /// The class of the request in the shares of a limit that it claims something of.
+    #[cold]
+    pub(crate) fn class_in(&self, limit_index: u16) -> u8 {
+        let own = self.claims.iter().find(|claim| claim.limit_index == limit_index);
+        own.map_or(u8::MAX, |claim| claim.class)
     }
 
     pub(crate) fn store_holds_mut(&mut self, outbox: &Arc<StoreOutbox>) -> &mut StoreHolds {

@@ -137,9 +137,9 @@ impl<M: ChainMode> ChainPass<'_, M> {
     }
 
     fn build_rejection(&self, rejection: PassRejection) -> ChainRejection {
-        let PassRejection { cause, limit_index, rate, is_turn, retry_after_ns } = rejection;
+        let PassRejection { cause, limit_index, rate, class, is_turn, retry_after_ns } = rejection;
         let limit = &self.limits[usize::from(limit_index)];
-        let outright = ChainRejection::outright(cause, limit, rate.into());
+        let outright = ChainRejection::outright(cause, limit, rate.into(), class);
         ChainRejection { is_turn, retry_after_ns, ..outright }
     }
 
@@ -151,11 +151,13 @@ impl<M: ChainMode> ChainPass<'_, M> {
         waiter: WaitingRequest<'_>,
     ) -> ChainVerdict<P> {
         let limit = &self.limits[usize::from(limit_index)];
+        let own = self.decisions.iter().find(|judged| judged.limit_index == limit_index);
+        let class = own.map_or(u8::MAX, |own| own.class);
         let rejection = if wait_ns > self.findings.max_wait_ns {
-            ChainRejection::outright(ChainCause::WaitTooLong, limit, 0)
+            ChainRejection::outright(ChainCause::WaitTooLong, limit, 0, class)
         } else if wait_ns > waiter.max_wait_ns {
             let retry_after_ns = wait_ns - waiter.max_wait_ns;
-            ChainRejection::outright(ChainCause::Queue, limit, 0).with_retry(Some(retry_after_ns))
+            ChainRejection::outright(ChainCause::Queue, limit, 0, class).with_retry(Some(retry_after_ns))
         } else if let Some(place) = waiter.take_place::<M>() {
             if self.findings.displaces {
                 self.held.displace_waiters();
@@ -208,7 +210,7 @@ impl<M: ChainMode> ChainPass<'_, M> {
             return;
         };
         let outlook = limit.peek_slots(0, units, self.held.judged_at);
-        self.push_slots((shadow, 0), false, outlook);
+        self.push_slots((shadow, 0), &Units { unenforced: false, ..*units }, outlook);
     }
 }
 
@@ -251,6 +253,7 @@ fn begin_slot_wait<M: ChainMode, P>(
 #[cold]
 fn reject_without_slots<P>(held: ClaimSet, limit_index: u16, decisions: &mut Decisions) -> ChainVerdict<P> {
     let limit = &held.limits[usize::from(limit_index)];
-    let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, 0);
+    let class = held.class_in(limit_index);
+    let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, 0, class);
     held.reject(rejection, decisions)
 }

@@ -66,6 +66,7 @@ pub(crate) struct PassRejection {
     pub cause: ChainCause,
     pub limit_index: u16,
     pub rate: u16,
+    pub class: u8,
     /// The time to retry is that of a turn.
     pub is_turn: bool,
     pub retry_after_ns: Option<u64>,
@@ -119,7 +120,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
                 }
                 decision
             };
-            self.push_decision(limit_index, rate, dry_run, decision, cause);
+            self.push_decision(limit_index, (rate, units.key.class), dry_run, decision, cause);
             match decision.outcome {
                 LimitOutcome::Admit => {}
                 LimitOutcome::Wait if !dry_run => self.note_wait(decision.wait_ns, limit_index),
@@ -153,7 +154,12 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         let dry_run = limit.is_dry_run(units.unenforced);
         let too_costly = |rate: &usize| units.cost > limit.max_units(*rate, units.key.class);
         if let Some(rate) = limit.rate_range(units.variant).find(too_costly) {
-            return self.reject_outright(limit_index, rate, dry_run, ChainCause::TooCostly);
+            return self.reject_outright(
+                limit_index,
+                (rate, units.key.class),
+                dry_run,
+                ChainCause::TooCostly,
+            );
         }
         if limit.is_concurrency() && !self.findings.takes_slots {
             return;
@@ -183,7 +189,8 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         for rate in limit.rate_range(demand.units.variant) {
             if let Some(decision) = demand.limit.last_decision(rate, &demand.units, self.held.judged_at) {
                 let (cause, dry_run) = (rejection_cause(limit), limit.is_dry_run(demand.units.unenforced));
-                self.push_decision(demand.limit_index.into(), rate, dry_run, decision, cause);
+                let place = (rate, demand.units.key.class);
+                self.push_decision(demand.limit_index.into(), place, dry_run, decision, cause);
             }
         }
     }
@@ -204,7 +211,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         let capacity = limit.max_units(rate, units.key.class);
         if units.cost > capacity {
             let dry_run = limit.is_dry_run(units.unenforced);
-            self.reject_outright(limit_index, rate, dry_run, ChainCause::TooCostly);
+            self.reject_outright(limit_index, (rate, units.key.class), dry_run, ChainCause::TooCostly);
         } else if M::CHARGES && self.findings.takes_slots {
             self.findings.wants_slots = true;
             let kind = ClaimKind::WantedSlots { fair_hash: units.fair_hash };
@@ -212,7 +219,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         }
         if !M::CHARGES && self.findings.takes_slots {
             let outlook = limit.peek_slots(rate, units, self.held.judged_at);
-            self.push_slots((limit_index, rate), units.unenforced, outlook);
+            self.push_slots((limit_index, rate), units, outlook);
         }
     }
 
@@ -220,18 +227,18 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     pub(super) fn push_slots(
         &mut self,
         (limit_index, rate): (usize, usize),
-        unenforced: bool,
+        units: &Units,
         outlook: SlotOutlook,
     ) {
         let limit = &self.limits[limit_index];
         let SlotOutlook { outcome, free, position, wait_ns } = outlook;
         let decision = Decision { remaining: free, retry_after_ns: 0, ..Decision::without_numbers(outcome) };
-        let dry_run = limit.is_dry_run(unenforced);
-        self.decisions.push(RateDecision::new(limit_index, rate, dry_run, decision));
+        let (dry_run, place) = (limit.is_dry_run(units.unenforced), (rate, units.key.class));
+        self.decisions.push(RateDecision::new(limit_index, place, dry_run, decision));
         match outcome {
             LimitOutcome::Reject if !dry_run => {
                 let wait_ns = limit.has_slot_queue(rate).then_some(wait_ns);
-                self.note_lacking(ChainCause::Concurrency, limit_index, rate, wait_ns);
+                self.note_lacking(ChainCause::Concurrency, limit_index, place, wait_ns);
             }
             // It stands in the queue of the first limit that has too few slots.
             LimitOutcome::Wait if !dry_run && self.findings.lacking.is_none() => {
@@ -246,10 +253,10 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         &mut self,
         cause: ChainCause,
         limit_index: usize,
-        rate: usize,
+        place: (usize, u8),
         wait_ns: Option<u64>,
     ) {
-        let lacking = PassRejection::new(cause, limit_index, rate, wait_ns);
+        let lacking = PassRejection::new(cause, limit_index, place, wait_ns);
         if self.findings.slot_wait.is_none() {
             self.findings.lacking.get_or_insert(lacking);
         }
@@ -259,22 +266,22 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     pub(super) fn reject_missing_key(&mut self, limit_index: usize, limit: &Limit) {
         // Without a key, the request is in no share of them.
         let dry_run = limit.is_dry_run(limit.config.enforce.is_some());
-        self.reject_outright(limit_index, 0, dry_run, ChainCause::MissingKey);
+        self.reject_outright(limit_index, (0, u8::MAX), dry_run, ChainCause::MissingKey);
     }
 
-    /// Records a rejection without numbers; a look has nothing to show of a dry run then.
+    /// Records a rejection without numbers, of a rate and a class; a look has nothing to show of a dry run then.
     pub(super) fn reject_outright(
         &mut self,
         limit_index: usize,
-        rate: usize,
+        place: (usize, u8),
         dry_run: bool,
         cause: ChainCause,
     ) {
         if !dry_run {
-            self.record_rejection(PassRejection::new(cause, limit_index, rate, None));
+            self.record_rejection(PassRejection::new(cause, limit_index, place, None));
         } else if M::CHARGES {
             let decision = Decision::without_numbers(LimitOutcome::Reject);
-            self.push_decision(limit_index, rate, dry_run, decision, cause);
+            self.push_decision(limit_index, place, dry_run, decision, cause);
         }
     }
 
@@ -282,15 +289,15 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     pub(super) fn push_decision(
         &mut self,
         limit_index: usize,
-        rate: usize,
+        place: (usize, u8),
         dry_run: bool,
         decision: Decision,
         cause: ChainCause,
     ) {
-        self.decisions.push(RateDecision::new(limit_index, rate, dry_run, decision));
+        self.decisions.push(RateDecision::new(limit_index, place, dry_run, decision));
         if decision.outcome == LimitOutcome::Reject && !dry_run {
             let retry_after_ns = (decision.retry_after_ns != u64::MAX).then_some(decision.retry_after_ns);
-            self.record_rejection(PassRejection::new(cause, limit_index, rate, retry_after_ns));
+            self.record_rejection(PassRejection::new(cause, limit_index, place, retry_after_ns));
         }
     }
 
@@ -365,10 +372,10 @@ impl PassRejection {
     pub(crate) fn new(
         cause: ChainCause,
         limit_index: usize,
-        rate: usize,
+        (rate, class): (usize, u8),
         retry_after_ns: Option<u64>,
     ) -> PassRejection {
         let (limit_index, rate, is_turn) = (limit_index as u16, rate as u16, false);
-        PassRejection { cause, limit_index, rate, is_turn, retry_after_ns }
+        PassRejection { cause, limit_index, rate, class, is_turn, retry_after_ns }
     }
 }

@@ -347,6 +347,7 @@ impl RateHold {
             }
         };
         let cause = cause.filter(|_| !self.demand.is_dry_run())?;
-        Some(ChainRejection::outright(cause, &limits[limit_index], self.rate).into_late())
+        let class = self.demand.units.key.class;
+        Some(ChainRejection::outright(cause, &limits[limit_index], self.rate, class).into_late())
     }
 }

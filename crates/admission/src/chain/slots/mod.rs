@@ -239,7 +239,7 @@ impl ClaimSet {
         (limit, rate): (u16, usize),
         wait_ns: Option<u64>,
     ) -> ChainRejection {
-        let limit = &self.limits[usize::from(limit)];
-        ChainRejection::outright(ChainCause::Concurrency, limit, rate).with_retry(wait_ns).into_late()
+        let (limit, class) = (&self.limits[usize::from(limit)], self.class_in(limit));
+        ChainRejection::outright(ChainCause::Concurrency, limit, rate, class).with_retry(wait_ns).into_late()
     }
 }

@@ -74,7 +74,8 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             }
         }
         let (dry_run, cause) = (question.item.dry_run, rejection_cause(limit));
-        self.push_decision(limit_index, question.rate, dry_run, decision, cause);
+        let place = (question.rate, demand.units.key.class);
+        self.push_decision(limit_index, place, dry_run, decision, cause);
         if decision.outcome == LimitOutcome::Reject && limit.turns_ns > 0 && !dry_run {
             let found = FoundTurn::new(limit_index, &demand.units, self.caller, Some(answer.turn_ns));
             self.turn = Some(found);
@@ -107,7 +108,8 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             let slots = HoldState::Slots(admits.then_some(answer.decision.remaining));
             self.claim_in_store(demand, question.rate, slots, pending);
         } else if !admits && !answer.skipped && !question.item.dry_run {
-            self.reject_outright(demand.limit_index.into(), question.rate, false, ChainCause::Concurrency);
+            let place = (question.rate, demand.units.key.class);
+            self.reject_outright(demand.limit_index.into(), place, false, ChainCause::Concurrency);
         }
     }
 
@@ -129,7 +131,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
                 }
             }
         };
-        self.push_slots((demand.limit_index.into(), rate), demand.units.unenforced, outlook);
+        self.push_slots((demand.limit_index.into(), rate), &demand.units, outlook);
     }
 
     pub(super) fn claim_wanted_slots(&mut self, demand: &SharedDemand, pending: &PendingSlots<'_>) {
@@ -172,7 +174,12 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
                 OnFailure::Allow => return,
                 OnFailure::Reject => {
                     let dry_run = limit.is_dry_run(demand.units.unenforced);
-                    return self.reject_outright(limit_index, 0, dry_run, ChainCause::Unavailable);
+                    return self.reject_outright(
+                        limit_index,
+                        (0, demand.units.key.class),
+                        dry_run,
+                        ChainCause::Unavailable,
+                    );
                 }
                 OnFailure::Local => {}
             }
@@ -198,13 +205,14 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     ) {
         let StoreQuestion { limit, rate, item: CallItem { key, dry_run, .. }, .. } = *question;
         let (limit_index, cause) = (usize::from(demand.limit_index), ChainCause::without_store(limit));
+        let place = (rate, demand.units.key.class);
         let admits = limit.grants_slots_locally(rate, key, question.in_process);
         let free_beside = |held: u64| limit.local_slots(rate).saturating_sub(held);
         if !M::CHARGES {
             let remaining = free_beside(question.in_process - question.item.cost);
             return match cause {
                 ChainCause::Unavailable if dry_run => {}
-                ChainCause::Unavailable => self.note_lacking(cause, limit_index, rate, None),
+                ChainCause::Unavailable => self.note_lacking(cause, limit_index, place, None),
                 _ => self.push_outlook(demand, question, remaining, admits),
             };
         }
@@ -221,7 +229,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             self.claim_in_store(demand, rate, HoldState::SlotsWanted, pending);
             self.findings.lacking_slots.get_or_insert(lacking);
         } else {
-            self.reject_outright(limit_index, rate, false, cause);
+            self.reject_outright(limit_index, place, false, cause);
         }
     }
 }

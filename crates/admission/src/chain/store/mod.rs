@@ -100,7 +100,11 @@ impl<M: ChainMode> PendingStore<M> {
                 lacking = refused_slots(question);
                 if lacking.is_none() {
                     let limit = &held.limits[usize::from(question.item.limit_index)];
-                    let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, question.rate);
+                    let own = |demand: &&SharedDemand| demand.limit_index == question.item.limit_index;
+                    let own = query.shared_demands.iter().find(own);
+                    let class = own.map_or(u8::MAX, |demand| demand.units.key.class);
+                    let cause = ChainCause::Concurrency;
+                    let rejection = ChainRejection::outright(cause, limit, question.rate, class);
                     return held.reject(rejection, decisions);
                 }
                 locally_admitted = round.locally_admitted;
@@ -294,7 +298,7 @@ impl StoreQuery {
         }
         if !passes && pass.findings.rejection.is_none() {
             // No limit rejected, yet nothing was charged: our script gives no such answer.
-            pass.reject_outright(0, 0, limits[0].config.dry_run, ChainCause::Unavailable);
+            pass.reject_outright(0, (0, u8::MAX), limits[0].config.dry_run, ChainCause::Unavailable);
         }
         if passes {
             // Slots that are asked for after the wait.
@@ -349,7 +353,8 @@ impl StoreQuery {
             let (slot_key, fair_hash) = (demand.limit.slot_key(rate, demand.key), demand.units.fair_hash);
             let found = demand.limit.slot_queue.find_position(&slot_key, &terms, fair_hash, held.judged_at);
             let limit = &held.limits[usize::from(lacking.limit_index)];
-            let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, rate);
+            let class = demand.units.key.class;
+            let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, rate, class);
             found.err().map(|wait_ns| rejection.with_retry(Some(wait_ns)))
         })
     }

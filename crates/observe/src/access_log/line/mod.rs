@@ -57,6 +57,8 @@ pub struct AccessRecord<'a> {
     pub verdict: &'a str,
     /// The limit that rejected the request or made it wait.
     pub limit: Option<&'a str>,
+    /// Its class in the shares of that limit, else in those of the first limit that has some.
+    pub class: Option<&'a str>,
     /// The name of its key by that limit.
     pub key: Option<&'a str>,
     /// Nanoseconds until the request would fit; `None` = no wait is known to help.
@@ -193,6 +195,7 @@ impl LineFormat {
         }
         write_optional(out, b",\"tier\":\"", record.tier);
         write_optional(out, b",\"limit\":\"", record.limit);
+        write_optional(out, b",\"class\":\"", record.class);
         write_optional(out, b",\"key\":\"", record.key);
         write_retry_after(out, record.retry_after_ns);
         if let Some(charge) = &record.charge {

@@ -25,6 +25,7 @@ fn record<'a>() -> AccessRecord<'a> {
         tier: Some("gold"),
         verdict: "reject",
         limit: Some("per-ip"),
+        class: None,
         key: Some("account=#00ff,uri=/a"),
         retry_after_ns: Some(100_000_001),
         charge: None,
@@ -50,6 +51,14 @@ fn parse_line(record: &AccessRecord<'_>) -> Value {
     let line = line(record);
     assert_eq!(line.matches('\n').count(), 1, "{line:?}");
     serde_json::from_str(line.trim_end()).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+}
+
+#[test]
+fn the_class_stands_beside_the_limit() {
+    assert!(
+        line(&AccessRecord { class: Some("gold"), ..record() })
+            .contains(r#""limit":"per-ip","class":"gold","key":"#)
+    );
 }
 
 #[test]

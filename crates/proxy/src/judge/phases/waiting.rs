@@ -33,11 +33,11 @@ impl Waiting {
         let state = &mut *received.state;
         note_fallbacks(state, &undecided);
         let Some(end) = end else {
-            limit_report::count_slot_waits(state, queued.stays());
+            limit_report::count_slot_waits(state, &queued);
             drop(queued);
             return hang_up(state).await;
         };
-        limit_report::record_stays(state, queued.stays(), Now::read_clock());
+        limit_report::record_stays(state, &queued, Now::read_clock());
         match (end, route) {
             (WaitEnd::Turn, Ok(route)) => {
                 state.hold_permit(queued.into_permit());
@@ -62,9 +62,9 @@ impl Waiting {
                 received.reject(&conclusion::translate_rejection(&rejection))
             }
             (WaitEnd::TimedOut, _) => {
-                let limit = queued.limit().id;
+                let (limit, class) = (queued.limit().id, queued.class_in(queued.limit_index() as u16));
                 drop(queued);
-                received.reject(&queued_too_long(limit))
+                received.reject(&queued_too_long(limit, class))
             }
         }
     }
@@ -124,7 +124,8 @@ pub(super) async fn hang_up(state: &RequestState) -> NextPhase {
 }
 
 /// The rejection after the location's timeout passed in a queue.
-fn queued_too_long(limit: LimitId) -> Rejection {
+fn queued_too_long(limit: LimitId, class: u8) -> Rejection {
     let cause = LimitCause::QueuedTooLong;
-    Rejection::Limit(LimitRejection { limit, rate: 0, cause, retry_after_ns: None, is_turn: false })
+    let (rate, retry_after_ns, is_turn) = (0, None, false);
+    Rejection::Limit(LimitRejection { limit, rate, class, cause, retry_after_ns, is_turn })
 }

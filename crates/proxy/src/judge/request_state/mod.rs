@@ -38,7 +38,7 @@ use sluicegate_http::upstream::Upstream;
 use sluicegate_limit::bandwidth::BandwidthShare;
 use sluicegate_limit::pushback::PauseCheck;
 use sluicegate_limit::table::CounterKey;
-use sluicegate_model::{LimitId, LocationId, LogField, RequestPrice, Scheme, TierRules, UpstreamId};
+use sluicegate_model::{LimitId, LocationId, LogField, RequestPrice, Scheme, UpstreamId};
 use sluicegate_observe::metrics::{AnswerOrigin, VerdictKind};
 use sluicegate_observe::traces::SpanContext;
 
@@ -130,6 +130,8 @@ pub struct RequestJudgement {
     pub quotas: Option<Vec<QuotaDemand>>,
     /// The index of the limit that rejected the request or made it wait.
     pub limit: Option<LimitId>,
+    /// A limit with shares and its class there: that which rejected it, else one that judged it.
+    pub class: Option<(LimitId, u8)>,
     /// The time until a rejected request may come again, ns; `None` = no such time is known.
     pub retry_after_ns: Option<u64>,
     /// The time from its judgement to its turn; 0 = it did not wait.
@@ -327,6 +329,7 @@ impl RequestState {
                 kept_units: None,
                 quotas: None,
                 limit: None,
+                class: None,
                 retry_after_ns: None,
                 wait_ns: 0,
                 degraded: None,
@@ -525,11 +528,6 @@ impl RequestState {
     #[inline]
     pub fn is_preflight(&self) -> bool {
         self.response.cors.as_ref().is_some_and(|cors| cors.is_preflight)
-    }
-
-    /// The name of the caller's tier, or of the default one.
-    pub fn tier_name(&self) -> &str {
-        self.identity.tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::reject::{CLIENT_GONE, Fault};
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::account::Tier;
 use sluicegate_http::request::client::UNIX_CLIENT;
-use sluicegate_model::{Amount, LimitId, LogField};
+use sluicegate_model::{Amount, LimitId, LogField, TierRules};
 use sluicegate_observe::access_log::line::{AccessRecord, RecordedCharge};
 use sluicegate_observe::metrics::AnswerOrigin;
 use sluicegate_observe::traces::WorkerTracer;
@@ -23,6 +23,17 @@ impl RequestState {
             self.judgement.limit?,
             self.judgement.kept_units.as_deref()?,
         )
+    }
+
+    /// The name of the caller's tier, or of the default one.
+    pub fn tier_name(&self) -> &str {
+        self.identity.tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str)
+    }
+
+    /// The name of its class in the limit that rejected it, else in one that judged it.
+    pub fn class_name(&self) -> Option<&str> {
+        let (limit, class) = self.judgement.class?;
+        self.worker.gateway.limits[limit.0].config.class_name(class)
     }
 
     #[inline]
@@ -83,6 +94,7 @@ impl RequestState {
             tier: self.identity.tier.as_ref().map(Tier::as_str),
             verdict: self.outcome.verdict.as_str(),
             limit: self.judgement.limit.map(|limit| &*gateway.limits[limit.0].name),
+            class: self.class_name(),
             key: key.as_deref(),
             retry_after_ns: self.judgement.retry_after_ns,
             charge: self.response.settlement.as_ref().map(|settled| RecordedCharge {

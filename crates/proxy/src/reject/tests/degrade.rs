@@ -89,6 +89,7 @@ fn the_nearest_section_decides() {
             let rejection = LimitRejection {
                 limit: LimitId(limit),
                 rate: 0,
+                class: 0,
                 cause: LimitCause::Rate,
                 retry_after_ns: None,
                 is_turn: false,

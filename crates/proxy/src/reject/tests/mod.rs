@@ -40,7 +40,8 @@ fn with_on_reject(on_reject: &str) -> Rejecters {
 }
 
 fn limit_rejection(limit: usize, cause: LimitCause, retry_after_ns: Option<u64>) -> Rejection {
-    Rejection::Limit(LimitRejection { limit: LimitId(limit), rate: 0, cause, retry_after_ns, is_turn: false })
+    let (limit, rate, class, is_turn) = (LimitId(limit), 0, 0, false);
+    Rejection::Limit(LimitRejection { limit, rate, class, cause, retry_after_ns, is_turn })
 }
 
 fn context<'a>() -> RejectContext<'a> {
@@ -318,6 +319,33 @@ fn grpc_callers_read_fields_and_no_body() {
     let rejection = limit_rejection(0, LimitCause::Rate, Some(1));
     let response = rejecters.for_location(Some(LocationId(0))).render_rejection(&rejection, &context(), true);
     assert_eq!(header(&response, "grpc-message"), "Too many requests, try again in 1 s");
+}
+
+#[test]
+fn a_rejection_names_the_class_of_a_limit_with_shares() {
+    let rendered = |on_reject: &str, cause: LimitCause| {
+        let rejecters = rejecters(&format!(
+            "on_reject: {on_reject}\nlimits: {{ backend: {{ key: global, rate: 100/s, \
+             shares: {{ by: tier, classes: {{ gold: {{ least: 50% }} }} }} }} }}\n\
+             locations: [{{ path: /, upstream: demo, limits: backend }}]\n"
+        ))
+        .1;
+        let context = RejectContext { class: "gold", ..context() };
+        let rejection = limit_rejection(0, cause, Some(1));
+        let response =
+            rejecters.for_location(Some(LocationId(0))).render_rejection(&rejection, &context, false);
+        text(&response).to_owned()
+    };
+    for cause in [LimitCause::Rate, LimitCause::TooCostly] {
+        let body = rendered("{}", cause);
+        assert!(body.contains(r#""limit":"backend","class":"gold","#), "{body}");
+    }
+    assert!(!rendered("{}", LimitCause::MissingKey).contains("class"), "no class is looked for");
+    assert_eq!(rendered("{ body: { template: \"${limit}/${class}\" } }", LimitCause::Rate), "backend/gold");
+    assert!(
+        !text(&render_http(&with_on_reject("{}"), &limit_rejection(0, LimitCause::Rate, Some(1))))
+            .contains("class")
+    );
 }
 
 #[test]

@@ -17,7 +17,8 @@ fn rejecting(remaining: u64, reset_ns: u64) -> Decision {
 }
 
 fn rate_rejection(retry_after_ns: Option<u64>) -> LimitRejection {
-    LimitRejection { limit: LimitId(0), rate: 0, cause: LimitCause::Rate, retry_after_ns, is_turn: false }
+    let (limit, cause) = (LimitId(0), LimitCause::Rate);
+    LimitRejection { limit, rate: 0, class: 0, cause, retry_after_ns, is_turn: false }
 }
 
 /// The response from the kept head, and the one that is rendered field by field.

@@ -18,6 +18,9 @@ pub(super) struct CheckAnswer<'a> {
     pub verdict: &'a str,
     /// The limit that rejected, or the one with the fewest units left, and its numbers.
     pub limit: Option<&'a str>,
+    /// The class of the call in the shares of that limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<&'a str>,
     pub remaining: Option<u64>,
     pub reset_ms: Option<u64>,
     /// `None` = nobody knows, or waiting does not help.
@@ -95,6 +98,7 @@ mod tests {
     fn an_answer_is_json_with_its_members_in_order() {
         let mut answer = CheckAnswer {
             verdict: "reject",
+            class: None,
             limit: Some("a \"name\"\n"),
             remaining: Some(7),
             reset_ms: Some(1),
