@@ -31,6 +31,41 @@ fn arrivals_are_exact_to_the_nanosecond() {
     assert_passes(&config, &["send: 1000, every: 2500us, hold: 1s, expect: { admitted: 1000 }"]);
 }
 
+/// Classes by every fact that a scenario can give: gold has 10 of 40 for itself, and 30 are common.
+#[test]
+fn shares_are_judged_by_class() {
+    let with = |by: &str| {
+        format!(
+            "server: {{ trusted_proxies: 10.0.0.1 }}\n\
+             account: {{ from: jwt:sub, tier: {{ members: {{ acme: gold }}, default: free }}, \
+             jwt: {{ secret: of-the-tests-0123456789abcdef-0123456789, algorithms: HS256 }} }}\n\
+             limits: {{ backend: {{ key: global, rate: 40/d, burst: 40, \
+             shares: {{ by: {by}, classes: {{ gold: {{ least: 50% }}, acme: {{}} }} }} }} }}\n\
+             locations:\n  - {{ path: /, upstream: demo, limits: backend }}\n  \
+             - {{ path: /own, name: gold, upstream: demo, limits: backend }}\n"
+        )
+    };
+    let others = "send: 50, from: 10.0.0.1, expect: { admitted: 30, by: backend }";
+    for (by, gold) in [
+        ("tier", "account: acme"),
+        ("\"header:X-Class\"", "headers: { X-Class: gold }"),
+        ("location", "to: /own"),
+    ] {
+        let gold = format!("send: 20, from: 10.0.0.1, {gold}, expect: {{ admitted: 10 }}");
+        assert_passes(&with(by), &[others, &gold]);
+    }
+    let stranger =
+        "send: 20, from: 10.0.0.2, headers: { X-Class: gold }, expect: { admitted: 0, rejected: 20 }";
+    assert_passes(&with("\"header:X-Class\""), &[others, stranger]);
+    for by in ["account", "\"jwt:sub\""] {
+        let config = with(by).replace("gold: { least: 50% }, acme: {}", "acme: { least: 50% }");
+        assert_passes(
+            &config,
+            &[others, "send: 20, from: 10.0.0.1, account: acme, expect: { admitted: 10 }"],
+        );
+    }
+}
+
 #[test]
 fn a_network_spreads_over_its_addresses() {
     let config = config("per-ip: { key: ip, rate: 1/m }");

@@ -16,6 +16,7 @@ mod page;
 mod resp;
 mod rls;
 mod shared_limits;
+mod shares;
 mod storm;
 mod waits;
 

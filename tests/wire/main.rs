@@ -47,6 +47,7 @@ mod resting;
 mod routing;
 mod secrets;
 mod servers;
+mod shares;
 mod snapshot;
 mod systemd;
 mod terminal;

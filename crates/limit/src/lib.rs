@@ -47,7 +47,7 @@ use algorithm::meter::MeterParams;
 use algorithm::queue;
 pub(crate) use algorithm::rate::ChargeMark;
 pub use counters::keys_max;
-use counters::{Meters, each, each_queued, queued, rated};
+use counters::{Meters, each, each_queued, each_rated, queued, rated};
 use operator_changes::GrantedKey;
 pub use operator_changes::{KeyReset, ResetFault};
 use sluicegate_base::calendar::Anchor;
@@ -335,6 +335,12 @@ impl Limit {
     /// Judges units and takes none; waiters that are due depart.
     pub fn peek_units(&self, rate: usize, units: &Units, now: Now) -> Decision {
         rated!(&self.meters, rate, meter => meter.peek_units(units, now))
+    }
+
+    /// The units that a key has left of the own part of its class, without the common part; `None` if that is not
+    /// known or the limit has no shares.
+    pub fn own_units(&self, rate: usize, key: &CounterKey, now: Now) -> Option<u64> {
+        each_rated!(&self.meters, rates => rates[rate].own_units(key, now), else None)
     }
 
     /// Gives a charge back; requests that wait behind it move up.

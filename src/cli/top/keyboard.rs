@@ -86,7 +86,7 @@ impl TopScreen {
         let last = rows.len().checked_sub(1)?;
         let row = self.chosen_row(self.focus, &rows);
         let row = &rows[row.map_or(0, |row| row.saturating_add_signed(step).min(last))];
-        let limit = row.value["limit"].as_str().map(str::to_owned);
+        let limit = row.value["limit"].as_str().map(|own| row.value["of"].as_str().unwrap_or(own).to_owned());
         self.chosen[self.focus] = Some(row.id.clone());
         limit.map(TopTask::Choose)
     }

@@ -53,8 +53,12 @@ impl GatewayReading {
         if !answers["status"]["version"].is_string() || !answers["limits"].is_array() {
             return Err(malformed());
         }
-        let [limits, keys] = [&answers["limits"], &answers["keys"]["keys"]].map(list);
-        let rows = [limits, keys, list_servers(&answers), list(&answers["bans"])];
+        let rows = [
+            list_limits(&answers),
+            list(&answers["keys"]["keys"]),
+            list_servers(&answers),
+            list(&answers["bans"]),
+        ];
         Ok(GatewayReading { limit, rows, answers })
     }
 
@@ -95,6 +99,20 @@ fn list_servers(answers: &Value) -> Vec<Value> {
         }
     }
     rows
+}
+
+/// The limits, each followed by the classes of its shares.
+fn list_limits(answers: &Value) -> Vec<Value> {
+    let with_classes = |limit: Value| {
+        let mut rows = list(&limit["classes"]);
+        for class in &mut rows {
+            class["of"] = limit["limit"].clone();
+            class["limit"] = class["class"].take();
+        }
+        rows.insert(0, limit);
+        rows
+    };
+    list(&answers["limits"]).into_iter().flat_map(with_classes).collect()
 }
 
 fn list(value: &Value) -> Vec<Value> {

@@ -21,13 +21,21 @@ json_object! {
         pub asked_per_s: f64 = "Units, or money, that it asked per second, faded with a half-life of a minute.",
         pub refused_per_s: f64 = "Units that it was refused, or would be if the limit acted on it, likewise.",
         pub error_per_s: f64 = "The greatest amount by which either rate may be too low.",
-        pub remaining: Option<Amount> = "Units, or money, that it has left; null without a limit, or if unknown.",
+        pub remaining: Option<Amount>
+            = "Units, or money, that it has left, of classes the one with most; null without a limit, or if unknown.",
+        pub classes: Vec<ClassRest> = maybe "What each class of its shares has left; absent without shares.",
         pub reset_s: Option<f64> = "Seconds until one more unit fits.",
         pub step: Option<&'static str> = "The last step of its quota that is reached." in ["warn", "slow", "reject"],
         pub waiting: Option<u64> = "Units that wait in its queue; null if unknown.",
         pub grant: Option<KeyGrant> = "Other numbers that an operator granted it.",
         pub usage: Vec<UsageEntry> = maybe "What it has used of each rate; absent from lists.",
         pub ban: Option<String> = "The address, network or account to ban; null if the key names none.",
+    }
+
+    #[derive(Debug)]
+    pub(super) struct ClassRest as "ClassRest" {
+        pub class: String = "Its name.",
+        pub remaining: Option<Amount> = "Units, or money, that it can take; null if unknown.",
     }
 
     #[derive(Debug)]
@@ -51,13 +59,22 @@ impl KeyStatus {
     ) -> KeyStatus {
         let (name, config) = (key.shown_name(sees_accounts), &gateway.config.limits[limit.0]);
         let shown = |per_s: f64| if config.currency().is_some() { per_s / 1e6 } else { per_s };
-        let ((remaining, reset_s, waiting), reached) = read_usage(gateway, limit, key, tier, now);
+        let usage_of = |class| read_usage(gateway, limit, key, (tier, class), now);
+        let ((mut remaining, reset_s, waiting), reached) = usage_of(0);
+        let rest = |(class, name): (usize, &str)| (name.to_owned(), usage_of(class as u8).0.0);
+        let rests: Vec<(String, Option<u64>)> = config.class_names().enumerate().map(rest).collect();
+        remaining = rests.iter().filter_map(|(_, rest)| *rest).max().or(remaining);
+        let rest = |(class, rest): (String, Option<u64>)| ClassRest {
+            class,
+            remaining: rest.map(|units| config.amount(units)),
+        };
         KeyStatus {
             key: name.to_owned(),
             asked_per_s: shown(key.asked.per_s),
             refused_per_s: shown(key.refused.per_s),
             error_per_s: shown(key.asked.error_per_s.max(key.refused.error_per_s)),
             remaining: remaining.map(|units| config.amount(units)),
+            classes: rests.into_iter().map(rest).collect(),
             reset_s,
             step: config.steps_in(reached).next_back().map(|step| step.then.as_str()),
             waiting,
@@ -103,11 +120,12 @@ fn read_usage(
     gateway: &Gateway,
     id: LimitId,
     key: &HeavyKey,
-    tier: Option<&str>,
+    (tier, class): (Option<&str>, u8),
     now: Now,
 ) -> (KeyUsage, u8) {
     let limit = &gateway.limits[id.0];
-    let Some(units) = find_units(limit, key, tier, now) else { return Default::default() };
+    let Some(mut units) = find_units(limit, key, tier, now) else { return Default::default() };
+    units.key.class = class;
     let reached = |decisions: &[Decision]| decisions.iter().fold(0, |bits, own| bits | own.reached);
     let (variant, rates) = (units.variant, limit.rate_range(units.variant));
     if let Some(shared) = &gateway.shared[id.0] {
@@ -121,7 +139,10 @@ fn read_usage(
     }
     if limit.is_concurrency() {
         // Requests that are in flight may be more than an adaptive limit admits now.
-        let free = limit.slot_count(variant).saturating_sub(limit.slots_in_use(variant, &key.key));
+        let free = match limit.config.shares {
+            None => limit.slot_count(variant).saturating_sub(limit.slots_in_use(variant, &key.key)),
+            Some(_) => limit.peek_slots(rates.start, &units, now).free,
+        };
         let waiting = limit.waiting_units(variant, &key.key);
         return ((Some(if waiting > 0 { 0 } else { free }), None, Some(waiting)), 0);
     }

@@ -3,7 +3,7 @@
 use super::answer::Answer;
 use super::endpoint::{AdminRequest, Answered};
 use crate::operate::text_table::{or_dash, render_table};
-use crate::operate::traffic::{LimitSize, LimitTraffic, Traffic, read_sizes};
+use crate::operate::traffic::{ClassTraffic, LimitSize, LimitTraffic, Traffic, read_sizes};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::{describe_key, describe_limit, describe_rates};
@@ -35,6 +35,7 @@ json_object! {
         rejected: Traffic = "Requests that it rejected.",
         dry_run_rejected: Traffic
             = "Requests that it would have rejected, in a dry run or for keys it does not act on.",
+        classes: Vec<ClassTraffic> = maybe "The classes of its shares; absent without shares.",
     }
 
     struct RateNumbers as "Rate" {
@@ -54,7 +55,7 @@ pub(super) async fn list_limits(request: AdminRequest) -> Answered {
     let gateway = request.state.gateway();
     let look = request.state.traffic.look_at(&gateway, Now::read_clock());
     let size_of = read_sizes(&gateway);
-    let mut found: Vec<&LimitTraffic> = look.limits.iter().collect();
+    let mut found: Vec<LimitTraffic> = look.limits;
     if request.query_value("by") == "rejected" {
         found.sort_by(|a, b| b.rejected.per_s.total_cmp(&a.rejected.per_s));
     }
@@ -62,8 +63,8 @@ pub(super) async fn list_limits(request: AdminRequest) -> Answered {
     let limits: Vec<LimitStatus> =
         found.into_iter().map(|found| LimitStatus::of_limit(&gateway, size_of(found.limit), found)).collect();
     let per_s = |traffic: &Traffic| format!("{:.1}", traffic.per_s);
-    let rows = limits.iter().map(|limit| {
-        [
+    let rows_of = |limit: &LimitStatus| {
+        let own = [
             limit.limit.clone(),
             limit.numbers.clone(),
             or_dash(limit.keys),
@@ -73,8 +74,16 @@ pub(super) async fn list_limits(request: AdminRequest) -> Answered {
             per_s(&limit.rejected),
             limit.rejected.total.to_string(),
             per_s(&limit.dry_run_rejected),
-        ]
-    });
+        ];
+        let of_class = |class: &ClassTraffic| {
+            let (dash, total) = (|| "-".to_owned(), class.rejected.total.to_string());
+            let [admitted, waited, rejected] = [&class.admitted, &class.waited, &class.rejected].map(per_s);
+            let numbers = format!("{}: {}", class.class, class.share);
+            [limit.limit.clone(), numbers, dash(), dash(), admitted, waited, rejected, total, dash()]
+        };
+        std::iter::once(own).chain(limit.classes.iter().map(of_class)).collect::<Vec<_>>()
+    };
+    let rows: Vec<[String; 9]> = limits.iter().flat_map(rows_of).collect();
     let header = [
         "limit",
         "numbers",
@@ -86,13 +95,13 @@ pub(super) async fn list_limits(request: AdminRequest) -> Answered {
         "rejected",
         "would reject/s",
     ];
-    let table = render_table(header, rows, usize::MAX);
+    let table = render_table(header, rows.into_iter(), usize::MAX);
     let text = if limits.is_empty() { "no limits\n" } else { table.trim_start() };
     Ok(Answer::forms(text.to_owned(), &LimitList { limits }))
 }
 
 impl LimitStatus {
-    fn of_limit(gateway: &Gateway, size: LimitSize, found: &LimitTraffic) -> LimitStatus {
+    fn of_limit(gateway: &Gateway, size: LimitSize, found: LimitTraffic) -> LimitStatus {
         let config = &gateway.limits[found.limit.0].config;
         let LimitSize { keys, waiting } = size;
         let tiers = config.tiers.iter().map(|(tier, own)| TierNumbers {
@@ -121,6 +130,7 @@ impl LimitStatus {
             waited: found.waited,
             rejected: found.rejected,
             dry_run_rejected: found.dry_run_rejected,
+            classes: found.classes,
         }
     }
 }

@@ -75,7 +75,7 @@ mod tests {
     fn the_page_is_small_and_safe() {
         let all: Vec<&str> = FILES.iter().map(|(_, content)| *content).chain([PAGE]).collect();
         let size: usize = all.iter().map(|text| text.len()).sum();
-        assert!(size <= 90 * 1024, "{size}");
+        assert!(size <= 91 * 1024, "{size}");
         for forbidden in [
             "innerHTML",
             "outerHTML",

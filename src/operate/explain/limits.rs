@@ -11,9 +11,10 @@ use sluicegate_admission::chain::{
 };
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
-use sluicegate_config::describe::{describe_chain_limit, describe_rate};
+use sluicegate_config::describe::{describe_chain_limit, describe_key_part, describe_rate};
+use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{Limit, LimitOutcome};
-use sluicegate_model::{Amount, MissingKey};
+use sluicegate_model::{Amount, KeyPart, LimitConfig, MissingKey, ValueSource};
 use sluicegate_proxy::gateway::usage::UsageStep;
 use sluicegate_proxy::gateway::{Gateway, LimitChain};
 use sluicegate_proxy::judge::{self, BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
@@ -32,6 +33,7 @@ json_object! {
         pub problem: Option<String> = maybe "Why it cannot count the request.",
         pub body: Option<&'static str> = maybe "What is missing for a limit that reads the body.",
         pub counts_by: Option<String> = maybe "The key.",
+        pub class: Option<ClassExplanation> = maybe "Its class, where the limit has shares.",
         pub grant: Option<GrantExplanation> = maybe "The other numbers that an operator granted the key.",
         pub cost: Option<u64> = maybe "The units that the request takes.",
         pub reserves: Option<Amount> = maybe "The units, or the money, that it reserves; its response settles them.",
@@ -39,6 +41,8 @@ json_object! {
         pub counters: Vec<CounterExplanation> = "One for each rate.",
         // A call of the rate-limit service names the limit.
         pub(super) is_named: bool,
+        // The key by which a limit with shares counts it here.
+        pub(super) key: Option<CounterKey>,
     }
 }
 
@@ -56,11 +60,19 @@ json_object! {
         pub reason: String = "The operator's reason.",
     }
 
+    /// The class of the request in the shares of the limit.
+    #[derive(Debug, Clone)]
+    pub struct ClassExplanation as "ExplainedClass" {
+        pub name: String = "Its name.",
+        pub why: String = "How it was found.",
+    }
+
     /// One rate, or the slots of a concurrency limit, as the request finds it.
     #[derive(Debug, Clone)]
     pub struct CounterExplanation as "ExplainedCounter" {
         pub rate: Option<String> = maybe "The rate; absent for slots.",
         pub remaining: Amount = "Units that still fit, or money.",
+        pub own: Option<Amount> = maybe "Those of them that only its class may take, where that is known.",
         pub of: Amount = "Units that fit when nothing is used, or money.",
         pub reset_ms: u64 = "Milliseconds until one more fits.",
         pub outcome: &'static str = "The decision." in ["admit", "wait", "reject"],
@@ -179,7 +191,9 @@ impl LookMode {
                 .and_then(|one| one.share.as_deref())
                 .unwrap_or_else(|| &limits.chain.limits()[index]);
             if let Some(looked) = place_of(index).and_then(|place| self.limits.get_mut(place)) {
-                looked.counters.push(explain_counter(limit, decision, now));
+                let own = looked.key.and_then(|key| limit.own_units(decision.rate.into(), &key, now));
+                let own = own.map(|own| limit.config.amount(own));
+                looked.counters.push(CounterExplanation { own, ..explain_counter(limit, decision, now) });
             }
         }
     }
@@ -209,6 +223,8 @@ fn explain_limit(
     match demand {
         Ok(LimitDemand::Units(units) | LimitDemand::Shared(units, _)) => {
             explanation.counts_by = Some(key);
+            explanation.class = explain_class(caller, config, units.key.class);
+            explanation.key = Some(units.key).filter(|_| config.shares.is_some() && config.shared.is_none());
             explanation.unenforced = units.unenforced;
             explanation.grant = config.variant_grant(units.variant).map(|grant| GrantExplanation {
                 left_ms: Now(grant.until_ns).ns_since(facts.head.received).div_ceil(1_000_000),
@@ -239,6 +255,21 @@ fn explain_limit(
         }
     }
     explanation
+}
+
+/// The class of a request, and how it was found.
+fn explain_class(caller: &Caller<'_>, config: &LimitConfig, class: u8) -> Option<ClassExplanation> {
+    let shares = config.shares.as_ref()?;
+    let name = config.class_name(class)?.to_owned();
+    let by = describe_key_part(&shares.by);
+    let is_header = matches!(shares.by, KeyPart::Source(ValueSource::Header(_)));
+    let why = match caller.read_class(shares).ok()? {
+        None if is_header && !caller.subject.trusted_peer => format!("{by} counts from trusted proxies only"),
+        None => format!("the request has no {by}"),
+        Some(value) if value == name.as_bytes() => format!("by {by}"),
+        Some(_) => format!("no class has the name of its {by}"),
+    };
+    Some(ClassExplanation { name, why })
 }
 
 /// Why a limit does not count a request. `missing`: the parts of the key that it lacks.
@@ -288,7 +319,11 @@ fn explain_counter(limit: &Limit, rate_decision: &RateDecision, now: Now) -> Cou
         window,
         rate: quota.map(|(rate, _)| describe_rate(&limit.config, &rate)),
         remaining: limit.config.amount(decision.remaining),
-        of: limit.config.amount(quota.map_or_else(|| limit.max_units(rate, 0), |(_, units)| units)),
+        own: None,
+        of: limit.config.amount(match quota {
+            Some((_, units)) if limit.config.shares.is_none() => units,
+            _ => limit.max_units(rate, rate_decision.class),
+        }),
         reset_ms: ms(decision.shown_reset_ns()),
         outcome: match decision.outcome {
             LimitOutcome::Admit => "admit",

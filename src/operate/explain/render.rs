@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::describe::format_ns;
 use super::{
-    ArrivalExplanation, ClientExplanation, CounterExplanation, Explanation, GrantExplanation,
-    LimitExplanation, VerdictExplanation,
+    ArrivalExplanation, ClassExplanation, ClientExplanation, CounterExplanation, Explanation,
+    GrantExplanation, LimitExplanation, VerdictExplanation,
 };
 
 const MS: u64 = 1_000_000;
@@ -103,6 +103,9 @@ impl fmt::Display for LimitExplanation {
             };
             writeln!(f, "    counts by {by}{units}")?;
         }
+        if let Some(ClassExplanation { name, why }) = &self.class {
+            writeln!(f, "    class {name}: {why}")?;
+        }
         if self.unenforced && self.counts_by.is_some() {
             writeln!(f, "    unenforced: this key is not in the share that the limit acts on")?;
         }
@@ -137,6 +140,9 @@ impl CounterExplanation {
     fn write_line(&self, f: &mut fmt::Formatter<'_>, would: &str) -> fmt::Result {
         let left = if self.rate.is_some() { "left" } else { "slots free" };
         write!(f, "{} of {} {left}", self.remaining, self.of)?;
+        if let Some(own) = self.own {
+            write!(f, ", {own} of its own")?;
+        }
         if let Some(window) = &self.window {
             write!(f, " {window}")?;
         }

@@ -11,6 +11,7 @@ use super::history::TrafficHistory;
 use sample::TrafficSample;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
+use sluicegate_config::describe::describe_class;
 use sluicegate_model::LimitId;
 use sluicegate_observe::metrics::cells::{BucketCounts, estimate_quantile};
 use sluicegate_observe::metrics::{DecisionCounts, OWN_CAUSES, VERDICT_NAMES};
@@ -83,6 +84,19 @@ pub struct LimitTraffic {
     pub rejected: Traffic,
     /// Requests that a dry run would have rejected.
     pub dry_run_rejected: Traffic,
+    /// The decisions on each class of its shares; empty without shares.
+    pub classes: Vec<ClassTraffic>,
+}
+
+json_object! {
+    /// The decisions of a limit on one class of its shares.
+    pub struct ClassTraffic as "ClassTraffic" {
+        pub class: String = "Its name.",
+        pub share: String = "Its share in words.",
+        pub admitted: Traffic = "Requests that were admitted at once.",
+        pub waited: Traffic = "Requests that were made to wait in a queue.",
+        pub rejected: Traffic = "Rejected requests, also if they got another response instead.",
+    }
 }
 
 json_object! {
@@ -126,17 +140,38 @@ impl TrafficSampler {
         let spans = Spans { recent: seconds_since(now, recent), minute: seconds_since(now, minute) };
         let recent_counts = recent.limits.counts_before(&seen.limits);
         let minute_counts = minute.limits.counts_before(&seen.limits);
+        let (recent_classes, minute_classes) =
+            (recent.classes.counts_before(&seen.classes), minute.classes.counts_before(&seen.classes));
+        let mut of_classes = seen.classes.counts.iter().enumerate();
         let limits =
             seen.limit_ids.iter().zip(&seen.limits.counts).enumerate().map(|(at, (limit, counts))| {
                 let (recent, minute) = (recent_counts(at), minute_counts(at));
                 let traffic =
                     |of: fn(&DecisionCounts) -> u64| spans.traffic(of(counts), of(&recent), of(&minute));
+                let config = &gateway.limits[limit.0].config;
+                let classes = config
+                    .shares
+                    .iter()
+                    .flat_map(|shares| shares.classes.iter().map(move |class| (class, shares.lend)));
+                let classes = classes.zip(of_classes.by_ref()).map(|((class, lend), (at, counts))| {
+                    let (recent, minute) = (recent_classes(at), minute_classes(at));
+                    let traffic =
+                        |of: fn(&DecisionCounts) -> u64| spans.traffic(of(counts), of(&recent), of(&minute));
+                    ClassTraffic {
+                        class: class.name.clone(),
+                        share: describe_class(config, class, lend),
+                        admitted: traffic(|counts| counts.admitted),
+                        waited: traffic(|counts| counts.waited),
+                        rejected: traffic(|counts| counts.rejected),
+                    }
+                });
                 LimitTraffic {
                     limit: *limit,
                     admitted: traffic(|counts| counts.admitted),
                     waited: traffic(|counts| counts.waited),
                     rejected: traffic(|counts| counts.rejected),
                     dry_run_rejected: traffic(|counts| counts.dry_run_rejected),
+                    classes: classes.collect(),
                 }
             });
         let times_before = minute.upstream_times.counts_before(&seen.upstream_times);

@@ -20,6 +20,8 @@ pub(super) struct TrafficSample {
     generation: u64,
     pub limit_ids: Arc<[LimitId]>,
     pub limits: NamedCounts<DecisionCounts>,
+    /// Of each class of the limits with shares, in their order.
+    pub classes: NamedCounts<DecisionCounts>,
     pub verdicts: [u64; VERDICT_NAMES.len()],
     pub ban_rejections: u64,
     pub waits: BucketCounts,
@@ -44,6 +46,11 @@ impl TrafficSample {
         let limit_ids =
             before.map_or_else(|| distinct_limits(gateway).into(), |before| before.limit_ids.clone());
         let limits = limit_ids.iter().map(|id| (&*gateway.limits[id.0].name, metrics.limit_counts(*id)));
+        let classes = limit_ids.iter().flat_map(|id| {
+            let named = metrics.class_counts(*id).filter(|(class, _)| !class.is_empty());
+            named.map(|(class, counts)| (format!("{} {class}", gateway.limits[id.0].name), counts))
+        });
+        let classes = NamedCounts::collect(classes, before.map(|before| &before.classes));
         let upstreams = || gateway.upstreams.iter().map(|upstream| (&*upstream.name, upstream.id));
         let times = upstreams().take(TIMED_UPSTREAMS_MAX);
         let responses = upstreams().map(|(name, id)| (name, metrics.upstream_responses(id)));
@@ -51,6 +58,7 @@ impl TrafficSample {
             at,
             generation: gateway.generation,
             limits: NamedCounts::collect(limits, before.map(|before| &before.limits)),
+            classes,
             limit_ids,
             verdicts: metrics.verdict_counts(),
             ban_rejections: metrics.ban_rejected_count(),
@@ -70,13 +78,13 @@ impl TrafficSample {
 
 impl<T: Copy + Default> NamedCounts<T> {
     /// Collects the counts; the names are those of `before`, which has the same.
-    fn collect<'n>(
-        counts: impl Iterator<Item = (&'n str, T)>,
+    fn collect<N: Into<Arc<str>>>(
+        counts: impl Iterator<Item = (N, T)>,
         before: Option<&NamedCounts<T>>,
     ) -> NamedCounts<T> {
-        let (names, counts): (Vec<&str>, Vec<T>) = counts.unzip();
+        let (names, counts): (Vec<N>, Vec<T>) = counts.unzip();
         let names =
-            before.map_or_else(|| names.into_iter().map(Arc::from).collect(), |before| before.names.clone());
+            before.map_or_else(|| names.into_iter().map(Into::into).collect(), |before| before.names.clone());
         NamedCounts { names, counts: counts.into() }
     }
 

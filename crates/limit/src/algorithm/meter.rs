@@ -83,6 +83,11 @@ pub(crate) trait RateParams: MeterParams<Entry: TableEntry<Extra: AsMut<ShardCha
     /// Judges units and takes none. The counter is up to date.
     fn peek_entry(&self, counter: Locked<'_, Self>, units: &Units, now: Now) -> Decision;
 
+    /// The units that a class has left of its own part; `None` = there are no such parts.
+    fn own_units(&self, _: Locked<'_, Self>, _class: u8, _now: Now) -> Option<u64> {
+        None
+    }
+
     /// Forgets the used units of a key, unless some of them wait; returns those.
     fn reset_entry(&self, counter: Locked<'_, Self>, now: Now, wakers: &mut Self::Wakers) -> u64;
 }
@@ -134,6 +139,13 @@ impl<N: RateParams> Meter<N> {
                 params.advance_entry((entry, extra), now, wakers);
                 self.judge_by(params, |params| params.peek_entry((entry, extra), units, now))
             })
+        })
+    }
+
+    /// The units of its class's own part that a key has left; `None` = the limit has no such parts.
+    pub(crate) fn own_units(&self, key: &CounterKey, now: Now) -> Option<u64> {
+        self.table.peek_either(key, |entry, extra, params, _| {
+            self.judge_by(params, |params| params.own_units((entry, extra), key.class, now))
         })
     }
 

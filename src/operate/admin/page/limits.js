@@ -14,8 +14,12 @@ const per = (title, of, about) => ({ title, kind: 'number', about, cell: row => 
 
 const acts = limit => limit.shadow_of !== null ? ' (shadow of ' + limit.shadow_of + ')'
   : limit.dry_run ? ' (dry run)' : limit.enforce !== null ? ' (enforced for ' + limit.enforce + ' of the keys)' : '';
+const classes = limit => (limit.classes ?? []).map(one => '; ' + one.class + ' ' + perSecond(one.admitted.per_s) + ', rejected '
+  + perSecond(one.rejected.per_s)).join('');
 // A dry run rejects nothing.
 const spares = limit => limit.dry_run || limit.enforce !== null;
+
+const asks = row => row.admitted.per_s + row.waited.per_s + row.rejected.per_s;
 
 let all = [], chosen = false, lookedUp = null, keysTurn = 0, asked = '';
 
@@ -23,10 +27,10 @@ const limits = new Table($('limits'), {
   label: 'limits', key: row => row.limit, empty: 'The file has no limits.', sort: 'rejected/s',
   columns: [
     { title: 'limit', kind: 'text name', value: row => row.limit, draw: (cell, row) => drawLink(cell, row.limit, 'limit ' + row.limit, () => choose(row.limit)) },
-    { title: 'counts', kind: 'text soft', cell: row => row.numbers + ', by ' + row.key + acts(row) },
-    { title: '2 min', kind: 'spark', about: 'requests of the last 2 minutes; filled: rejected', value: row => row.admitted.per_s + row.waited.per_s + row.rejected.per_s,
+    { title: 'counts', kind: 'text soft', cell: row => row.numbers + ', by ' + row.key + acts(row) + classes(row) },
+    { title: '2 min', kind: 'spark', about: 'requests of the last 2 minutes; filled: rejected', value: asks,
       draw: (cell, row) => drawSpark(cell, spans['10m'], 'l' + row.limit, 'L' + row.limit, 'requests of ' + row.limit + ', now '
-        + perSecond(row.admitted.per_s + row.waited.per_s + row.rejected.per_s)) },
+        + perSecond(asks(row))) },
     per('admitted/s', row => row.admitted.per_s),
     { ...per('waited/s', row => row.waited.per_s), kind: 'number least' },
     { ...per('rejected/s', row => row.rejected.per_s), value: row => row.rejected.per_s + row.rejected.per_s_1m / 1e4, tone: row => row.rejected.per_s > 0 ? 'strong' : '' },
@@ -47,7 +51,7 @@ const keys = new Table($('keys'), {
     { title: 'key', kind: 'key', cell: row => row.key, value: row => row.key },
     askedRate,
     refusedRate,
-    per('left', row => row.remaining),
+    { ...per('left', row => row.remaining), cell: row => row.classes?.map(one => one.class + ' ' + number(one.remaining)).join(', ') ?? number(row.remaining) },
     { title: 'next in', kind: 'number less', about: 'seconds until one more unit fits', cell: row => span(row.reset_s), value: row => row.reset_s },
     { ...per('waiting', row => row.waiting), kind: 'number less' },
     { title: 'grant', kind: 'text less', value: row => row.grant?.numbers, cell: row => row.grant && row.grant.numbers + ', ' + span(row.grant.left_s) + ' left' },

@@ -158,6 +158,14 @@ impl RateParams for ShareBucketParams {
         }
     }
 
+    fn own_units(&self, (entry, shard): Locked<'_, Self>, class: u8, now: Now) -> Option<u64> {
+        let own = |tokens: &Tokens| (tokens.classes[self.index(class)].own / self.unit) as u64;
+        Some(match entry.tokens {
+            0 => own(&self.fresh_tokens()),
+            _ => own(self.refilled(entry, &mut shard.tokens, now)),
+        })
+    }
+
     fn reset_entry(&self, (entry, shard): Locked<'_, Self>, _: Now, _: &mut [Waker; 0]) -> u64 {
         std::mem::take(entry).release_extra(shard);
         0
