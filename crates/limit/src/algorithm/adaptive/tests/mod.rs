@@ -1,5 +1,7 @@
 //! The adaptive limit in simulations of a backend that is overloaded, becomes slow, fails or recovers.
 
+mod contest;
+mod rivals;
 mod simulation;
 
 use simulation::{MS, SECOND, Simulation};

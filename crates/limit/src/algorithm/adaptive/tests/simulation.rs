@@ -1,4 +1,4 @@
-//! A backend with a number of workers, and its clients, on a virtual clock.
+//! A backend with a number of workers, and its clients, behind a limit, on a virtual clock.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
@@ -10,19 +10,47 @@ use sluicegate_base::clock::Now;
 pub(super) const MS: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1_000 * MS;
 
-/// A backend behind an adaptive limit. Times are in nanoseconds.
-pub(super) struct Simulation {
-    pub limit: Adaptive,
+/// Decides how many requests may be in flight.
+pub(super) trait Controller {
+    fn allowed(&self) -> u64;
+
+    /// One more request is in flight, and so many with it.
+    fn admit(&mut self, in_flight: u64);
+
+    /// A request has ended, while so many were in flight with it.
+    fn end(&mut self, outcome: SlotOutcome, in_flight: u64, now: Now);
+}
+
+impl Controller for Adaptive {
+    fn allowed(&self) -> u64 {
+        self.allowed_slots()
+    }
+
+    fn admit(&mut self, in_flight: u64) {
+        self.record_peak(in_flight);
+    }
+
+    fn end(&mut self, outcome: SlotOutcome, _: u64, now: Now) {
+        self.record_outcome(outcome, now);
+    }
+}
+
+/// A backend behind a limit. Times are in nanoseconds.
+pub(super) struct Simulation<L = Adaptive> {
+    pub limit: L,
     pub now: u64,
     pub workers: usize,
     pub service: u64,
     /// Whether service times vary, exponentially, around `service`.
     pub varies: bool,
+    /// The backend takes all requests at once, and each takes longer the more there are: nobody queues.
+    pub is_crowded: bool,
     /// Requests offered per second, if there are no sequential `clients`.
     pub offered: u64,
     pub clients: u64,
-    /// The service time of every second request, if it differs.
+    /// The service time of one request in `other_every`, if it differs.
     pub other: Option<u64>,
+    pub other_every: u64,
     /// How long clients wait for an answer; the backend finishes the request regardless.
     pub client_timeout: u64,
     /// Every connect fails.
@@ -40,6 +68,8 @@ pub(super) struct Simulation {
     pub awaited: HashSet<u64>,
     pub abandoned: HashSet<u64>,
     pub in_flight: u64,
+    /// The latencies of all answers, until somebody takes them.
+    pub latencies: Vec<u64>,
     pub attempts: u64,
     pub seed: u64,
 }
@@ -61,14 +91,23 @@ pub(super) struct SimulationTotals {
 
 impl Simulation {
     pub(super) fn new(min: u32, max: u32, workers: usize, service: u64, overload: u64) -> Simulation {
+        let limit = Adaptive::new(Bounds { min: min.into(), max: max.into() });
+        Simulation::behind(limit, workers, service, overload)
+    }
+}
+
+impl<L: Controller> Simulation<L> {
+    pub(super) fn behind(limit: L, workers: usize, service: u64, overload: u64) -> Simulation<L> {
         Simulation {
-            limit: Adaptive::new(Bounds { min: min.into(), max: max.into() }),
+            limit,
             now: 1 << 60,
             workers,
             service,
             varies: false,
+            is_crowded: false,
             clients: 0,
             other: None,
+            other_every: 2,
             client_timeout: u64::MAX,
             offered: workers as u64 * SECOND / service * overload,
             is_down: false,
@@ -80,6 +119,7 @@ impl Simulation {
             awaited: HashSet::new(),
             abandoned: HashSet::new(),
             in_flight: 0,
+            latencies: Vec::new(),
             attempts: 0,
             seed: 0x1234_5678_9ABC_DEF1,
         }
@@ -123,7 +163,7 @@ impl Simulation {
             } else {
                 self.admit_client(&mut seen)
             }
-            let allowed = self.limit.allowed_slots();
+            let allowed = self.limit.allowed();
             seen.limit_min = seen.limit_min.min(allowed);
             seen.limit_max = seen.limit_max.max(allowed);
             seen.limit_sum += allowed;
@@ -137,14 +177,14 @@ impl Simulation {
             let next = self.now + self.vary_duration(SECOND / self.offered);
             self.arrivals.push(Reverse(next));
         }
-        if self.in_flight >= self.limit.allowed_slots() {
+        if self.in_flight >= self.limit.allowed() {
             seen.rejected += 1;
             self.schedule_retry(20 * MS);
             return;
         }
-        self.limit.record_peak(self.in_flight + 1);
+        self.limit.admit(self.in_flight + 1);
         if self.is_down {
-            self.limit.record_outcome(SlotOutcome::Failed, Now(self.now));
+            self.limit.end(SlotOutcome::Failed, self.in_flight + 1, Now(self.now));
             return;
         }
         self.attempts += 1;
@@ -165,13 +205,29 @@ impl Simulation {
     }
 
     fn serve_next(&mut self) {
-        while self.busy < self.workers
+        while (self.busy < self.workers || self.is_crowded)
             && let Some((sent, number)) = self.queue.pop_front()
         {
             self.busy += 1;
-            let service = self.other.filter(|_| number % 2 == 0).unwrap_or(self.service);
-            let takes = if self.varies { self.vary_duration(service) } else { service };
+            let other = self.other.filter(|_| number.is_multiple_of(self.other_every));
+            let service = self.crowded(other.unwrap_or(self.service));
+            let takes = match (self.varies, self.is_crowded) {
+                (true, true) => service / 2 + self.vary_duration(service / 2),
+                (true, false) => self.vary_duration(service),
+                _ => service,
+            };
             self.done.push(Reverse((self.now + takes, sent, number)));
+        }
+    }
+
+    /// A quarter longer with as many requests as workers; from there on the work of all takes its time in proportion,
+    /// and a quarter more for each further multiple of the workers.
+    fn crowded(&self, service: u64) -> u64 {
+        let ratio = self.busy as f64 / self.workers as f64;
+        match self.is_crowded {
+            false => service,
+            true if ratio <= 1.0 => (service as f64 * (1.0 + ratio / 4.0)) as u64,
+            true => (service as f64 * 1.25 * ratio * (0.75 + ratio / 4.0)) as u64,
         }
     }
 
@@ -180,9 +236,10 @@ impl Simulation {
         self.busy -= 1;
         if !self.abandoned.remove(&number) {
             self.awaited.remove(&number);
-            self.in_flight -= 1;
             let latency = self.now - sent;
-            self.limit.record_outcome(SlotOutcome::Answered(latency), Now(self.now));
+            self.limit.end(SlotOutcome::Answered(latency), self.in_flight, Now(self.now));
+            self.in_flight -= 1;
+            self.latencies.push(latency);
             seen.answered += 1;
             seen.latency_max = seen.latency_max.max(latency);
             seen.latency_sum += latency;
@@ -195,8 +252,8 @@ impl Simulation {
         let Some((_, number)) = self.timeouts.pop_front() else { return };
         if self.awaited.remove(&number) {
             self.abandoned.insert(number);
+            self.limit.end(SlotOutcome::Abandoned(self.client_timeout), self.in_flight, Now(self.now));
             self.in_flight -= 1;
-            self.limit.record_outcome(SlotOutcome::Abandoned(self.client_timeout), Now(self.now));
             seen.left += 1;
             self.schedule_retry(0);
         }
