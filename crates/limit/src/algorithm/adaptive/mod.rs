@@ -15,12 +15,14 @@ use sluicegate_base::clock::Now;
 /// A window lasts at least this long, in nanoseconds …
 const WINDOW_NS: u64 = 100_000_000;
 /// … and until so many requests have ended, more of them during a measurement, or at most this long.
-const SAMPLES_MIN: u64 = 16;
+const SAMPLES_MIN: u64 = 20;
 const SAMPLES_TO_MEASURE: u64 = 32;
 const WINDOW_MAX_NS: u64 = 2_000_000_000;
 
-/// The longest pause before a new limit's effect is measured, in nanoseconds.
+/// The longest pause before a new limit's effect is measured, in nanoseconds …
 const SETTLE_MAX_NS: u64 = 2_000_000_000;
+/// … and before the minimum is measured, unless the latency demands a longer one.
+const SETTLE_TO_MEASURE_NS: u64 = 400_000_000;
 
 /// Latencies are capped at this, in microseconds, and later at this multiple of the minimum: one long poll among many
 /// quick requests must not look like a slow upstream.
@@ -151,11 +153,15 @@ impl Adaptive {
             self.longest_us.store(longest.min(LATENCY_MAX_US), Relaxed);
             self.tolerated_us.store(gradient.tolerated_us(), Relaxed);
         }
-        // Requests of the old limit are still on their way; before a measurement their queue has to drain, too.
-        let times = if gradient.is_measuring() { 2_000 } else { 1_000 };
-        let settle_ns = sample.latency_us().saturating_mul(times).min(SETTLE_MAX_NS);
+        // Requests of the old limit are still on their way; before a measurement their queue has to drain, too, and
+        // those that take several times the mean have to end.
+        let once_ns = sample.latency_us().saturating_mul(1_000);
+        let settle_ns = match gradient.is_measuring() {
+            true => once_ns.saturating_mul(4).min(SETTLE_TO_MEASURE_NS).max(once_ns.saturating_mul(2)),
+            false => once_ns,
+        };
         *opened = now;
-        self.counts_from.store(now.0 + settle_ns, Relaxed);
+        self.counts_from.store(now.0 + settle_ns.min(SETTLE_MAX_NS), Relaxed);
         allowed > before
     }
 }

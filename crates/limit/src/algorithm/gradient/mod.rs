@@ -11,8 +11,10 @@ const ONE: u64 = 1 << 12;
 /// The initial limit, within its bounds.
 const LIMIT_FIRST: u64 = 20;
 
-/// Latency may exceed the minimum by half before the limit shrinks.
+/// Latency may exceed the minimum by half before the limit shrinks, and by less where requests are rejected: they show
+/// that the load is no passing burst.
 const TOLERANCE: u64 = ONE + ONE / 2;
+const TOLERANCE_FULL: u64 = ONE + ONE / 8 * 3;
 
 /// The minimum is remeasured after this time, in microseconds and in multiples of the minimum itself …
 const REMEASURE_US: u64 = 10_000_000;
@@ -42,6 +44,8 @@ pub(crate) struct Gradient {
     depth: u32,
     /// The latency one depth above.
     above_us: u64,
+    /// The limit when the minimum was measured last; 0 = never.
+    measured_limit: u64,
 }
 
 /// The observations of one window.
@@ -67,7 +71,7 @@ pub(crate) struct Sample {
 impl Gradient {
     pub(crate) fn new(bounds: Bounds) -> Gradient {
         let limit = LIMIT_FIRST.clamp(bounds.min, bounds.max) * ONE;
-        Gradient { limit, minimum_us: 0, age_us: 0, slow_us: 0, depth: 0, above_us: 0 }
+        Gradient { limit, minimum_us: 0, age_us: 0, slow_us: 0, depth: 0, above_us: 0, measured_limit: 0 }
     }
 
     /// Requests that may be in flight now.
@@ -97,16 +101,19 @@ impl Gradient {
         let mut next = self;
         // A limit that does not bind gives no evidence about higher ones.
         let used = sample.peak * 2 >= self.allowed_requests(bounds);
-        // Going deeper makes sense only where the halved limit binds.
-        let full = sample.peak >= self.allowed_requests(bounds) && self.allowed_requests(bounds) > bounds.min;
+        let full = sample.peak >= self.allowed_requests(bounds);
         match sample.answers {
             0 => next.depth = 0,
             _ if self.is_measuring() || self.minimum_us == 0 => {
-                next.measure_minimum(sample.mean_us.max(1), full)
+                // Going deeper makes sense only where the halved limit binds.
+                next.measure_minimum(
+                    sample.mean_us.max(1),
+                    full && self.allowed_requests(bounds) > bounds.min,
+                )
             }
             _ => next.update_minimum(bounds, sample, used),
         }
-        let limit = self.limit_after(sample, next.minimum_us);
+        let limit = self.limit_after(sample, next.minimum_us, full);
         next.limit = if limit > self.limit {
             // While half is held back, latency gives no evidence about the whole.
             if used && !self.is_measuring() { limit.min(bounds.max * ONE) } else { self.limit }
@@ -119,11 +126,12 @@ impl Gradient {
         next
     }
 
-    fn limit_after(&self, sample: &Sample, minimum_us: u64) -> u64 {
+    fn limit_after(&self, sample: &Sample, minimum_us: u64, full: bool) -> u64 {
+        let tolerance = if full { TOLERANCE_FULL } else { TOLERANCE };
         let (latency_us, timed) = (sample.latency_us(), sample.answers + sample.abandoned);
         let quick = match timed {
             0 => ONE,
-            _ => minimum_us.saturating_mul(TOLERANCE) / latency_us,
+            _ => minimum_us.saturating_mul(tolerance) / latency_us,
         };
         let well = (timed * ONE).checked_div(timed + sample.failures).unwrap_or(ONE);
         let share = quick.min(well).clamp(ONE / 2, ONE);
@@ -138,13 +146,17 @@ impl Gradient {
         let (mean_us, minimum_us) = (sample.mean_us.max(1), self.minimum_us);
         let (slower, quicker) = (mean_us / 2 > minimum_us, mean_us < minimum_us / 4 * 3);
         let near = is_near(mean_us, minimum_us);
-        if near {
+        // What a full limit adds to the latency is no part of the minimum, which would drift up with it.
+        if near && (mean_us < minimum_us || sample.peak < self.allowed_requests(bounds)) {
             self.minimum_us = (minimum_us - minimum_us / 8 + mean_us / 8).max(1);
         }
         self.age_us = self.age_us.saturating_add(sample.span_us);
         self.slow_us = if slower { self.slow_us.saturating_add(sample.span_us) } else { 0 };
+        // The limit lost a third, and latency did not fall with it.
+        let in_vain = self.limit < self.measured_limit / 3 * 2 && mean_us > self.tolerated_us();
         let due = match (slower, quicker) {
             (true, _) => self.slow_us >= STRAY_US,
+            _ if in_vain => self.age_us >= STRAY_US,
             (_, true) => self.age_us >= STRAY_US,
             _ => self.age_us >= REMEASURE_US.max(minimum_us.saturating_mul(REMEASURE_TIMES)),
         };
@@ -160,8 +172,13 @@ impl Gradient {
 
     /// Accepts a latency as the minimum, unless half as many requests might have an even lower one.
     fn measure_minimum(&mut self, mean_us: u64, full: bool) {
-        let first = self.minimum_us == 0;
-        if full && (first || mean_us < self.above_us / 4 * 3) {
+        let (first, minimum_us) = (self.minimum_us == 0, self.minimum_us);
+        // As low as before, and no queue that half as many requests would halve.
+        let confirms = is_near(mean_us, minimum_us) && is_near(minimum_us, mean_us);
+        if !first && confirms && mean_us > self.above_us / 8 * 5 {
+            // The earlier measurement is as good as this one.
+            self.set_minimum(minimum_us / 2 + mean_us / 2);
+        } else if full && (first || mean_us < self.above_us / 4 * 3) {
             self.minimum_us = mean_us;
             // The first latency was measured while a queue built up.
             self.above_us = if first { u64::MAX } else { mean_us };
@@ -172,7 +189,9 @@ impl Gradient {
     }
 
     fn set_minimum(&mut self, minimum_us: u64) {
-        *self = Gradient { minimum_us, age_us: 0, slow_us: 0, depth: 0, above_us: 0, ..*self };
+        let measured_limit = self.limit;
+        *self =
+            Gradient { minimum_us, age_us: 0, slow_us: 0, depth: 0, above_us: 0, measured_limit, ..*self };
     }
 }
 

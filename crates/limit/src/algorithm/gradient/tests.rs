@@ -16,12 +16,13 @@ fn known() -> Gradient {
 #[test]
 fn latency_near_the_minimum_lets_the_limit_grow_by_its_root() {
     assert_eq!(known().apply_sample(BOUNDS, &window(10_000, 100)).allowed_requests(BOUNDS), 110);
-    assert_eq!(known().apply_sample(BOUNDS, &window(14_000, 100)).allowed_requests(BOUNDS), 105);
+    assert_eq!(known().apply_sample(BOUNDS, &window(14_000, 99)).allowed_requests(BOUNDS), 105);
 }
 
 #[test]
 fn latency_above_the_tolerance_shrinks_it_by_half_at_most() {
-    assert_eq!(known().apply_sample(BOUNDS, &window(20_000, 100)).allowed_requests(BOUNDS), 80);
+    assert_eq!(known().apply_sample(BOUNDS, &window(20_000, 99)).allowed_requests(BOUNDS), 80);
+    assert_eq!(known().apply_sample(BOUNDS, &window(20_000, 100)).allowed_requests(BOUNDS), 73, "it is full");
     assert_eq!(known().apply_sample(BOUNDS, &window(900_000, 100)).allowed_requests(BOUNDS), 55);
 }
 
@@ -73,14 +74,41 @@ fn abandoned_requests_count_as_slow_answers_but_never_for_the_minimum() {
 #[test]
 fn the_minimum_is_measured_with_half_and_half_of_that_until_latency_falls_no_more() {
     let mut gradient = Gradient { age_us: REMEASURE_US, ..known() };
-    gradient = gradient.apply_sample(BOUNDS, &window(16_000, 100));
+    gradient = gradient.apply_sample(BOUNDS, &window(19_000, 100));
     let limit = gradient.limit;
     assert!(gradient.is_measuring());
-    assert_eq!(gradient.allowed_requests(BOUNDS), 49);
-    gradient = gradient.apply_sample(BOUNDS, &window(11_000, 49));
-    assert_eq!(gradient.allowed_requests(BOUNDS), 24, "it fell: there was a queue");
-    gradient = gradient.apply_sample(BOUNDS, &window(11_500, 24));
-    assert_eq!((gradient.minimum_us(), gradient.limit, gradient.is_measuring()), (11_500, limit, false));
+    assert_eq!(gradient.allowed_requests(BOUNDS), 38);
+    gradient = gradient.apply_sample(BOUNDS, &window(13_000, 38));
+    assert_eq!(gradient.allowed_requests(BOUNDS), 19, "it fell: there was a queue");
+    gradient = gradient.apply_sample(BOUNDS, &window(17_000, 19));
+    assert_eq!((gradient.minimum_us(), gradient.limit, gradient.is_measuring()), (17_000, limit, false));
+}
+
+#[test]
+fn a_measurement_that_confirms_the_minimum_goes_no_deeper_and_counts_half() {
+    let aged = Gradient { age_us: REMEASURE_US, ..known() };
+    let measuring = aged.apply_sample(BOUNDS, &window(16_000, 100));
+    let limit = measuring.allowed_requests(BOUNDS);
+    let confirmed = measuring.apply_sample(BOUNDS, &window(11_000, limit));
+    assert_eq!((confirmed.minimum_us(), confirmed.is_measuring()), (10_500, false));
+    // Half of the requests took about half of the time: half of them may wait even now.
+    let halved = measuring.apply_sample(BOUNDS, &window(9_900, limit));
+    assert!(halved.is_measuring(), "{halved:?}");
+}
+
+#[test]
+fn a_limit_that_shrinks_in_vain_has_the_minimum_measured_soon() {
+    let shrunk = |limit, mean_us| {
+        let aged = Gradient { limit: limit * ONE, measured_limit: 100 * ONE, age_us: STRAY_US, ..known() };
+        aged.apply_sample(BOUNDS, &window(mean_us, limit)).is_measuring()
+    };
+    assert_eq!([shrunk(60, 16_000), shrunk(70, 16_000), shrunk(60, 14_000)], [true, false, false]);
+}
+
+#[test]
+fn a_full_limit_does_not_raise_the_minimum() {
+    let after = |mean_us, peak| known().apply_sample(BOUNDS, &window(mean_us, peak)).minimum_us();
+    assert_eq!([after(12_000, 99), after(12_000, 100), after(8_000, 100)], [10_250, 10_000, 9_750]);
 }
 
 #[test]
