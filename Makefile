@@ -1,6 +1,6 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients accessibility screenshots fuzz cargo-fuzz compare-import bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-scaling bench-service bench-streams bench-peers peer-packages audit fmt tools components \
+.PHONY: help run test test-clients accessibility screenshots fuzz cargo-fuzz compare-import bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-overload bench-scaling bench-service bench-streams bench-peers peer-packages audit fmt tools components \
 	lint dependencies instructions gateway dist check-dist check-version release-notes test-package test-reproducible test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
@@ -150,6 +150,12 @@ peer-packages:
 bench-queue: TOOLS := haproxy:haproxy
 bench-queue: tools gateway ## measure the queue in front of servers beside HAProxy's; OPTIONS=--quick as well
 	cargo test --locked --bench queue -- $(MEASURED) $(OPTIONS)
+
+# First the controllers of others in process, on a virtual clock.
+bench-overload: TOOLS := $(VENV) nginx:nginx haproxy:haproxy
+bench-overload: tools peer-packages gateway ## measure max_concurrent: auto beside Envoy, HAProxy and nginx under overload; 2 hours, OPTIONS=--quick 3 minutes
+	cargo test --locked -p sluicegate-limit --lib contest -- --include-ignored --nocapture
+	cargo test --locked --bench overload -- $(MEASURED) $(OPTIONS)
 
 # Limitador's program is in no registry, its library is. What starts the load is built as the tests are.
 bench-service: TOOLS := wrk:wrk h2load:nghttp2-client
