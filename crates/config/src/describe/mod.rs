@@ -5,6 +5,7 @@ mod charge;
 mod location;
 mod sentence;
 mod service;
+mod shares;
 mod state;
 mod upstream;
 
@@ -23,6 +24,7 @@ pub use location::{
 };
 pub use sentence::{describe_chain_limit, describe_limit};
 pub use service::{describe_domains, describe_listen, describe_service};
+pub use shares::describe_class;
 pub use state::{advise_on_state, describe_state};
 pub use upstream::describe_upstream;
 

@@ -6,12 +6,13 @@ use http::header::ACCESS_CONTROL_EXPOSE_HEADERS;
 use super::LintContext;
 use sluicegate_model::{
     ActionConfig, Algorithm, BanKey, Config, Degrade, HeaderEdits, KeyPart, LimitId, LocationConfig,
-    ObeyConfig, RetryReason, StatusRanges, StrikeRules, UpstreamConfig, UpstreamId, codes,
+    ObeyConfig, RetryReason, Shares, StatusRanges, StrikeRules, UpstreamConfig, UpstreamId, codes,
 };
 
 pub(super) fn lint_ineffective(file: &LintContext<'_>) {
     warn_of_accounts(file);
     warn_of_turns(file);
+    warn_of_classes(file);
     warn_of_degrading(file);
     warn_of_bans(file);
     warn_of_bodies(file);
@@ -93,6 +94,8 @@ fn warn_of_accounts(file: &LintContext<'_>) {
         let config = &file.config.limits[limit];
         values.extend(by_account(&config.key).then(|| file.limit_value(limit, &["key"])));
         values.extend(by_account(&config.fair_by).then(|| file.limit_value(limit, &["fair_by"])));
+        let shared = config.shares.as_ref().is_some_and(|shares| shares.by == KeyPart::Account);
+        values.extend(shared.then(|| file.limit_value(limit, &["shares", "by"])));
     }
     for (index, location) in file.config.locations.iter().enumerate() {
         let paced = location.bandwidth.as_ref().is_some_and(|bandwidth| by_account(&bandwidth.key));
@@ -120,6 +123,20 @@ fn warn_of_turns(file: &LintContext<'_>) {
             let message = "this key is the same for all waiters of a queue, so they take no turns";
             let help = "take turns by a value that is not in the limit's own key";
             file.limit_value(limit, &["fair_by"]).warn(codes::NO_EFFECT, message, help);
+        }
+    }
+}
+
+/// A class that is named after no location.
+fn warn_of_classes(file: &LintContext<'_>) {
+    let is_location = |name: &str| file.config.locations.iter().any(|location| location.name == name);
+    for limit in file.used_limits() {
+        let Some(shares) = &file.config.limits[limit].shares else { continue };
+        let named = shares.classes.iter().map(|class| &*class.name).filter(|name| *name != Shares::DEFAULT);
+        for class in named.filter(|name| shares.by == KeyPart::Location && !is_location(name)) {
+            let message = format!("no request is of class `{class}`, because no location has this name");
+            let help = "write the `name` of a location; without one it is the path";
+            file.limit_value(limit, &["shares", "classes", class]).warn(codes::NO_EFFECT, message, help);
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::LintContext;
 use crate::describe::describe_key_part;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::{Cost, KeyPart, ListenAddress, ValueSource, codes};
+use sluicegate_model::{Cost, KeyPart, ListenAddress, Shares, ValueSource, codes};
 
 const HELP: &str = "let only the proxy that sets it reach this listener, and name that proxy in \
                     server.trusted_proxies, e.g. [10.0.0.0/8]";
@@ -17,8 +17,9 @@ struct SpoofableSource<'a> {
     /// The first field that reads it.
     value: FieldValue<'a>,
     role: SourceRole,
-    /// The names of the limits that count by it.
+    /// The names of the limits that count by it, and of those that find the classes of their shares by it.
     limits: Vec<&'a str>,
+    sharing: Vec<&'a str>,
     /// A limit counts by it without the client's address, so that another client can use up its counters.
     is_alone: bool,
 }
@@ -51,6 +52,17 @@ pub(super) fn lint_keys(file: &LintContext<'_>) {
             let help = "name the proxy that sets it in server.trusted_proxies, or write a number";
             file.limit_value(limit, &["cost"]).warn(codes::COST_IGNORED, message, help);
         }
+        if let Some(KeyPart::Source(ValueSource::Header(name))) =
+            file.config.limits[limit].shares.as_ref().map(|shares| &shares.by)
+        {
+            let message = format!(
+                "a header names a class from trusted proxies only, and there are none: header {name} is ignored, \
+                 and every request is of the class `{}`",
+                Shares::DEFAULT
+            );
+            let help = "name the proxy that sets it in server.trusted_proxies";
+            file.limit_value(limit, &["shares", "by"]).warn(codes::NO_EFFECT, message, help);
+        }
     }
 }
 
@@ -69,7 +81,14 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
             continue;
         };
         let value = file.value_at(path);
-        all.push(SpoofableSource { source, value, role, limits: Vec::new(), is_alone: false });
+        all.push(SpoofableSource {
+            source,
+            value,
+            role,
+            limits: Vec::new(),
+            sharing: Vec::new(),
+            is_alone: false,
+        });
     }
     for index in file.used_limits() {
         let limit = &file.config.limits[index];
@@ -93,10 +112,21 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
                 (None, KeyPart::Source(source)) => {
                     let (role, limits) = (SourceRole::Key, vec![limit.name.as_str()]);
                     let value = file.limit_value(index, &[field]);
-                    all.push(SpoofableSource { source, value, role, limits, is_alone });
+                    let sharing = Vec::new();
+                    all.push(SpoofableSource { source, value, role, limits, sharing, is_alone });
                 }
                 (None, _) => {}
             }
+        }
+        let role = match limit.shares.as_ref().map(|shares| &shares.by) {
+            Some(KeyPart::Account) => SourceRole::Account,
+            Some(KeyPart::Tier) => SourceRole::Tier,
+            _ => continue,
+        };
+        // A tier that no source names is that of the account.
+        let place = |role| all.iter().position(|known| known.role == role);
+        if let Some(place) = place(role).or_else(|| place(SourceRole::Account)) {
+            all[place].sharing.push(&limit.name);
         }
     }
     all
@@ -104,6 +134,14 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
 
 impl SpoofableSource<'_> {
     fn render_message(&self, name: &str) -> String {
+        let sharing: Vec<String> = self.sharing.iter().map(|limit| format!("`{limit}`")).collect();
+        match sharing.is_empty() {
+            true => self.render_uses(name),
+            false => format!("{}, and any share of {}", self.render_uses(name), sharing.join(" and ")),
+        }
+    }
+
+    fn render_uses(&self, name: &str) -> String {
         let limits: Vec<String> = self.limits.iter().map(|limit| format!("`{limit}`")).collect();
         let (noun, verb) = if limits.len() == 1 { ("limit", "counts") } else { ("limits", "count") };
         let limits = limits.join(" and ");

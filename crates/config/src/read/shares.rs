@@ -35,7 +35,7 @@ fn read_classes(value: &FieldValue<'_>, by: Option<&KeyPart>) -> Option<Vec<Shar
     }
     let (mut classes, mut default) = (Vec::new(), None);
     for (key, class) in value.entries() {
-        class.accept_name(names::check_tier_name(&key.name));
+        class.accept_name(names::check_class_name(&key.name));
         let is_default = key.name == Shares::DEFAULT;
         if by == Some(&KeyPart::Tier) && !is_default {
             class.sink.record_mention(class.named_at, &class.path, Mention::Tier(key.name.clone()));
@@ -90,16 +90,16 @@ fn percent(millionths: u64) -> String {
 pub(crate) fn check_shares(fields: &FieldReader<'_>, config: &LimitConfig, numbers: &[&Algorithm]) {
     let (Some(value), Some(shares)) = (fields.find(&limit::SHARES), &config.shares) else { return };
     let refuse = |message: &str, help: &str| value.refuse_name(codes::FOREIGN_FIELD, message, help);
-    let is_windows = matches!(
-        config.algorithm,
-        Algorithm::FixedWindow { .. } | Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog { .. }
-    );
+    let is_windows =
+        matches!(config.algorithm, Algorithm::FixedWindow { .. } | Algorithm::SlidingWindow { .. });
     let is_slots = matches!(config.algorithm, Algorithm::Concurrency { .. });
     if config.shares_counters() {
         refuse(
             "windows of the calendar and steps have no shares",
             "remove shares, or write a period such as 30d",
         );
+    } else if matches!(config.algorithm, Algorithm::SlidingLog { .. }) {
+        refuse("a sliding_log has no shares", "write algorithm: sliding_window, or remove shares");
     } else if config.warm_up.is_some() {
         refuse("a rate that warms up has no shares", "remove one of shares and warm_up");
     } else if is_windows && config.charge.is_some() {

@@ -299,9 +299,19 @@ pub fn parse_pointer(text: &str) -> Parsed<JsonPointer> {
 
 /// Checks the name of a tier: up to 64 visible ASCII characters.
 pub fn check_tier_name(text: &str) -> Parsed<()> {
+    check_label(text, "tier")
+}
+
+/// # Errors
+/// The text cannot be the name of a class of callers.
+pub fn check_class_name(text: &str) -> Parsed<()> {
+    check_label(text, "class")
+}
+
+fn check_label(text: &str, what: &str) -> Parsed<()> {
     let fits = is_tier_name(text) && text != "none";
     fits.then_some(()).ok_or_else(|| {
-        ValueError::new(codes::NAME, format!("`{text}` cannot be the name of a tier"))
+        ValueError::new(codes::NAME, format!("`{text}` cannot be the name of a {what}"))
             .with_help("use up to 64 letters, digits and marks, without spaces")
     })
 }

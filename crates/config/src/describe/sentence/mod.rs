@@ -6,6 +6,7 @@ use http::{Method, StatusCode};
 
 use super::access::list_networks;
 use super::charge::{charged_noun, describe_charge, format_amount};
+use super::shares::describe_shares;
 use super::state::describe_store;
 use super::{
     describe_optional_key, format_bytes, format_count, format_full_period, format_key, format_period,
@@ -58,6 +59,7 @@ fn compose_sentence(
     let words = SentenceWriter { config, limit, on_reject };
     let mut parts =
         vec![words.describe_numbers(&limit.algorithm, &format_key(&limit.key)), words.describe_consequence()];
+    parts.extend(describe_shares(limit));
     parts.extend(limit.steps.iter().filter_map(describe_step));
     parts.extend(
         limit

@@ -41,6 +41,50 @@ fn turns() {
 }
 
 #[test]
+fn shares_say_each_class() {
+    let of = |fields: &str, classes: &str| {
+        let limit = format!("{{ key: global, {fields}, shares: {{ by: tier, classes: {{ {classes} }} }} }}");
+        let sentence = describe_only_limit(&limit);
+        let at = sentence.find("shares by").unwrap_or_else(|| panic!("{sentence}"));
+        sentence[at..].to_owned()
+    };
+    let classes = "gold: { least: 50% }, silver: { least: 30%, most: 80% }, default: { most: 60% }";
+    assert_eq!(
+        of("rate: 1000/s", classes),
+        "shares by tier; gold: never below 500 per second, up to 1000 while others are idle; \
+         silver: never below 300 per second, up to 800 while others are idle; \
+         default: what is left, at most 600 per second"
+    );
+    assert_eq!(
+        of("rate: [10/s, 300/m]", "gold: { least: 33.3%, most: 33.3% }"),
+        "shares by tier; gold: never below 3.33 per second and 99.9 per 60 seconds, and never more; \
+         default: what is left"
+    );
+    assert_eq!(
+        of("algorithm: fixed_window, rate: 1001/30d", "gold: { least: 50%, most: 80% }"),
+        "shares by tier; gold: 500 per 30 days of its own, up to 801 with the common part; \
+         default: what is left; of a window nothing is lent"
+    );
+    assert_eq!(
+        of("algorithm: concurrency, max_concurrent: 101", classes),
+        "shares by tier; gold: keeps 50 slots, up to 101 while others are idle; \
+         silver: keeps 30 slots, up to 81 while others are idle; default: what is left, at most 61 slots"
+    );
+    let lend = describe_only_limit(
+        "{ algorithm: concurrency, max_concurrent: 100, \
+         shares: { by: account, lend: 80%, classes: { acme: { least: 50% } } } }",
+    );
+    assert!(
+        lend.contains("; shares by account; acme: keeps 50 slots, 10 of them never lent, up to 100 while"),
+        "{lend}"
+    );
+    assert!(
+        of("algorithm: concurrency, max_concurrent: auto", classes)
+            .contains("gold: keeps 50% of the slots, up to 100% while others are idle")
+    );
+}
+
+#[test]
 fn queues() {
     assert_eq!(
         describe_only_limit("{ algorithm: leaky_bucket, key: global, rate: 300/60s, queue: 5 }"),
