@@ -2,7 +2,7 @@
 
 use sluicegate_config as config;
 use sluicegate_model as model;
-use sluicegate_store::{CallItem, LuaScript, PackedCall, RateRule, ScriptOp, SharedKey, SlotCount};
+use sluicegate_store::{CallItem, LuaScript, PackedCall, RateRule, ScriptOp, SharedKey};
 
 use crate::child::Result;
 use crate::store::command;
@@ -113,18 +113,8 @@ impl Case {
                 SharedKey((spread ^ u128::from(place)).to_be_bytes())
             };
             let item = |(place, rule)| CallItem {
-                rule,
-                key: key(place),
-                cost,
                 limit_index: u16::try_from(place).unwrap_or(u16::MAX),
-                dry_run: false,
-                slot_count: SlotCount::default(),
-                mark: 0,
-                owed: 0,
-                owed_by_others: 0,
-                class: 0,
-                name: "",
-                anchor: None,
+                ..CallItem::new(rule, key(place), cost)
             };
             let items: Vec<CallItem<'_>> = rules.iter().enumerate().map(item).collect();
             let packed = PackedCall::new(ScriptOp::Take, "sg", 1, 0, &items);

@@ -1,14 +1,12 @@
 //! Rates with guaranteed shares, as the script judges them.
 
-use smallvec::SmallVec;
-
 use aws_lc_rs::digest;
 
 use super::call::{BY_CLOCK, PackedCall, SETTLES};
 use super::rule::RuleShape;
 use super::{EXACT_MAX, RateRemainder, read_double, read_number};
 use crate::{CallItem, RateRule, ScriptOp};
-use sluicegate_limit::algorithm::shares::{BucketTerms, ClassTokens, Tokens, WindowTerms};
+use sluicegate_limit::algorithm::shares::{BucketTerms, ClassTerms, ClassTokens, Tokens, WindowTerms};
 use sluicegate_limit::{Decision, LimitOutcome};
 use sluicegate_model::{Shares, WindowAlign};
 
@@ -49,13 +47,13 @@ impl ShareRule {
         let (terms, head) = match shape {
             RuleShape::TokenBucket { num, unit, burst } => {
                 let depth = i128::from(burst) * i128::from(unit);
-                let terms = BucketTerms::new(depth, unit.into(), num.into(), shares);
+                let terms = BucketTerms::new(depth, unit.into(), num, shares);
                 for class in &terms.classes {
                     let (depth, rate) =
                         class.most.map_or((f64::INFINITY, 0.0), |(depth, rate)| (depth as f64, rate as f64));
                     classes.extend([class.own_depth as f64, class.own_rate as f64, depth, rate]);
                 }
-                let head = [terms.unit, terms.whole, terms.common_depth, terms.free_rate];
+                let head = [terms.unit, terms.whole, terms.common_depth, terms.free_rate.into()];
                 (ShareTerms::Bucket(terms), head.map(|number| number as f64))
             }
             RuleShape::FixedWindow { max, period, .. } | RuleShape::SlidingWindow { max, period, .. } => {
@@ -103,13 +101,13 @@ impl ShareRule {
             ShareTerms::Bucket(terms) => {
                 let common = whole(bytes)? as i128;
                 let has_reserved = read_double(bytes)? > 0.0;
-                let mut classes = SmallVec::new();
-                for class in &terms.classes {
+                let mut read_class = |class: &ClassTerms| {
                     let own = read_number(bytes)?.into();
                     let most =
                         if class.most.is_some() { whole(bytes)? } else { read_double(bytes).map(|_| 0.0)? };
-                    classes.push(ClassTokens { own, most: most as i128 });
-                }
+                    Some(ClassTokens { own, most: most as i128 })
+                };
+                let classes = terms.classes.iter().map(&mut read_class).collect::<Option<_>>()?;
                 Some(FoundShares::Bucket(Tokens { common, classes }, has_reserved))
             }
             ShareTerms::Window(terms) => {
@@ -133,11 +131,12 @@ impl ShareRule {
                 terms.take(&mut tokens, class, tokens_of(item.owed));
                 tokens.common -= tokens_of(item.owed_by_others);
                 let cost = tokens_of(item.cost);
-                let rejected = Some(cost).filter(|cost| !charged && *cost > terms.reach(&tokens, class));
                 if charged {
                     terms.take(&mut tokens, class, cost);
                 }
-                (terms.build_decision(&tokens, class, rejected), now)
+                let reach = terms.reach(&tokens, class);
+                let rejected = Some(cost).filter(|cost| !charged && *cost > reach);
+                (terms.build_decision(&tokens, class, reach, rejected), now)
             }
             (ShareTerms::Window(terms), FoundShares::Window(until, counts)) => {
                 let (mut until, mut counts, added) =

@@ -63,8 +63,7 @@ impl BucketTerms {
         let terms = |class: &ShareClass| ClassTerms {
             own_depth: depth * parts(class.least),
             own_rate: paced(class.least),
-            most: (class.most < Shares::WHOLE)
-                .then(|| (depth * 2 * parts(class.most), paced(class.most))),
+            most: (class.most < Shares::WHOLE).then(|| (depth * 2 * parts(class.most), paced(class.most))),
         };
         let classes: Box<[ClassTerms]> = shares.classes.iter().map(terms).collect();
         let whole = depth * scale;

@@ -6,7 +6,7 @@ mod token_bucket;
 mod window_terms;
 mod windows;
 
-pub use bucket_terms::{BucketTerms, ClassTokens, Tokens};
+pub use bucket_terms::{BucketTerms, ClassTerms, ClassTokens, Tokens};
 pub(crate) use leaky_bucket::ShareQueueParams;
 pub(crate) use token_bucket::ShareBucketParams;
 pub use window_terms::{UsedUnits, WindowTerms};

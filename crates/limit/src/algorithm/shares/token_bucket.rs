@@ -159,9 +159,9 @@ impl RateParams for ShareBucketParams {
     }
 
     fn own_units(&self, (entry, shard): Locked<'_, Self>, class: u8, now: Now) -> Option<u64> {
-        let own = |tokens: &Tokens| (tokens.classes[self.index(class)].own / self.unit) as u64;
+        let own = |tokens: &Tokens| (tokens.classes[self.terms.index(class)].own / self.terms.unit) as u64;
         Some(match entry.tokens {
-            0 => own(&self.fresh_tokens()),
+            0 => own(&self.terms.fresh_tokens()),
             _ => own(self.refilled(entry, &mut shard.tokens, now)),
         })
     }
