@@ -46,14 +46,8 @@ impl Limit {
     ) -> Option<SlotGrant> {
         let Some(own) = self.slots(rate) else { return Some(NOT_LIMITED) };
         own.table.update_entry(key, now, |entry, queues, params, overflow| {
-            let params = own.params_here(params);
-            params.take_slots(
-                (entry, queues),
-                (key.class, slots),
-                params.dry_queue(unenforced),
-                overflow,
-                now,
-            )
+            let (params, wanted) = (own.params_here(params), (key.class, slots));
+            params.take_slots((entry, queues), wanted, params.dry_queue(unenforced), overflow, now)
         })
     }
 
@@ -68,8 +62,8 @@ impl Limit {
         waking(|wakers| {
             slots.table.update_entry(&units.key, now, |entry, queues, params, overflow| {
                 params.hand_over(entry, queues, now, wakers);
-                let (wanted, dry_queue) = ((units.key.class, units.cost), params.dry_queue(units.unenforced));
-                match params.take_slots((entry, queues), wanted, dry_queue, overflow, now) {
+                let (wanted, dry) = ((units.key.class, units.cost), params.dry_queue(units.unenforced));
+                match params.take_slots((entry, queues), wanted, dry, overflow, now) {
                     Some(grant) => SlotStep::Taken(grant),
                     None => params.join_queue((entry, queues), units, overflow, now, wakers),
                 }

@@ -430,6 +430,40 @@ fn many_slots_at_once_are_bounded_by_the_class() {
     assert_eq!((most(GOLD), most(SILVER), most(DEFAULT)), (17, 15, 12));
 }
 
+/// A look finds what the class can take: its own slots and the common ones, up to its `most`.
+#[test]
+fn a_look_tells_the_slots_of_the_class() {
+    let limit = Arc::new(Limit::new(LimitId(0), &shared_slots(concurrency(10), shares(0, 60)), 1000));
+    let free = |class: u8| {
+        let key = CounterKey { class, ..key(1) };
+        limit.peek_slots(0, &sluicegate_limit::Units { key, ..units(1, 1) }, Now(START)).free
+    };
+    let take = |class: u8| {
+        let key = CounterKey { class, ..key(1) };
+        limit.acquire_slots(0, &key, 1, false, Now(START)).map(|grant| grant.free)
+    };
+    assert_eq!([free(GOLD), free(SILVER), free(DEFAULT)], [7, 5, 2]);
+    assert_eq!(
+        [take(SILVER), take(DEFAULT), take(DEFAULT), take(DEFAULT)],
+        [Some(4), Some(1), Some(0), None]
+    );
+    assert_eq!([free(GOLD), free(SILVER), free(DEFAULT)], [5, 2, 0]);
+}
+
+/// A dry run counts as many more in flight as would wait, of any class, and acts on none.
+#[test]
+fn a_dry_run_counts_those_that_would_wait() {
+    let config = LimitConfig { dry_run: true, ..shared_slots(slots(10, 3, None), shares(0, 60)) };
+    let limit = Limit::new(LimitId(0), &config, 1000);
+    let take = |class: u8| {
+        let key = CounterKey { class, ..key(1) };
+        limit.acquire_slots(0, &key, 1, false, Now(START)).map(|grant| grant.waits)
+    };
+    let taken: Vec<_> = (0..14).map(|_| take(DEFAULT)).collect();
+    assert_eq!((&taken[..2], &taken[2..13]), (&[Some(false); 2][..], &[Some(true); 11][..]));
+    assert_eq!((taken[13], take(GOLD)), (None, None));
+}
+
 /// After a reload with another list of classes the sum stays exact, and nobody is thrown out.
 #[test]
 fn another_list_of_classes_keeps_the_sum() {

@@ -5,7 +5,8 @@
 //! requests wait, the entry of their key holds the place of its [`waiting::WaitedSlots`], and reads as full to
 //! newcomers.
 //!
-//! A view compares the slots in use with a number of its own.
+//! A view compares the slots in use with a number of its own. With shares, slots and queues are counted by class
+//! ([`shares`]).
 
 pub mod freed_rate;
 mod shares;

@@ -2,7 +2,8 @@
 //!
 //! A slot is lent while its owner does not need it, and comes back when its request ends. Kept for a class is the most
 //! that it had in flight, waiting or refused at one moment of the last second, up to its floor; and always the part of
-//! its floor that is not lent at all. A free slot is set aside for a class that has less than is kept for it: for the
+//! its floor that is not lent at all. The refusals of a quarter of a second count together, so that a class of many
+//! clients has its floor within one response time. A free slot is set aside for a class that has less than is kept for it: for the
 //! one whose request has left it, else for the one that lacks most. All others are common. A class takes those that
 //! are set aside for it, then common ones up to its `most`; nothing set aside goes to another class, so that a class
 //! does not lose its slots between two requests. The sum of all in flight never passes the limit.
@@ -164,7 +165,8 @@ impl ConcurrencyParams {
     ) -> Option<(FoundPosition, u8)> {
         let empty = ClassSlots::default();
         let classes = &queues.classes_of(entry).unwrap_or(&empty).classes;
-        let waiting = |class: usize| classes.get(class).map_or(0, |one| one.waiting(&queues.waiters));
+        let waiting =
+            |class: usize| classes.get(class).map_or(0, |one| queues.waiters.queued_units(one.queue));
         let places = |class: usize| shares.classes.get(class).map_or(0, |share| share.least_of(self.queue));
         let own = waiting(class.into());
         let all: u64 = (0..classes.len()).map(waiting).sum();
@@ -213,8 +215,7 @@ impl SlotQueues {
 
     /// A request of a class is refused, because the queue is full.
     pub(super) fn note_full(&mut self, entry: ConcurrencyEntry, class: u8, slots: u64) {
-        let slots_of = entry.class_place().and_then(|place| self.by_class.get_mut(place));
-        if let Some(slots_of) = slots_of {
+        if let Some(slots_of) = entry.class_place().and_then(|place| self.by_class.get_mut(place)) {
             slots_of.note_refused(class.into(), slots, &self.waiters);
         }
     }
@@ -356,13 +357,9 @@ impl ClassSlots {
 // === impl OneClass ===
 
 impl OneClass {
-    fn waiting(&self, waiters: &ShardQueues) -> u64 {
-        waiters.queued_units(self.queue)
-    }
-
     /// Slots in flight and waited for.
     fn need(&self, waiters: &ShardQueues) -> u32 {
-        self.in_flight.saturating_add(whole(self.waiting(waiters)))
+        self.in_flight.saturating_add(whole(waiters.queued_units(self.queue)))
     }
 
     /// Slots kept for it that others use.
