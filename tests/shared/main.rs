@@ -17,6 +17,7 @@ mod operators;
 mod outages;
 mod outages_fleet;
 mod settled;
+mod shares;
 mod slots;
 mod trials;
 mod turns;
