@@ -103,6 +103,30 @@ fn limits_without_their_facts_are_not_judged() {
     assert_eq!((report.admitted, report.rejected), (1, 2), "the limit with its facts counts");
 }
 
+/// Gold has 10 of 40 for itself, and 30 are common.
+#[test]
+fn shares_are_judged_by_the_classes_that_the_log_tells() {
+    let limit = |by: &str, name: &str| {
+        yaml(&format!(
+            "  backend: {{ key: global, rate: 40/d, burst: 40, \
+             shares: {{ by: {by}, classes: {{ {name}: {{ least: 50% }} }} }} }}"
+        ))
+    };
+    let told = |account: &str, tier: &str| {
+        line(0, "192.0.2.1", "/", &format!(",\"account\":\"{account}\",\"tier\":\"{tier}\""))
+    };
+    let log = [told("nobody", "free").repeat(40), told("acme", "gold").repeat(12)].concat();
+    for (by, name) in [("tier", "gold"), ("account", "acme")] {
+        let report = replay(&log, &limit(by, name));
+        assert_eq!((report.admitted, report.rejected), (40, 12), "{by}: {report}");
+    }
+    let report = replay(&log, &limit("\"header:X-Class\"", "gold"));
+    let reason = "its classes are named by the header x-class of trusted proxies";
+    assert_eq!(report.limits["backend"]["not_judged"], reason);
+    let report = replay(&line(0, "192.0.2.1", "/", ""), &limit("tier", "gold"));
+    assert!(report.limits["backend"]["not_judged"].is_null(), "without rules for tiers all have the same");
+}
+
 #[test]
 fn accounts_tiers_and_headers_are_taken_from_the_log() {
     let more = |account: &str, tier: &str| {

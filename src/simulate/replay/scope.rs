@@ -114,6 +114,10 @@ impl<'f> KnownFacts<'f> {
 
     /// Why the log cannot judge a limit.
     fn reason_against(&self, limit: &LimitConfig) -> Option<String> {
+        let classes = limit.shares.as_ref().map(|shares| &shares.by);
+        if let Some(KeyPart::Source(ValueSource::Header(name))) = classes {
+            return Some(format!("its classes are named by the header {name} of trusted proxies"));
+        }
         if let Some(part) = limit.parts().find(|part| !self.has_part(part)) {
             let (kind, name) = part.words();
             return Some(format!("the log has no {kind}{name}"));
