@@ -57,23 +57,24 @@ impl Backend {
         Ok(backend)
     }
 
-    /// Waits until the requests of a run are done.
-    pub fn drain(&self) {
-        for _ in 0..100 {
+    /// Waits until the requests of a run are done: what one run left behind would slow down the next.
+    pub fn drain(&self) -> Result<()> {
+        for _ in 0..300 {
             if self.ability.now.load(Relaxed) == 0 {
-                return;
+                return Ok(());
             }
             std::thread::sleep(Duration::from_millis(100));
         }
+        Err("the backend is still busy after 30 s".into())
     }
 }
 
 impl Ability {
     /// A quarter longer with as many requests as workers; from there on the work of all takes its time in proportion,
-    /// and a quarter more for each further multiple of the workers. Half of it varies exponentially.
+    /// and a quarter more for each further multiple of the workers, up to eight. Half of it varies exponentially.
     fn time(&self, in_it: u64, number: u64) -> Duration {
         let base = if number.is_multiple_of(5) { &self.slow_us } else { &self.quick_us };
-        let ratio = in_it as f64 / self.workers.load(Relaxed) as f64;
+        let ratio = (in_it as f64 / self.workers.load(Relaxed) as f64).min(8.0);
         let factor = if ratio <= 1.0 { 1.0 + ratio / 4.0 } else { 1.25 * ratio * (0.75 + ratio / 4.0) };
         let varied = 0.5 + Random::new(number).exponential() / 2.0;
         Duration::from_micros((base.load(Relaxed) as f64 * factor * varied) as u64)

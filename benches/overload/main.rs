@@ -207,7 +207,7 @@ fn run(
     let outcome = load::run(port, scenario, plan.span, seed, backend)?;
     let others = quiet.others();
     drop(child);
-    backend.drain();
+    backend.drain()?;
     let Outcome { goodput, p99_ms, .. } = outcome;
     let (name, change) = (peer.name(), scenario.change.name());
     eprintln!("{change}, × {}: {name} {goodput:.0} %, {p99_ms:.0} ms", scenario.load);

@@ -161,7 +161,8 @@ fn calls_to_redis_carry_the_date() {
     let (left, mark) = take(&mut server, FEBRUARY - 60);
     assert_eq!(left, 96);
     let settled = |sequence, mark, used| {
-        let items = vec![SettleItem { rule: &rules[0], mark, reserved: 4, used, forgets: false, anchor, class: 0 }];
+        let items =
+            vec![SettleItem { rule: &rules[0], mark, reserved: 4, used, forgets: false, anchor, class: 0 }];
         [SettledKey { key, sequence, items }]
     };
     server.send(&PackedCall::settle("sg", 1, FEBRUARY + 60, &settled(1, mark, 6)), FEBRUARY + 60);

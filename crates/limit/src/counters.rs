@@ -52,16 +52,18 @@ macro_rules! meters_of {
 /// Runs it for the meters of every algorithm.
 macro_rules! each {
     ($meters:expr, $list:ident => $run:expr) => {
-        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket ShareBucket ShareWindow ShareQueue
-            FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog Concurrency] $meters, $list => $run)
+        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket ShareBucket
+            ShareWindow ShareQueue FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog
+            Concurrency] $meters, $list => $run)
     };
 }
 
 /// Runs it for those that judge rates, all but concurrency.
 macro_rules! each_rated {
     ($meters:expr, $list:ident => $run:expr, else $otherwise:expr) => {
-        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket ShareBucket ShareWindow ShareQueue
-            FixedWindow CalendarWindow SlidingWindow SlidingWindowFine SlidingLog] $meters, $list => $run,
+        $crate::counters::meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket ShareBucket
+            ShareWindow ShareQueue FixedWindow CalendarWindow SlidingWindow SlidingWindowFine
+            SlidingLog] $meters, $list => $run,
             [Concurrency] $otherwise)
     };
 }
@@ -91,8 +93,8 @@ macro_rules! settled {
 macro_rules! each_queued {
     ($meters:expr, $list:ident => $run:expr, else $otherwise:expr) => {
         $crate::counters::meters_of!([LeakyBucket WarmLeakyBucket ShareQueue] $meters, $list => $run,
-            [TokenBucket WarmTokenBucket ShareBucket ShareWindow FixedWindow CalendarWindow SlidingWindow SlidingWindowFine
-                SlidingLog Concurrency] $otherwise)
+            [TokenBucket WarmTokenBucket ShareBucket ShareWindow FixedWindow CalendarWindow SlidingWindow
+                SlidingWindowFine SlidingLog Concurrency] $otherwise)
     };
 }
 

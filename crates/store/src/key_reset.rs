@@ -13,7 +13,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::operator_entries::{EntryFault, OperatorEntries, OperatorEntry};
 use super::script::call::KeyClass;
 use super::script::operator::VALUE_MAX;
-use super::script::rule::RuleShape;
+use super::script::rule_shape::RuleShape;
 use super::{Debts, Link, LuaScript, PackedCall, RateRule, SharedKey, SharedLimit, StoreFault};
 use sluicegate_base::clock::Now;
 

@@ -52,7 +52,7 @@ pub struct ReplayReport {
     /// The longest wait, in milliseconds; 0 = no request waited.
     pub longest_wait_ms: f64,
     /// Keys of all limits by the share of their requests that is rejected.
-    pub key_shares: Vec<ShareClass>,
+    pub key_shares: Vec<KeyShareRange>,
     /// The limits in the order of the file, also those that are not judged.
     #[serde(skip)]
     pub limit_lines: Vec<LimitLine>,
@@ -129,7 +129,7 @@ pub struct KeyLine {
 
 /// Keys with a rejected share up to a bound.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct ShareClass {
+pub struct KeyShareRange {
     /// Percent; 0 = nothing of theirs is rejected.
     pub up_to: u8,
     /// Keys up to this bound and beyond that of the class before.
@@ -362,9 +362,9 @@ fn list_keys(simulator: &Simulator) -> Vec<KeyLine> {
     lines
 }
 
-fn classify_shares(keys: &[KeyLine]) -> Vec<ShareClass> {
+fn classify_shares(keys: &[KeyLine]) -> Vec<KeyShareRange> {
     const BOUNDS: [u8; 8] = [0, 1, 5, 10, 25, 50, 75, 100];
-    let mut classes = BOUNDS.map(|up_to| ShareClass { up_to, keys: 0 });
+    let mut classes = BOUNDS.map(|up_to| KeyShareRange { up_to, keys: 0 });
     for line in keys {
         let percent = line.share * 100.0;
         if let Some(class) = classes.iter_mut().find(|class| percent <= f64::from(class.up_to)) {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::schema::tables::limits::{limit, share_class, shares};
+use crate::schema::tables::limits::limit;
+use crate::schema::tables::shares::{share_class, shares};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::value::names;

@@ -4,7 +4,8 @@ use std::io::Write as _;
 
 use smallvec::SmallVec;
 
-use super::rule::RuleShape;
+use super::rule_shape::RuleShape;
+use super::shares::ShareRule;
 use crate::{RateRule, SharedKey};
 use sluicegate_base::calendar::Anchor;
 use sluicegate_limit::Decision;
@@ -329,6 +330,34 @@ impl PackedCall {
             RuleShape::SlidingWindow { period, .. } => self.push_number(period as f64),
             _ => {}
         }
+    }
+
+    /// What the items of a group have in common.
+    pub(super) fn push_shares(&mut self, rule: &RateRule, flags: u8, shares: &ShareRule) {
+        let own = match rule.shape {
+            RuleShape::FixedWindow { align: WindowAlign::Clock, .. } => BY_CLOCK,
+            _ if rule.settles => SETTLES,
+            _ => 0,
+        };
+        self.body.extend([rule.shape.algorithm_code(), flags | own]);
+        self.body.extend(shares.numbers());
+    }
+
+    /// The class, and the units that are judged, charged or given back.
+    pub(super) fn push_class_units(&mut self, op: ScriptOp, shares: &ShareRule, item: &CallItem<'_>) {
+        self.push_class(shares, item.class);
+        self.push_number(item.cost as f64);
+        match op {
+            ScriptOp::Take | ScriptOp::Peek => {
+                self.push_numbers([item.owed as f64, item.owed_by_others as f64])
+            }
+            ScriptOp::Refund => self.push_number(item.mark as f64),
+            ScriptOp::ReportSlots | ScriptOp::ChargeDebt | ScriptOp::Settle => {}
+        }
+    }
+
+    pub(super) fn push_class(&mut self, shares: &ShareRule, class: u8) {
+        self.body.push(shares.class_place(class));
     }
 
     /// The flags of a rate with windows of a calendar, the borders around the time of the store by the date of the

@@ -5,7 +5,9 @@ pub(crate) mod call;
 pub mod operator;
 pub(crate) mod reply;
 pub(crate) mod rule;
+pub(crate) mod rule_shape;
 pub(crate) mod settle;
+mod share_reply;
 pub(crate) mod shares;
 
 use std::sync::LazyLock;

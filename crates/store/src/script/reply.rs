@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::call::{script_order, turn_groups};
-use super::rule::RuleShape;
+use super::rule_shape::RuleShape;
 use super::settle::SettledState;
 use super::shares::{FoundShares, ShareRule};
 use super::{EXACT_MAX, RateRemainder, bucket_remainder, read_double, read_number, take_bytes, ticks_to_us};

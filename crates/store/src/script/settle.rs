@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::call::{KeyClass, PackedCall};
-use super::rule::RuleShape;
+use super::rule_shape::RuleShape;
 use super::{RateRemainder, bucket_remainder, read_double, read_number, ticks_to_us};
 use crate::{CallItem, RateRule, ScriptOp, SharedKey};
 use sluicegate_base::calendar::Anchor;

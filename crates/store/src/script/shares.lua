@@ -1,12 +1,12 @@
 -- The part of take.lua for class 8: one rate with guaranteed shares, in a string of its own.
 --
--- A group: u8 kind, u8 flags, u8 classes, 8 bytes list, f64 x, f64 y, f64 common, f64 z, then the numbers of each class:
---   kind 0 token_bucket    x tokens of a unit, y tokens of the whole; tokens that the common bucket holds, and those per
---     microsecond that no class has for itself. A class: f64 depth and f64 rate of its own bucket, f64 depth and f64 rate
---     of the one for all that it takes, infinite and 0 if it may use the whole limit
---   kind 2 fixed_window, 3 sliding_window  x period, y sub-windows that are counted; units that no class has for itself,
---     and the width of a sub-window. A class: f64 units that it has for itself, f64 most units; the last class is of
---     units whose class is not known
+-- A group: u8 kind, u8 flags, u8 classes, 8 bytes list, f64 x, f64 y, f64 common, f64 z, then the numbers of a class.
+--   kind 0 token_bucket    x tokens of a unit, y tokens of the whole; tokens that the common bucket holds, and those
+--     per microsecond that no class has for itself. A class: f64 depth and f64 rate of its own bucket, f64 depth and
+--     f64 rate of the one for all that it takes, infinite and 0 if it may use the whole limit
+--   kind 2 fixed_window, 3 sliding_window  x period, y sub-windows that count; units that no class has for itself, and
+--     the width of a sub-window. A class: f64 units that it has for itself, f64 most units; the last class is of units
+--     whose class is not known
 -- Then the items: u8 class, from 0, and by the op:
 --   1, 2  f64 units, f64 owed ones of the class, f64 of other classes: accepted if the class can take them
 --   3     f64 units, f64 the mark of their charge

@@ -2,24 +2,21 @@
 
 use aws_lc_rs::digest;
 
-use super::call::{BY_CLOCK, PackedCall, SETTLES};
-use super::rule::RuleShape;
-use super::{EXACT_MAX, RateRemainder, read_double, read_number};
-use crate::{CallItem, RateRule, ScriptOp};
+use super::rule_shape::RuleShape;
+use super::{EXACT_MAX, read_double, read_number};
 use sluicegate_limit::algorithm::shares::{BucketTerms, ClassTerms, ClassTokens, Tokens, WindowTerms};
-use sluicegate_limit::{Decision, LimitOutcome};
-use sluicegate_model::{Shares, WindowAlign};
+use sluicegate_model::Shares;
 
 /// The shares of one rate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ShareRule {
-    terms: ShareTerms,
+    pub(super) terms: ShareTerms,
     /// The numbers of its classes, as the script reads them.
     numbers: Box<[u8]>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum ShareTerms {
+pub(super) enum ShareTerms {
     Bucket(BucketTerms),
     /// The last class is of units whose class is not known.
     Window(WindowTerms),
@@ -81,6 +78,11 @@ impl ShareRule {
         Some(ShareRule { terms, numbers: numbers.into() })
     }
 
+    /// The place of a class in the call.
+    pub(super) fn class_place(&self, class: u8) -> u8 {
+        self.terms.index(class) as u8
+    }
+
     /// An encoding of the numbers, for comparison.
     pub(super) fn numbers(&self) -> &[u8] {
         &self.numbers
@@ -120,67 +122,6 @@ impl ShareRule {
             }
         }
     }
-
-    /// The decision on an item, or on what is left after its charge, with times in microseconds; and the mark.
-    fn decide(&self, item: &CallItem<'_>, found: &FoundShares, now: u64, charged: bool) -> (Decision, u64) {
-        let class = self.terms.index(item.class);
-        match (&self.terms, found) {
-            (ShareTerms::Bucket(terms), FoundShares::Bucket(tokens, _)) => {
-                let tokens_of = |units: u64| i128::from(units) * terms.unit;
-                let mut tokens = tokens.clone();
-                terms.take(&mut tokens, class, tokens_of(item.owed));
-                tokens.common -= tokens_of(item.owed_by_others);
-                let cost = tokens_of(item.cost);
-                if charged {
-                    terms.take(&mut tokens, class, cost);
-                }
-                let reach = terms.reach(&tokens, class);
-                let rejected = Some(cost).filter(|cost| !charged && *cost > reach);
-                (terms.build_decision(&tokens, class, reach, rejected), now)
-            }
-            (ShareTerms::Window(terms), FoundShares::Window(until, counts)) => {
-                let (mut until, mut counts, added) =
-                    (*until, counts.clone(), if charged { item.cost } else { 0 });
-                if item.owed.saturating_add(item.owed_by_others).saturating_add(added) > 0 {
-                    until = match item.rule.shape {
-                        RuleShape::FixedWindow { .. } if until > 0 => until,
-                        RuleShape::FixedWindow { period, align: WindowAlign::Clock, .. } => {
-                            now - now % period + period
-                        }
-                        RuleShape::SlidingWindow { period, .. } => {
-                            terms.slide(until, &mut counts, now, period)
-                        }
-                        _ => now.saturating_add(terms.width),
-                    };
-                    counts[class] = counts[class].saturating_add(item.owed.saturating_add(added));
-                    let nobody = terms.parts.len() - 1;
-                    counts[nobody] = counts[nobody].saturating_add(item.owed_by_others);
-                }
-                let cost = if charged { 0 } else { item.cost };
-                (terms.build_decision((until, &counts), class, cost, now), until)
-            }
-            // `read_state` makes no other pair.
-            _ => (Decision::without_numbers(LimitOutcome::Admit), 0),
-        }
-    }
-
-    /// Microseconds until an item fits; `None` if it does now.
-    pub(super) fn retry_us(&self, item: &CallItem<'_>, found: &FoundShares, now: u64) -> Option<u64> {
-        let (decision, _) = self.decide(item, found, now, false);
-        (decision.outcome == LimitOutcome::Reject).then_some(decision.retry_after_ns)
-    }
-
-    pub(super) fn compute_remainder(
-        &self,
-        item: &CallItem<'_>,
-        found: &FoundShares,
-        now: u64,
-        charged: bool,
-    ) -> RateRemainder {
-        let (Decision { remaining, reset_ns, full_ns, .. }, mark) = self.decide(item, found, now, charged);
-        let window_us = item.rule.window_ns().map(|_| mark.saturating_sub(now));
-        RateRemainder { remaining, reset_us: reset_ns, mark, window_us, full_us: full_ns }
-    }
 }
 
 impl FoundShares {
@@ -198,42 +139,10 @@ impl ShareTerms {
     }
 
     /// A request of before a reload may be of a class that is gone.
-    fn index(&self, class: u8) -> usize {
+    pub(super) fn index(&self, class: u8) -> usize {
         match self {
             ShareTerms::Bucket(terms) => terms.index(class),
             ShareTerms::Window(terms) => usize::from(class).min(terms.parts.len() - 2),
         }
-    }
-}
-
-// === impl PackedCall ===
-
-impl PackedCall {
-    /// What the items of a group have in common.
-    pub(super) fn push_shares(&mut self, rule: &RateRule, flags: u8, shares: &ShareRule) {
-        let own = match rule.shape {
-            RuleShape::FixedWindow { align: WindowAlign::Clock, .. } => BY_CLOCK,
-            _ if rule.settles => SETTLES,
-            _ => 0,
-        };
-        self.body.extend([rule.shape.algorithm_code(), flags | own]);
-        self.body.extend(&*shares.numbers);
-    }
-
-    /// The class, and the units that are judged, charged or given back.
-    pub(super) fn push_class_units(&mut self, op: ScriptOp, shares: &ShareRule, item: &CallItem<'_>) {
-        self.push_class(shares, item.class);
-        self.push_number(item.cost as f64);
-        match op {
-            ScriptOp::Take | ScriptOp::Peek => {
-                self.push_numbers([item.owed as f64, item.owed_by_others as f64])
-            }
-            ScriptOp::Refund => self.push_number(item.mark as f64),
-            ScriptOp::ReportSlots | ScriptOp::ChargeDebt | ScriptOp::Settle => {}
-        }
-    }
-
-    pub(super) fn push_class(&mut self, shares: &ShareRule, class: u8) {
-        self.body.push(shares.terms.index(class) as u8);
     }
 }

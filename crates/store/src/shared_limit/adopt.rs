@@ -52,8 +52,6 @@ impl SharedLimit {
         let owner: Arc<str> = Arc::from(config.name.as_str());
         let fresh_answers =
             |rate| Arc::new(Table::with_params((), keys_max(config, max_keys, rate), owner.clone()));
-        // As for [`RateRule::recovery_us`].
-        let times = if config.shares.is_some() { 2 } else { 1 };
         let same_numbers = unchanged.filter(|before| has_same_numbers(&before.config, config));
         SharedLimit {
             on_failure,
@@ -79,17 +77,19 @@ impl SharedLimit {
             step_notes: named.map(|before| before.step_notes.clone()).unwrap_or_default(),
             names: same.map(|before| before.names.clone()).unwrap_or_default(),
             resets: named.map(|before| before.resets.clone()).unwrap_or_default(),
-            recovery_ns: config
-                .algorithm_variants()
-                .flat_map(recovery_times)
-                .map(|ns| ns.saturating_mul(times))
-                .collect(),
+            recovery_ns: all_recovery_times(config),
             rules,
             config: config.clone(),
             id,
             max_keys,
         }
     }
+}
+
+fn all_recovery_times(config: &model::LimitConfig) -> Vec<u64> {
+    // As for [`RateRule::recovery_us`].
+    let times = if config.shares.is_some() { 2 } else { 1 };
+    config.algorithm_variants().flat_map(recovery_times).map(|ns| ns.saturating_mul(times)).collect()
 }
 
 fn has_same_numbers(before: &model::LimitConfig, config: &model::LimitConfig) -> bool {

@@ -18,7 +18,7 @@ use super::fleet::Fleet;
 use super::last_answer::LastAnswer;
 use super::local_share::LocalShare;
 use super::process_slots::ProcessSlots;
-use super::script::rule::RuleShape;
+use super::script::rule_shape::RuleShape;
 use super::slot_queue::{SharedSlotQueue, SlotTerms};
 use super::{GatewayTurn, RateAnswer, RateRule, SharedKey, SlotKey};
 use reset::LastReset;

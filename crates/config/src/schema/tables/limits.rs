@@ -6,6 +6,7 @@ use http::{Method, StatusCode};
 
 use super::access::networks;
 use super::reject::on_reject;
+use super::shares::shares;
 use crate::schema::field::{DescribeValue, OneOrMore, Shape, section};
 use crate::schema::kinds::{
     COUNT, NONZERO_TIME, NUMBER_OR_SIZE, Nested, NestedOrNone, Number, OneOrMoreOrWord, OrWord, PERCENTAGE,
@@ -21,7 +22,7 @@ use sluicegate_model::value::{methods, names, scalars};
 use sluicegate_model::{
     AlgorithmKind, BUCKETS_MAX, ChargedUnits, Cost, Currency, InvalidCost, KeyPart, LlmWeights, McpPart,
     MissingKey, MissingUnits, OnFailure, OverrunAction, Parsed, QuotaStep, Rate, StoreConfig, ValueError,
-    ValueSource, WindowAlign, codes, did_you_mean,
+    WindowAlign, codes, did_you_mean,
 };
 
 section! {
@@ -129,29 +130,6 @@ section! {
         "then", required, "warn";
     /// slow: the requests that are admitted above the step; its number may come at once.
     RATE: OrWord<Text<Rate>> = OrWord("none", Text::new("a rate", scalars::parse_rate)), "rate", "none", "1/s";
-}
-
-section! {
-    /// The guaranteed shares of a limit.
-    mod shares = "limits.NAME.shares";
-    /// The fact of a request that names its class: the account, the tier, the name of the location, a header of
-    /// trusted proxies or a claim of a verified token.
-    BY: Text<KeyPart> = Text::new("account, tier, location, header:NAME or jwt:CLAIM", parse_share_source),
-        "by", required, "tier";
-    /// The classes by name, at most 16. All other requests are in the class `default`.
-    CLASSES: Special = Special(|| Shape::Map("classes", Box::new(Shape::Section(&share_class::SECTION)))),
-        "classes", required, "{ gold: { least: 50% }, default: { most: 60% } }";
-    /// concurrency: the part of the slots kept for a class that others may use while it does not.
-    LEND: Text<u32> = Text::new("a percentage", parse_part).matching(SHARE), "lend", "100%", "80%";
-}
-
-section! {
-    /// A class of callers of a limit with shares.
-    mod share_class = "limits.NAME.shares.classes.CLASS";
-    /// The part of the limit that other classes cannot use up.
-    LEAST: Text<u32> = Text::new("a percentage", parse_part).matching(SHARE), "least", "0%", "50%";
-    /// The part of the limit beyond which the class has nothing, even if others leave the rest unused.
-    MOST: Text<u32> = Text::new("a percentage", parse_part).matching(SHARE), "most", "100%", "80%";
 }
 
 section! {
@@ -337,28 +315,6 @@ fn parse_key_part_or(words: &[(&str, KeyPart)], text: &str, says: &str) -> Parse
     ];
     parts.extend_from_slice(words);
     parse_word_or(&parts, text, || names::suggest_source(text).unwrap_or_else(|| format!("write {says}")))
-}
-
-fn parse_share_source(text: &str) -> Parsed<KeyPart> {
-    let is_own = |part: &KeyPart| match part {
-        KeyPart::Source(source) => matches!(source, ValueSource::Header(_) | ValueSource::Jwt(_)),
-        part => matches!(part, KeyPart::Account | KeyPart::Tier | KeyPart::Location),
-    };
-    match parse_key_part(text)? {
-        part if is_own(&part) => Ok(part),
-        _ => Err(ValueError::new(codes::NAME, format!("`{text}` names no class of callers"))
-            .with_help(format!("write {}", shares::BY.value.says))),
-    }
-}
-
-/// A percentage with up to four decimals, in millionths.
-fn parse_part(text: &str) -> Parsed<u32> {
-    let part = scalars::parse_percent(text)? * 10_000.0;
-    if (part - part.round()).abs() > 1e-3 {
-        return Err(ValueError::new(codes::PERCENT, format!("`{text}` has more than four decimals"))
-            .with_help("write e.g. 12.5%"));
-    }
-    Ok(part.round() as u32)
 }
 
 fn parse_cost(text: &str) -> Parsed<Cost> {

@@ -11,5 +11,6 @@ pub mod reject;
 pub mod root;
 pub mod server;
 pub mod service;
+pub mod shares;
 pub mod state;
 pub mod upstreams;

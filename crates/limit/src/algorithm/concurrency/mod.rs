@@ -10,6 +10,7 @@
 
 pub mod freed_rate;
 mod shares;
+mod slot_queues;
 mod waiting;
 
 use std::sync::Arc;
@@ -22,10 +23,9 @@ use super::gradient::Bounds;
 use super::meter::{Locked, Meter, MeterParams, MeterSpec};
 use super::queue::Wakers;
 use crate::table::{TableEntry, TableParams};
-pub(crate) use shares::PERIOD_NS;
+pub(crate) use slot_queues::{PERIOD_NS, SlotQueues};
 use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_model as model;
-pub(crate) use waiting::SlotQueues;
 pub use waiting::{SlotOutlook, SlotStep, SlotTurn, SlotWaiter};
 
 /// The parameters of a concurrency limit; slots in use mean the same under any of them.

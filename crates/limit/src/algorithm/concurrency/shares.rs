@@ -3,20 +3,18 @@
 //! A slot is lent while its owner does not need it, and comes back when its request ends. Kept for a class is the most
 //! that it had in flight, waiting or refused at one moment of the last second, up to its floor; and always the part of
 //! its floor that is not lent at all. The refusals of a quarter of a second count together, so that a class of many
-//! clients has its floor within one response time. A free slot is set aside for a class that has less than is kept for it: for the
-//! one whose request has left it, else for the one that lacks most. All others are common. A class takes those that
-//! are set aside for it, then common ones up to its `most`; nothing set aside goes to another class, so that a class
-//! does not lose its slots between two requests. The sum of all in flight never passes the limit.
+//! clients has its floor within one response time. A free slot is set aside for a class that has less than is kept for
+//! it: for the one whose request has left it, else for the one that lacks most. All others are common. A class takes
+//! those that are set aside for it, then common ones up to its `most`; nothing set aside goes to another class, so
+//! that a class does not lose its slots between two requests. The sum of all in flight never passes the limit.
 //!
 //! Classes have their places in the order of the file. After a reload with another list the requests of before count in
 //! the same places until they end: the sum stays exact.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use smallvec::SmallVec;
-
 use super::freed_rate::FreedRate;
-use super::waiting::{SlotQueues, WaitedSlots};
+use super::slot_queues::{ClassSlots, OneClass, PERIOD_NS, PERIODS, SlotQueues, WaitedSlots};
 use super::{ConcurrencyEntry, ConcurrencyParams, SLOTS_MAX, SlotGrant, WAITED};
 use crate::algorithm::queue::{FoundPosition, NO_NODE, ShardQueues, Wakers};
 use crate::table::TableEntry;
@@ -25,33 +23,6 @@ use sluicegate_model::Shares;
 
 /// Marks the entry of a key whose slots are counted by class, beside [`WAITED`].
 pub(super) const BY_CLASS: u32 = 1 << 30;
-
-/// A need is remembered for four such periods and the one under way, in nanoseconds: a second at least.
-pub(crate) const PERIOD_NS: u64 = 250_000_000;
-const PERIODS: usize = 5;
-
-/// The slots of a key by class.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ClassSlots {
-    /// The number of the period under way.
-    period: u64,
-    classes: SmallVec<[OneClass; 4]>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct OneClass {
-    in_flight: u32,
-    /// Slots that are its own: in flight, set aside, or lent until their requests end.
-    kept: u32,
-    /// Free slots that no other class takes.
-    set_aside: u32,
-    /// Slots that it was refused in the period under way.
-    refused: u32,
-    /// The most that it needed at one moment of each period, the newest first.
-    needs: [u32; PERIODS],
-    queue: u32,
-    freed: FreedRate,
-}
 
 /// The shares of a limit with the slots that it allows now.
 #[derive(Clone, Copy)]

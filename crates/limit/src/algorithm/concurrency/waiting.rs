@@ -4,31 +4,13 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::freed_rate::FreedRate;
-use super::shares::ClassSlots;
+use super::slot_queues::{ClassSlots, SlotQueues, WaitedSlots};
 use super::{ConcurrencyEntry, ConcurrencyParams, SlotGrant, WAITED};
 use crate::algorithm::meter::{Locked, Meter};
-use crate::algorithm::queue::{FoundPosition, NO_NODE, NewWaiter, ShardQueues, Wakers};
-use crate::algorithm::slab::Slab;
+use crate::algorithm::queue::{FoundPosition, NO_NODE, NewWaiter, Wakers};
 use crate::table::CounterKey;
 use crate::{LimitOutcome, Units};
 use sluicegate_base::clock::Now;
-
-/// The slots and waiters of one shard.
-#[derive(Default)]
-pub(crate) struct SlotQueues {
-    waited: Slab<WaitedSlots>,
-    pub(super) by_class: Slab<ClassSlots>,
-    pub(crate) waiters: ShardQueues,
-}
-
-/// The slots of a key with its queue; kept as long as a request waits.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct WaitedSlots {
-    pub in_flight: u32,
-    /// The queue in [`ShardQueues`]; [`NO_NODE`] = no request waits.
-    pub queue: u32,
-    pub freed: FreedRate,
-}
 
 /// A request in the queue of a key.
 #[derive(Debug, Clone, Copy)]

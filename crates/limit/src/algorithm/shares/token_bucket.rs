@@ -1,11 +1,11 @@
 //! token_bucket with shares: a bucket of which each class has a part for itself.
 //!
-//! Class c has a bucket of its own with the rate fᶜ·r and the depth fᶜ·B/2. What overflows it flows into a common bucket
-//! for all, which holds the rest of the depth and gets the rest of the rate. A request takes from its own bucket, then
-//! from the common one; the latter only while its class is within `most`, a bucket of mᶜ·r and mᶜ·B that is charged by
-//! all that the class takes. The depths add up to B, so at most B + r·Δ units pass in any span Δ, and a class within its
-//! own part is never refused because of others. Classes meet in the common bucket alone, so a refill needs no order of
-//! them: common += Σ max(0, ownᶜ + fᶜ·r·Δ − depthᶜ). All numbers are exact.
+//! Class c has a bucket of its own with the rate fᶜ·r and the depth fᶜ·B/2. What overflows it flows into a common
+//! bucket for all, which holds the rest of the depth and gets the rest of the rate. A request takes from its own
+//! bucket, then from the common one; the latter only while its class is within `most`, a bucket of mᶜ·r and mᶜ·B that
+//! is charged by all that the class takes. The depths add up to B, so at most B + r·Δ units pass in any span Δ, and a
+//! class within its own part is never refused because of others. Classes meet in the common bucket alone, so a refill
+//! needs no order of them: common += Σ max(0, ownᶜ + fᶜ·r·Δ − depthᶜ). All numbers are exact.
 
 use std::sync::Arc;
 use std::task::Waker;

@@ -1,4 +1,5 @@
-//! The arithmetic of windows with shares, on plain numbers: in memory with nanoseconds, for the store with microseconds.
+//! The arithmetic of windows with shares, on plain numbers: in memory with nanoseconds, for the store with
+//! microseconds.
 
 use smallvec::{SmallVec, smallvec};
 

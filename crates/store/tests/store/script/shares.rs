@@ -165,8 +165,8 @@ fn shares_are_judged_as_in_memory() {
     });
 }
 
-/// Whatever is given back and settled, however late: of the units that were used at most B + r·Δ count in any span, and
-/// a class that keeps to its own rate and depth is never refused.
+/// Whatever is given back and settled, however late: of the units that were used at most B + r·Δ count in any span,
+/// and a class that keeps to its own rate and depth is never refused.
 #[test]
 fn late_corrections_break_neither_the_envelope_nor_a_floor() {
     let counters = RefCell::new(Counters::start());

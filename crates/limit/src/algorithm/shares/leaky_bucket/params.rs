@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::position::{ClassPosition, WHOLE};
-use super::{ClassTerms, KeyQueues, ShareQueueEntry, ShareQueueParams, ShareQueueShard};
+use super::{ClassQueueTerms, KeyQueues, ShareQueueEntry, ShareQueueParams, ShareQueueShard};
 use crate::algorithm::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams};
 use crate::algorithm::queue::{ClassQueue, NO_NODE, NewWaiter, WaiterState, Wakers};
 use crate::algorithm::rate::{ChargeMark, TickRate};
@@ -32,7 +32,7 @@ impl ShareQueueParams {
             let most = u128::from(class.most);
             let ahead = (u128::from(burst) * most).saturating_sub(WHOLE) * unit;
             let most = (most < WHOLE).then_some((most.max(1), ahead));
-            ClassTerms { places: class.least_of(capacity - burst), most }
+            ClassQueueTerms { places: class.least_of(capacity - burst), most }
         };
         let give_up_ns = max_wait.map(duration_ns);
         let before = spec.counted_by.or(spec.previous);
@@ -57,7 +57,7 @@ impl ShareQueueParams {
         usize::from(class).min(self.classes.len() - 1)
     }
 
-    pub(super) fn terms(&self, class: usize) -> &ClassTerms {
+    pub(super) fn terms(&self, class: usize) -> &ClassQueueTerms {
         &self.classes[class.min(self.classes.len() - 1)]
     }
 
