@@ -2,18 +2,24 @@
 //!
 //! The store gives each request of the fleet a departure of its own. A waiter that leaves frees the last departure of
 //! its cost that this gateway holds for the key, and the waiters of its cost behind it move up: departures stay as
-//! far apart as the store handed them out, so they keep the rate. With `fair_by` the waiters take turns.
+//! far apart as the store handed them out, so they keep the rate. With `fair_by` the waiters take turns, and so do the
+//! classes of a limit with shares; the pace of `most` is not held here, as a departure cannot be used later.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Turn;
-use sluicegate_limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, waking};
+use sluicegate_limit::algorithm::queue::{
+    ClassQueue, NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, waking,
+};
+use sluicegate_model::Shares;
 
 /// The waiters of one rate.
 #[derive(Default)]
@@ -29,8 +35,11 @@ struct DepartureQueues {
     queues: ShardQueues,
 }
 
+#[derive(Default)]
 struct DepartureQueue {
-    queue: u32,
+    /// One of each class; without shares a single one.
+    classes: SmallVec<[ClassQueue; 1]>,
+    shares: Option<Arc<Shares>>,
     /// Departures in order of time; as many of each cost as there are waiters of that cost.
     departures: VecDeque<Departure>,
 }
@@ -65,23 +74,26 @@ impl Departures {
         &self,
         key: SharedKey,
         departure: Departure,
-        fair_hash: u64,
+        (fair_hash, class): (u64, u8),
+        shares: Option<&Arc<Shares>>,
         until: Option<Now>,
     ) -> DepartureTicket {
         let cost = departure.cost;
         let node = self.update_queues(|DepartureQueues { by_key, queues }, wakers| {
-            let entry = by_key
-                .entry(key)
-                .or_insert_with(|| DepartureQueue { queue: NO_NODE, departures: VecDeque::new() });
+            let entry = by_key.entry(key).or_default();
+            entry.shares = shares.cloned();
+            let class = usize::from(class);
+            let classes = entry.classes.len().max(class + 1);
+            entry.classes.resize_with(classes, ClassQueue::default);
             let index = entry.departures.partition_point(|other| other.due <= departure.due);
             entry.departures.insert(index, departure);
             if index == 0 {
                 // The head's timer is set for a later departure.
-                queues.wake_head(entry.queue, wakers);
+                ClassQueue::wake_next(&entry.classes, queues, wakers);
             }
             let waiter = NewWaiter { fair_hash, cost, span: cost.into(), until, since: Now::read_clock() };
             self.waiting.fetch_add(1, Relaxed);
-            queues.push_waiter(&mut entry.queue, waiter)
+            queues.push_waiter(&mut entry.classes[class].queue, waiter)
         });
         DepartureTicket { node, cost }
     }
@@ -101,10 +113,11 @@ impl Departures {
                 self.depart_due(entry, queues, now, wakers);
                 let until = queues.wait_deadline(ticket.node);
                 let stays = until.is_none_or(|until| now < until);
-                if let Some(WaiterState::Waiting) = queues.waiter_state(ticket.node)
+                if let Some(class) = ClassQueue::find_class(&entry.classes, queues, ticket.node)
                     && stays
                 {
-                    let is_head = queues.set_waker(entry.queue, ticket.node, waker, wakers);
+                    let is_head = queues.set_waker(entry.classes[class].queue, ticket.node, waker, wakers)
+                        && ClassQueue::find_next(&entry.classes, |_| true) == Some(class);
                     let due = entry.departures.front().filter(|_| is_head).map(|departure| departure.due);
                     let due = due.map(|due| until.map_or(due, |until| due.min(until)));
                     return (due.or(until).map_or(Turn::Wait, Turn::Due), None);
@@ -144,12 +157,18 @@ impl Departures {
             queues.remove_waiter(&mut { NO_NODE }, ticket.node, wakers);
             return None;
         };
-        let left = queues.remove_waiter(&mut entry.queue, ticket.node, wakers);
+        let left = match ClassQueue::find_class(&entry.classes, queues, ticket.node) {
+            Some(class) => queues.remove_waiter(&mut entry.classes[class].queue, ticket.node, wakers),
+            None => queues.remove_waiter(&mut { NO_NODE }, ticket.node, wakers),
+        };
         let removed = matches!(left, Some((WaiterState::Waiting, _))).then(|| {
             self.waiting.fetch_sub(1, Relaxed);
+            if entry.classes.len() > 1 {
+                ClassQueue::wake_next(&entry.classes, queues, wakers);
+            }
             (entry.departures.back().copied(), take_last_departure(entry, ticket.cost))
         });
-        if entry.departures.is_empty() && entry.queue == NO_NODE {
+        if entry.departures.is_empty() && entry.classes.iter().all(ClassQueue::is_empty) {
             by_key.remove(key);
         }
         removed
@@ -163,13 +182,23 @@ impl Departures {
         now: Now,
         wakers: &mut Wakers,
     ) {
-        while entry.queue != NO_NODE
-            && let Some(first) = entry.departures.front()
+        while let Some(first) = entry.departures.front()
             && first.due <= now
         {
             let cost = first.cost;
+            let DepartureQueue { classes, shares, .. } = entry;
+            // The first class in turn that has a waiter with this cost.
+            let fits = |class: usize| queues.has_cost(classes[class].queue, cost);
+            let class = shares.as_ref().and_then(|_| ClassQueue::find_next(classes, fits));
+            let Some(class) = class.or_else(|| ClassQueue::find_next(classes, |_| true)) else { return };
+            if let Some(shares) = shares {
+                ClassQueue::count_departure(classes, class, cost, shares);
+            }
+            queues.depart_with_cost(&mut classes[class].queue, cost, wakers);
+            if classes.len() > 1 {
+                ClassQueue::wake_next(classes, queues, wakers);
+            }
             entry.departures.pop_front();
-            queues.depart_with_cost(&mut entry.queue, cost, wakers);
             self.waiting.fetch_sub(1, Relaxed);
         }
     }
@@ -183,6 +212,7 @@ fn take_last_departure(entry: &mut DepartureQueue, cost: u64) -> Option<Departur
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluicegate_model::{KeyPart, ShareClass};
 
     const KEY: SharedKey = SharedKey([7; 16]);
 
@@ -192,7 +222,8 @@ mod tests {
 
     fn queue_of(dues: &[(u64, u64)]) -> (Departures, Vec<DepartureTicket>) {
         let departures = Departures::default();
-        let join = |(due, cost): &(u64, u64)| departures.join_queue(KEY, departure(*due, *cost), 0, None);
+        let join =
+            |(due, cost): &(u64, u64)| departures.join_queue(KEY, departure(*due, *cost), (0, 0), None, None);
         let tickets = dues.iter().map(join).collect();
         (departures, tickets)
     }
@@ -235,7 +266,7 @@ mod tests {
         assert_eq!(departures.leave_queue(&KEY, tickets[1]), None);
         assert_eq!(turn(&departures, tickets[2], 500), Turn::Go);
         assert!(is_empty(&departures));
-        let fresh = departures.join_queue(KEY, departure(600, 1), 0, None);
+        let fresh = departures.join_queue(KEY, departure(600, 1), (0, 0), None, None);
         assert_eq!(fresh.node, tickets[2].node, "nodes are used again");
     }
 
@@ -249,17 +280,47 @@ mod tests {
     #[test]
     fn waiters_take_turns_by_their_value_and_give_up_in_time() {
         let departures = Departures::default();
-        let join = |due, fair_hash| departures.join_queue(KEY, departure(due, 1), fair_hash, Some(Now(350)));
+        let join = |due, fair_hash| {
+            departures.join_queue(KEY, departure(due, 1), (fair_hash, 0), None, Some(Now(350)))
+        };
         let (first, second, other) = (join(100, 1), join(200, 1), join(300, 2));
         assert_eq!(turn(&departures, first, 100), Turn::Go);
         assert_eq!(turn(&departures, other, 200), Turn::Go, "its turn comes before the second of the other");
         assert_eq!(turn(&departures, second, 299), Turn::Due(Now(300)));
-        let late = departures.join_queue(KEY, departure(900, 1), 1, Some(Now(350)));
+        let late = departures.join_queue(KEY, departure(900, 1), (1, 0), None, Some(Now(350)));
         assert_eq!(turn(&departures, second, 300), Turn::Go);
         assert_eq!(turn(&departures, late, 349), Turn::Due(Now(350)));
         let (turn, freed) = departures.poll_turn(&KEY, late, Now(350), Waker::noop());
         assert!(matches!(turn, Turn::Reject(_)));
         assert_eq!(freed, Some(departure(900, 1)), "it can be given back");
+        assert!(is_empty(&departures));
+    }
+
+    #[test]
+    fn classes_take_turns_by_their_floors() {
+        let class = |name: &str, least| ShareClass { name: name.to_owned(), least, most: Shares::WHOLE };
+        let shares = Arc::new(Shares {
+            by: KeyPart::Tier,
+            classes: vec![class("gold", 750_000), class(Shares::DEFAULT, 250_000)],
+            lend: Shares::WHOLE,
+        });
+        let departures = Departures::default();
+        let join = |due, class, cost| {
+            departures.join_queue(KEY, departure(due, cost), (0, class), Some(&shares), None)
+        };
+        let others: Vec<_> = (1..=8).map(|at| join(at * 100, 1, 1)).collect();
+        let gold: Vec<_> = (9..=16).map(|at| join(at * 100, 0, 1)).collect();
+        assert_eq!(turn(&departures, gold[0], 99), Turn::Due(Now(100)), "the first class in turn");
+        assert_eq!(turn(&departures, others[0], 99), Turn::Wait);
+        let waits = |tickets: &[DepartureTicket], now| {
+            tickets.iter().filter(|ticket| turn(&departures, **ticket, now) != Turn::Go).count()
+        };
+        assert_eq!((waits(&gold, 800), waits(&others, 800)), (2, 6), "three of four are gold's");
+        assert_eq!(departures.leave_queue(&KEY, gold[7]), Some(departure(1600, 1)));
+        let costly = join(900, 0, 5);
+        assert_eq!(turn(&departures, costly, 900), Turn::Wait, "a departure of one unit is of no use to it");
+        assert_eq!((waits(&gold[..7], 1500), waits(&others, 1500)), (0, 0));
+        assert_eq!(turn(&departures, costly, 1500), Turn::Go);
         assert!(is_empty(&departures));
     }
 
@@ -287,11 +348,11 @@ mod tests {
         }
         let woken = std::sync::Arc::new(WakeCount(AtomicUsize::new(0)));
         let departures = Departures::default();
-        let head = departures.join_queue(KEY, departure(300, 1), 0, None);
+        let head = departures.join_queue(KEY, departure(300, 1), (0, 0), None, None);
         assert_eq!(departures.poll_turn(&KEY, head, Now(100), &woken.clone().into()).0, Turn::Due(Now(300)));
-        departures.join_queue(KEY, departure(400, 1), 0, None);
+        departures.join_queue(KEY, departure(400, 1), (0, 0), None, None);
         assert_eq!(woken.0.load(Relaxed), 0);
-        departures.join_queue(KEY, departure(200, 1), 0, None);
+        departures.join_queue(KEY, departure(200, 1), (0, 0), None, None);
         assert_eq!(woken.0.load(Relaxed), 1);
         assert_eq!(turn(&departures, head, 100), Turn::Due(Now(200)));
     }

@@ -390,4 +390,116 @@ proptest! {
             Ok(())
         })?;
     }
+
+    /// The laws, from the departures alone: each class has its floor while it waits, none is beyond its `most`, and the
+    /// rate is kept and used.
+    #[test]
+    fn the_laws_of_shares_hold(
+        classes in any_classes(),
+        burst in 1..4u64,
+        crowds in proptest::collection::vec((0..1500u64, 50..200u64), 4..=4),
+    ) {
+        let left = paused(async {
+            let scene = Scene::new(leaky(1000 / STEP, SECOND, burst, 5000), &classes);
+            let mut order: Vec<usize> = (0..4).collect();
+            order.sort_by_key(|class| crowds[*class].0);
+            for class in order {
+                scene.sleep_until_ms(crowds[class].0).await;
+                scene.send_all(class, 0..crowds[class].1);
+            }
+            scene.sleep_until_ms(60_000).await;
+            scene.left.borrow().clone()
+        });
+        prop_assert_eq!(left.len() as u64, crowds.iter().map(|(_, requests)| requests).sum::<u64>());
+        let times = |class: Option<usize>| -> Vec<u64> {
+            left.iter().filter(|own| class.is_none_or(|class| class == own.1)).map(|(at, ..)| *at).collect()
+        };
+        let pairs = |times: &[u64], law: &dyn Fn(u64, u64) -> bool| {
+            let pair = |first: usize| (first + 1..times.len()).all(|last| law((last - first) as u64, times[last] - times[first]));
+            (0..times.len()).all(pair)
+        };
+        let step = STEP;
+        let all = times(None);
+        prop_assert!(pairs(&all, &|more, ms| (more + 1) * step <= burst * step + ms + 1), "the rate");
+        let floors: u32 = classes.iter().map(|(least, _)| *least).sum();
+        for (class, (least, most)) in classes.iter().enumerate() {
+            let (least, most, own) = (f64::from(*least) / 100.0, f64::from(*most) / 100.0, times(Some(class)));
+            // All classes have waited from the first departure here to the last.
+            let least = if floors >= 100 { least / 1.01 } else { least };
+            let floor = |more: u64, ms: u64| more as f64 + 2.0 >= least * ms as f64 / step as f64;
+            prop_assert!(pairs(&own, &floor), "the floor of {}: {:?}", class, own);
+            let depth = (most * burst as f64).max(1.0) + 4.0 * most;
+            let within = |more: u64, ms: u64| more as f64 + 1.0 <= depth + most * (ms + 1) as f64 / step as f64;
+            prop_assert!(most == 1.0 || pairs(&own, &within), "the most of {}: {:?}", class, own);
+            if most == 1.0 {
+                let waiting = *own.first().unwrap()..=*own.last().unwrap();
+                let during: Vec<u64> = all.iter().copied().filter(|at| waiting.contains(at)).collect();
+                prop_assert!(during.windows(2).all(|pair| pair[1] - pair[0] <= step + 1), "idle: {:?}", during);
+            }
+        }
+    }
+
+    /// The wait that a request is told is the one it has, if no other comes.
+    #[test]
+    fn the_wait_is_exact_without_most(
+        floors in proptest::collection::vec(prop_oneof![Just(5u32), Just(10), Just(20), Just(30)], 3..=3),
+        arrivals in proptest::collection::vec((0..4usize, 0..3u64), 1..80),
+        last in 0..4usize,
+    ) {
+        let mut classes: Vec<(u32, u32)> = floors.into_iter().map(|least| (least, 100)).collect();
+        classes.push((0, 100));
+        paused(async {
+            let config = model::LimitConfig {
+                shares: Some(shares(&classes)),
+                fair_by: vec![KeyPart::Account],
+                ..config(leaky(1000 / STEP, SECOND, 1, 500))
+            };
+            let scene = Scene::with_config(config);
+            for (class, value) in arrivals {
+                prop_assert!(scene.arrive(class, 0, 1, value).is_ok());
+            }
+            let (wait, _) = scene.arrive(last, 1, 1, 0).unwrap();
+            scene.sleep_until_ms(10_000).await;
+            let left = scene.left.borrow().iter().find(|(_, _, number)| *number == 1).map(|(at, ..)| *at);
+            prop_assert_eq!(left, Some(wait));
+            Ok(())
+        })?;
+    }
+
+    /// Every rejection names a time after which the same request is accepted, if no other comes.
+    #[test]
+    fn a_retry_with_shares_is_long_enough(
+        classes in any_classes(),
+        (units, burst, queue) in (1..20u64, 1..4u64, 0..9u64),
+        wait_ms in proptest::option::of(1..1500u64),
+        traffic in proptest::collection::vec((0..200 * MS, 0..4usize, 1..4u64, any::<bool>()), 1..80),
+    ) {
+        let config = model::LimitConfig {
+            shares: Some(shares(&classes)),
+            ..config(leaky_within(units, SECOND, burst, queue, wait_ms.map(Duration::from_millis)))
+        };
+        let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &config, 1000))]);
+        let (mut at, mut standing) = (0, vec![]);
+        for (gap, class, cost, stays) in traffic {
+            at += gap;
+            let key = CounterKey { class: class as u8, ..key(1) };
+            let judge = |at: u64| {
+                let ask = |_: &Limit| LimitDemand::Units(Units::new(key, cost.min(burst + queue)));
+                gate.chain.judge_request(Now(START + at), &gate.waiting, ask).verdict
+            };
+            let permit = match judge(at) {
+                Verdict::Admit(permit) => permit,
+                Verdict::Reject(rejection) => {
+                    let retry = rejection.retry_after_ns.unwrap();
+                    prop_assert!(retry > 0);
+                    at += retry;
+                    let Verdict::Admit(permit) = judge(at) else {
+                        return Err(TestCaseError::fail(format!("rejected after {retry} ns")));
+                    };
+                    permit
+                }
+            };
+            standing.extend(Some(permit).filter(|_| stays));
+        }
+    }
 }

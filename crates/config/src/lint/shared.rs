@@ -41,6 +41,13 @@ fn warn_of_turns(file: &LintContext<'_>) {
             let help = "let one gateway serve this location, or leave fair_by out";
             file.limit_value(limit, &["fair_by"]).warn(codes::NOT_SHARED, message, help);
         }
+        let is_queue = matches!(config.algorithm, Algorithm::LeakyBucket { .. });
+        if config.shared.is_some() && config.shares.is_some() && is_queue {
+            let message = "the gateways share this queue, and its classes take turns within each of them only, without \
+                           places of their own and without the pace of `most`";
+            let help = "let one gateway serve this location, or write algorithm: token_bucket";
+            file.limit_value(limit, &["shares"]).warn(codes::NOT_SHARED, message, help);
+        }
     }
 }
 

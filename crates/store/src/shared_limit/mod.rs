@@ -458,10 +458,19 @@ impl SharedLimit {
         self.config.dry_run
     }
 
+    /// The shares of its classes.
+    pub fn shares(&self) -> Option<&Arc<model::Shares>> {
+        self.config.shares.as_ref()
+    }
+
     /// The time after which a waiter gives up, where others may overtake it.
     pub fn max_queue_wait(&self) -> Option<std::time::Duration> {
         match &self.config.algorithm {
-            model::Algorithm::LeakyBucket { max_wait, .. } if !self.config.fair_by.is_empty() => *max_wait,
+            model::Algorithm::LeakyBucket { max_wait, .. }
+                if !self.config.fair_by.is_empty() || self.config.shares.is_some() =>
+            {
+                *max_wait
+            }
             _ => None,
         }
     }

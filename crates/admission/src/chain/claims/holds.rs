@@ -155,7 +155,8 @@ impl StoreHolds {
             let until = limit.max_queue_wait();
             let until = until.map(|time| Now(received.0.saturating_add(duration_ns(time))));
             let departure = Departure { due, cost: units.cost, mark };
-            let queued = limit.departures[hold.rate].join_queue(*key, departure, units.fair_hash, until);
+            let (turns, shares) = ((units.fair_hash, units.key.class), limit.shares());
+            let queued = limit.departures[hold.rate].join_queue(*key, departure, turns, shares, until);
             hold.state = HoldState::Queued(queued);
         }
     }

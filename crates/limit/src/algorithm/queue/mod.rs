@@ -181,15 +181,23 @@ impl ShardQueues {
         self.unlink_waiter(queue, head, state, wakers);
     }
 
-    /// The first waiter in turn with this cost departs: usually the head.
-    pub fn depart_with_cost(&mut self, queue: &mut u32, cost: u64, wakers: &mut Wakers) {
+    /// True if a waiter has this cost.
+    pub fn has_cost(&self, queue: u32, cost: u64) -> bool {
+        self.find_cost(queue, cost).is_some()
+    }
+
+    fn find_cost(&self, queue: u32, cost: u64) -> Option<u32> {
         let waiters = |fair_queue| {
             let head = self.fair_queues.get(fair_queue).map(|fair_queue| fair_queue.head);
             std::iter::successors(head, |node| self.waiters.get(*node).map(|waiter| waiter.behind))
         };
         let has_cost = |node: &u32| self.waiters.get(*node).is_some_and(|waiter| waiter.own.cost == cost);
-        let first = self.fair_queues(*queue).flat_map(waiters).find(has_cost);
-        match first {
+        self.fair_queues(queue).flat_map(waiters).find(has_cost)
+    }
+
+    /// The first waiter in turn with this cost departs: usually the head.
+    pub fn depart_with_cost(&mut self, queue: &mut u32, cost: u64, wakers: &mut Wakers) {
+        match self.find_cost(*queue, cost) {
             Some(node) if node != self.head_node(*queue) => {
                 self.detach_waiter(queue, node, WaiterState::Departed(ChargeMark::default(), 0), wakers)
             }

@@ -178,9 +178,14 @@ impl Meter<ShareQueueParams> {
                 let class = ClassQueue::find_class(classes, queues, node);
                 if let Some(class) = class.filter(|_| is_in_time) {
                     let is_first = queues.set_waker(classes[class].queue, node, waker, wakers);
-                    let next = params.look_at(entry, shard, now).next_departure();
-                    let next = next.filter(|(_, next)| is_first && *next == class);
-                    let due = next.map(|(at, _)| Now(params.rate.ticks_to_ns(at)));
+                    let state = params.look_at(entry, shard, now);
+                    let mut due = None;
+                    match state.next_timer().filter(|_| is_first) {
+                        Some((at, own)) if own == class => due = Some(Now(params.rate.ticks_to_ns(at))),
+                        // A request that passed at once may have put another class first.
+                        Some((_, other)) => shard.queues.wake_head(state.classes[other].queue, wakers),
+                        None => {}
+                    }
                     let due = due.map(|due| until.map_or(due, |until| due.min(until)));
                     return due.or(until).map_or(Turn::Wait, Turn::Due);
                 }

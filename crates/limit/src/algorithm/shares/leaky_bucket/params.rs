@@ -132,7 +132,7 @@ impl ShareQueueParams {
     /// Wakes the waiter that is next, and notes the ends of the counter.
     pub(super) fn follow_change(&self, (entry, shard): Locked<'_, Self>, wakers: &mut Wakers) {
         let state = self.look_at(entry, shard, Now(0));
-        if let Some((_, next)) = state.next_departure() {
+        if let Some((_, next)) = state.next_timer() {
             shard.queues.wake_head(state.classes[next].queue, wakers);
         }
         self.note_end((entry, shard));

@@ -77,6 +77,14 @@ impl ShareQueueState<'_> {
         next.map(|class| (at, class))
     }
 
+    /// The moment of the next departure, and the class of which the first waiter has a timer for it.
+    pub(super) fn next_timer(&self) -> Option<(u128, usize)> {
+        let (at, next) = self.next_departure()?;
+        let has_waiter = |class: usize| self.classes[class].queue != NO_NODE;
+        let own = Some(next).filter(|next| has_waiter(*next));
+        Some((at, own.or_else(|| ClassQueue::find_next(self.classes, has_waiter))?))
+    }
+
     /// The position of a request that comes now, or ticks until one is accepted. A dry run displaces numbers alone.
     pub(super) fn find_position(
         &self,
