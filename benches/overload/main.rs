@@ -244,8 +244,8 @@ fn section(plan: &Plan, bench: &Bench, scenarios: &[Scenario], cells: &[Cell]) -
     let tools: [&[&str]; 2] = [&["haproxy", "-v"], &["nginx", "-v"]];
     let heading = heading::heading("bench-overload", "overload", &plan.typed, &tools);
     let title = format!(
-        "Goodput within {} ms, of what the backend can give: median of {} seeds, runs of {} s; Envoy {} measures its minRTT \
-         every {:.1} s",
+        "Goodput within {} ms, of what the backend can give: median of {} seeds, runs of {} s; Envoy {} measures its \
+         minRTT every {:.1} s",
         scenario::DEADLINE.as_millis(),
         plan.seeds,
         plan.span.as_secs(),

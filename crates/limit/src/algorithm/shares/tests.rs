@@ -381,4 +381,10 @@ fn a_window_keeps_its_classes_over_a_reload_and_a_restart() {
     after.apply_numbers(&|| Now(START));
     let left = |class| after.peek_units(0, &units(class, 1), Now(START)).remaining;
     assert_eq!((left(0), left(1)), (20 - 4 + 20 - 3, 20 - 3), "silver is among the others now");
+    let others =
+        "rate: 20/s, algorithm: fixed_window, shares: { by: tier, classes: { iron: { least: 90% } } }";
+    let dealt = Limit::continue_from(Some(&after), LimitId(0), &config_with(others), 100);
+    dealt.apply_numbers(&|| Now(START));
+    let left = |class| dealt.peek_units(0, &units(class, 1), Now(START)).remaining;
+    assert_eq!((left(0), left(1)), (20 - 7, 0), "what the common part does not hold is used of the other's");
 }

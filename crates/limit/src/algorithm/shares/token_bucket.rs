@@ -201,6 +201,8 @@ impl SettleParams for ShareBucketParams {
         let taken = forced.units.min(whole_units(room.max(0), self.terms.unit));
         if taken > 0 {
             self.terms.take(tokens, class, i128::from(taken) * self.terms.unit);
+            // Excess after excess would lead it ever further away.
+            tokens.classes[class].most = tokens.classes[class].most.max(-self.terms.whole);
             let span = self.rate.split_ticks(self.rate.units_to_ticks(taken));
             let present = entry.level.clamp_now(Now(entry.at));
             self.rate.advance_tat(&mut entry.level, present, span);

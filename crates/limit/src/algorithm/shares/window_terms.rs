@@ -60,6 +60,18 @@ impl WindowTerms {
         newest
     }
 
+    /// Moves used units of the last class that neither its part nor the common one holds to the parts of the others, so
+    /// that no more than the whole is admitted.
+    pub(super) fn fill_parts(&self, used: &mut [u64]) {
+        let beyond = used.iter().zip(&self.parts).map(|(used, part)| used.saturating_sub(part.0));
+        let mut excess = beyond.fold(0_u64, u64::saturating_add).saturating_sub(self.common);
+        let last = self.parts.len() - 1;
+        for class in 0..last {
+            let moved = self.parts[class].0.saturating_sub(used[class]).min(excess).min(used[last]);
+            (used[class], used[last], excess) = (used[class] + moved, used[last] - moved, excess - moved);
+        }
+    }
+
     /// The units that a class can still use.
     pub fn room(&self, used: &[u64], class: usize) -> u64 {
         let beyond = |(used, part): (&u64, &(u64, u64))| used.saturating_sub(part.0);

@@ -191,8 +191,8 @@ impl SettleParams for ShareWindowParams {
 }
 
 impl TableParams<ShareWindowEntry> for ShareWindowParams {
-    /// Counts the present units as charged now. Those of other classes count for the default one, so that no class has
-    /// less than its own part.
+    /// Counts the present units as charged now. Those of other classes count for the default one, and what does not fit
+    /// there for all: the sum of what is used stays.
     fn convert_entry(&self, (entry, shard): Locked<'_, Self>, before: &Self, now: Now, _: &mut Vec<Waker>) {
         let (epoch, live) = (self.quota.epoch, before.terms.live_windows(entry.until, now.0));
         let Some(counts) = shard.counts.get_mut(entry.counts.wrapping_sub(1)) else { return };
@@ -207,6 +207,7 @@ impl TableParams<ShareWindowEntry> for ShareWindowParams {
             let index = usize::from(self.shares.find_class(Some(class.name.as_bytes())));
             kept[index] = kept[index].saturating_add(*used);
         }
+        self.terms.fill_parts(&mut kept);
         (*counts, *entry) = (kept, fresh);
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! `cargo test -p sluicegate-limit --lib contest -- --include-ignored --nocapture` prints the whole table.
 
+use std::io::Write as _;
+
 use super::rivals::{Rival, Rule, Tuner};
 use super::simulation::{Controller, MS, SECOND, Simulation};
 use crate::algorithm::adaptive::Adaptive;
@@ -104,7 +106,7 @@ fn contest(limit: impl Controller, scenario: Scenario, load: f64, seed: u64) -> 
 }
 
 fn row(scenario: Scenario, load: f64, seeds: u64) -> [Score; NAMES.len()] {
-    let row = NAMES.map(|name| {
+    NAMES.map(|name| {
         let scores: Vec<Score> = (1..=seeds).map(|seed| compete(name, scenario, load, seed)).collect();
         let mean = |get: fn(&Score) -> f64| scores.iter().map(get).sum::<f64>() / seeds as f64;
         Score {
@@ -112,20 +114,21 @@ fn row(scenario: Scenario, load: f64, seeds: u64) -> [Score; NAMES.len()] {
             p99_ms: mean(|score| score.p99_ms),
             recovery: scores.iter().map(|score| score.recovery).sum::<u64>() / seeds,
         }
-    });
-    let cells = row.map(|score| {
-        let recovery =
-            if scenario == Scenario::Step { format!(", {} s", score.recovery) } else { String::new() };
-        format!("{:.0} %, {:.0} ms{recovery}", score.goodput, score.p99_ms)
-    });
-    print_line(&format!("| {scenario:?} | {load} | {} |", cells.join(" | ")));
-    row
+    })
 }
 
-/// Under overload ours is first or equal, and recovers first. Vegas, whose minimum is that of minutes, is ahead in a
-/// mix whose mean is uncertain, and far behind once the backend has become slower.
+fn cells(scenario: Scenario, row: [Score; NAMES.len()]) -> String {
+    let cells = row.map(|Score { goodput, p99_ms, recovery }| {
+        let recovery = if scenario == Scenario::Step { format!(", {recovery} s") } else { String::new() };
+        format!("{goodput:.0} %, {p99_ms:.0} ms{recovery}")
+    });
+    cells.join(" | ")
+}
+
+/// Under overload ours is first or equal where nothing varies, and recovers first. In a mix, whose mean is uncertain,
+/// Vegas is ahead: its minimum is that of minutes, with which it falls far behind once the backend has become slower.
 #[test]
-fn ours_is_among_the_best_in_every_scenario() {
+fn ours_stays_near_the_best_under_overload() {
     for (scenario, behind) in
         [(Scenario::Steady, 2.0), (Scenario::Step, 2.0), (Scenario::Slower, 4.0), (Scenario::Mixed, 8.0)]
     {
@@ -138,18 +141,14 @@ fn ours_is_among_the_best_in_every_scenario() {
 
 #[test]
 #[ignore = "takes minutes: part of `make bench-overload`"]
-fn whole_table() {
-    print_line(&format!("| scenario | load | {} |", NAMES.map(|name| format!("{name:?}")).join(" | ")));
-    print_line(&format!("|---|---|{}", "---|".repeat(NAMES.len())));
+fn whole_table() -> std::io::Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(out, "\n| scenario | load | {} |", NAMES.map(|name| format!("{name:?}")).join(" | "))?;
+    writeln!(out, "|---|---|{}", "---|".repeat(NAMES.len()))?;
     for scenario in [Scenario::Steady, Scenario::Step, Scenario::Slower, Scenario::Mixed, Scenario::Drift] {
         for load in [0.9, 1.5, 3.0, 10.0] {
-            row(scenario, load, 3);
+            writeln!(out, "| {scenario:?} | {load} | {} |", cells(scenario, row(scenario, load, 3)))?;
         }
     }
-}
-
-/// Prints a row of the table, for `make bench-overload`.
-fn print_line(line: &str) {
-    use std::io::Write;
-    writeln!(std::io::stdout(), "{line}").expect("the output takes a line");
+    Ok(())
 }

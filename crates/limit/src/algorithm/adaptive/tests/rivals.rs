@@ -3,8 +3,8 @@
 //! Gradient2, Vegas and AIMD: `Gradient2Limit`, `VegasLimit` and `AIMDLimit` behind `WindowedLimit`, with their
 //! defaults, of <https://github.com/Netflix/concurrency-limits>. Cinnamon: the tuner of Uber's load shedder, "Cinnamon
 //! Auto-Tuner: Adaptive Concurrency in the Wild",
-//! <https://www.uber.com/blog/cinnamon-auto-tuner-adaptive-concurrency-in-the-wild/>; where the article names no
-//! number, that of failsafe-go's limiter, which follows it.
+//! <https://www.uber.com/blog/cinnamon-auto-tuner-adaptive-concurrency-in-the-wild/>; where the article
+//! names no number, that of failsafe-go's limiter, which follows it.
 
 use std::collections::VecDeque;
 
