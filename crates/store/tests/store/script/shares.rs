@@ -375,7 +375,7 @@ fn foreign_state_is_no_state_and_no_fault() {
         let algorithm = [token(10, SECOND_NS, 40), fixed(40, SECOND_NS, WindowAlign::Clock), sliding(40, SECOND_NS, 5)];
         let shared = shared(charged_if_bucket(kind, &algorithm), &PARTS);
         take(counters, &shared, GOLD, 1, START_US).unwrap();
-        let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*:P:*").query(&mut counters.connection).unwrap();
+        let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*:G:*").query(&mut counters.connection).unwrap();
         let own: Vec<u8> = redis::cmd("GET").arg(&names[0]).query(&mut counters.connection).unwrap();
         let mut value = own[..8].to_vec();
         value.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
