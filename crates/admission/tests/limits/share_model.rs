@@ -112,7 +112,7 @@ impl ShareModel {
         }
         if !self.has_room(0) {
             let Some(other) = self.class_to_displace(class) else { return false };
-            let (cost, displaced) = *self.classes[other].waiters.last().unwrap();
+            let Some(&(cost, displaced)) = self.classes[other].waiters.last() else { return false };
             if !self.has_room(cost) {
                 return false;
             }

@@ -2,8 +2,8 @@
 //!
 //! Each class has a queue of its own and a lead: the time by which its service runs ahead of the virtual clock, which
 //! stands at the start of the last departure. A departure takes its class ahead by the units over its weight, and the
-//! class with the smallest lead is next. A class without waiters, or one that may not go yet, is overtaken by the
-//! clock, so that it saves up nothing.
+//! class with the smallest lead is next. The clock overtakes a class without waiters, or one that may not go yet, so
+//! that it saves up nothing.
 
 use super::{NO_NODE, ShardQueues, Wakers};
 use sluicegate_model::Shares;

@@ -13,4 +13,6 @@ pub use window_terms::{UsedUnits, WindowTerms};
 pub(crate) use windows::ShareWindowParams;
 
 #[cfg(test)]
+mod queue_tests;
+#[cfg(test)]
 mod tests;

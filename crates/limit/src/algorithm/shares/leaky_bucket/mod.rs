@@ -1,10 +1,10 @@
 //! leaky_bucket with shares: the classes of a key have queues of their own, which take turns by their floors.
 //!
 //! The TAT of a key runs to the end of the units that departed. A departure comes as soon as burst − 1 units or fewer
-//! are ahead of the clock and one of the classes with waiters is within its `most`; of those it is the turn of the one
-//! with the smallest lead ([`ClassQueue`]). A request passes at once if nothing holds it up: then all that wait are of
-//! classes that are not within their `most`. As other classes may come in between, a wait has an end, as with
-//! `fair_by`, which keeps the order inside a class.
+//! are ahead of the clock and one of the classes with waiters is within its `most`; of those the one with the smallest
+//! lead is next ([`ClassQueue`]). A request passes at once if nothing holds it up: then all that wait are of classes
+//! beyond their `most`. As other classes may come in between, a wait has an end, as with `fair_by`, which keeps the
+//! order inside a class.
 //!
 //! `most` is a schedule of its own at mᶜ·r, with a burst of mᶜ·B and at least one unit. A waiter that turns of others
 //! held up does not set it back, for up to one request of each class: else a class with `least` = `most` would lose at

@@ -7,7 +7,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_model::Shares;
 
 /// How often a wait is estimated anew where other classes are held up by their `most`.
-const ROUNDS: usize = 6;
+const ROUNDS: usize = 16;
 
 /// A bucket and its queues as one more request finds them; moments are in ticks since `Now(0)`.
 pub(super) struct ShareQueueState<'a> {
@@ -91,7 +91,7 @@ impl ShareQueueState<'_> {
         let fair_queue = self.queues.find_fair_queue(own.queue, fair_hash);
         let forecast = self.queues.forecast_waiter(own.queue, fair_queue);
         let mut before = own.virtual_units.saturating_add(forecast.before as u64);
-        let behind_all = self.busy(self.total()) + self.within_most_at(class, units).saturating_sub(self.now);
+        let behind_all = self.drained_after().max(self.busy(self.total()) + self.held_up(class));
         let in_time = behind_all.saturating_sub(self.params.wait_max);
         let (mut undisturbed, mut displaced) = (0, None);
         if !self.has_room(self.total()) {
@@ -158,31 +158,26 @@ impl ShareQueueState<'_> {
         (newest.node != NO_NODE && !dry_run).then_some((class, newest))
     }
 
-    /// Ticks until the turn of a request of a class, `before` units of which go first; at least, where others of its
-    /// class came late, and at most, where costs differ.
+    /// Ticks until the turn of a request of a class, `before` units of which go first. It is exact for costs of one where
+    /// no class is held up by its `most`: others go before it as their turns come, and as their pace allows until then.
     fn estimate_wait(&self, class: usize, before: u64, displaced: Option<(usize, u64)>) -> u128 {
-        let own_pace = self.within_most_at(class, before).saturating_sub(self.now);
-        let mut wait = None;
+        let mut wait = self.busy(before).max(self.within_most_at(class, before).saturating_sub(self.now));
         for _ in 0..ROUNDS {
             let units_of_other = |other: usize| {
                 let gone = displaced.map_or(0, |(class, cost)| if class == other { cost } else { 0 });
-                let units = self.units(other).saturating_sub(gone);
-                let units = units.min(ClassQueue::units_before(
-                    self.classes,
-                    other,
-                    (class, before),
-                    &self.params.shares,
-                ));
-                wait.map_or(units, |wait| units.min(self.units_within_most(other, self.now + wait)))
+                let turns =
+                    ClassQueue::units_before(self.classes, other, (class, before), &self.params.shares);
+                let units = self.units(other).saturating_sub(gone).min(turns);
+                units.min(self.units_within_most(other, self.now + wait))
             };
             let others = (0..self.classes.len()).filter(|other| *other != class).map(units_of_other);
-            let turns = others.fold(before, u64::saturating_add);
-            let next = Some(self.busy(turns).max(own_pace));
-            if next == std::mem::replace(&mut wait, next) {
+            let longer = self.busy(others.fold(before, u64::saturating_add));
+            if longer <= wait {
                 break;
             }
+            wait = longer;
         }
-        wait.unwrap_or_default()
+        wait
     }
 
     /// Units of a class that wait.
@@ -209,7 +204,9 @@ impl ShareQueueState<'_> {
     /// Units of a class that its `most` allows until a moment.
     fn units_within_most(&self, class: usize, until: u128) -> u64 {
         let Some((most, ahead)) = self.params.terms(class).most else { return u64::MAX };
-        let room = (until.saturating_mul(most) + ahead).checked_sub(self.classes[class].most_tat);
+        let own = &self.classes[class];
+        let used = if own.is_empty() { own.most_tat.max(self.now * most) } else { own.most_tat };
+        let room = (until * most + ahead).checked_sub(used);
         room.map_or(0, |room| u64::try_from(room / self.params.most_ticks(1) + 1).unwrap_or(u64::MAX))
     }
 
@@ -238,9 +235,14 @@ impl ShareQueueState<'_> {
     /// Ticks until the last waiter has left: at any moment the bucket is busy, or its class is held up by `most`.
     pub(super) fn drained_after(&self) -> u128 {
         let waiting = (0..self.classes.len()).filter(|class| !self.classes[*class].is_empty());
-        let held_up =
-            waiting.map(|class| self.within_most_at(class, self.units(class)).saturating_sub(self.now));
-        self.busy(self.total()) + held_up.max().unwrap_or_default()
+        self.busy(self.total()) + waiting.map(|class| self.held_up(class)).max().unwrap_or_default()
+    }
+
+    /// The most ticks for which the `most` of a class holds up all its waiters; turns of others may take its credit.
+    fn held_up(&self, class: usize) -> u128 {
+        let until_first = self.within_most_at(class, 0).saturating_sub(self.now);
+        let units = self.params.most_ticks(self.units(class));
+        until_first + self.params.terms(class).most.map_or(0, |(most, _)| units.div_ceil(most))
     }
 
     /// The decision of a class on the step of a request that comes at `now`.
@@ -254,7 +256,8 @@ impl ShareQueueState<'_> {
         };
         let remaining = self.remaining_units(class);
         let reset_ns = if remaining == 0 { ns(self.room_after(class)) } else { 0 };
-        let full_ns = ns(self.tat.saturating_sub(self.now).max(self.drained_after()));
+        let ahead = self.tat.max(self.now) - self.free_at.max(self.now);
+        let full_ns = ns(self.drained_after() + ahead);
         Decision {
             remaining,
             reset_ns,
@@ -276,6 +279,7 @@ impl ShareQueueState<'_> {
             let at_once = if units == 0 { self.units_within_most(class, *now) } else { 0 };
             remaining = remaining.min((at_once + params.queue.saturating_sub(total)).into());
         }
-        (remaining as u64).max(self.places(class).saturating_sub(units))
+        // Below its places it takes those of others.
+        (remaining as u64).max(self.places(class).saturating_sub(units).min(total - units))
     }
 }
