@@ -1,18 +1,16 @@
-//! Leaky buckets with shares: the numbers they tell, units that come back, and snapshots. Their laws are proved beside a
-//! plain simulation in `crates/admission/tests/limits/share_queues.rs`.
+//! Leaky buckets with shares: the numbers they tell, units that come back, and snapshots. Their laws are proved beside
+//! a plain simulation in `crates/admission/tests/limits/share_queues.rs`.
 
 use std::task::Waker;
 
 use proptest::prelude::*;
 
-use super::tests::{GOLD, OTHERS, SILVER, limit_with, units};
+use super::tests::{CLASSES, GOLD, OTHERS, SILVER, limit_with, units};
 use crate::{ChargeRecord, Decision, Limit, LimitOutcome, Turn};
 use sluicegate_base::clock::{ClockShift, Now};
 
 const MS: u64 = 1_000_000;
 const START: u64 = 1 << 60;
-/// Gold has a half, silver 30 % and at most 80 %, the others at most 60 %.
-const CLASSES: &str = "shares: { by: tier, classes: { gold: { least: 50% }, silver: { least: 30%, most: 80% }, default: { most: 60% } } }";
 
 fn queue_with(fields: &str) -> Limit {
     limit_with(&format!("algorithm: leaky_bucket, max_wait: none, {fields}"))
@@ -33,7 +31,8 @@ proptest! {
     #[test]
     fn one_class_is_the_plain_queue(
         (burst, queue) in (1..5u64, 0..9u64),
-        requests in proptest::collection::vec((prop_oneof![Just(0), 0..300u64], prop_oneof![5 => Just(1u64), 1 => 1..4u64]), 1..100),
+        requests in proptest::collection::vec(
+            (prop_oneof![Just(0), 0..300u64], prop_oneof![5 => Just(1u64), 1 => 1..4u64]), 1..100),
     ) {
         let fields = format!("rate: 10/s, burst: {burst}, queue: {queue}");
         let plain = queue_with(&fields);

@@ -27,8 +27,8 @@ fn config_with(fields: &str) -> sluicegate_model::LimitConfig {
 }
 
 /// Gold has a half, silver 30 % and at most 80 %, the others at most 60 %.
-const CLASSES: &str = "shares: { by: tier, classes: { gold: { least: 50% }, silver: { least: 30%, most: 80% }, \
-                       default: { most: 60% } } }";
+pub(super) const CLASSES: &str = "shares: { by: tier, classes: { \
+    gold: { least: 50% }, silver: { least: 30%, most: 80% }, default: { most: 60% } } }";
 pub(super) const GOLD: u8 = 0;
 pub(super) const SILVER: u8 = 1;
 pub(super) const OTHERS: u8 = 2;

@@ -158,8 +158,9 @@ impl ShareQueueState<'_> {
         (newest.node != NO_NODE && !dry_run).then_some((class, newest))
     }
 
-    /// Ticks until the turn of a request of a class, `before` units of which go first. It is exact for costs of one where
-    /// no class is held up by its `most`: others go before it as their turns come, and as their pace allows until then.
+    /// Ticks until the turn of a request of a class, `before` units of which go first. It is exact for costs of one
+    /// where no class is held up by its `most`: others go before it as their turns come, and as their pace allows
+    /// until then.
     fn estimate_wait(&self, class: usize, before: u64, displaced: Option<(usize, u64)>) -> u128 {
         let mut wait = self.busy(before).max(self.within_most_at(class, before).saturating_sub(self.now));
         for _ in 0..ROUNDS {
