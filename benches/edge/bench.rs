@@ -27,20 +27,7 @@ const KIBIBYTE: usize = 1024;
 impl Bench {
     /// Chooses the cores, empties the folder `name` and starts the backends.
     pub fn start(name: &str, gateway: PathBuf) -> Result<Bench> {
-        let cores = child::cores()?;
-        let (Some(&proxy_core), Some(&load_core)) = (cores.first(), cores.last()) else {
-            return Err("no cores".into());
-        };
-        if proxy_core == load_core {
-            return Err("two cores are needed".into());
-        }
-        child::pin(load_core)?;
-        let open_files = child::raise_open_files();
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        if folder.exists() {
-            std::fs::remove_dir_all(&folder)?;
-        }
-        std::fs::create_dir_all(&folder)?;
+        let child::Place { measured_core: proxy_core, load_core, folder } = child::take_place(name)?;
         let (backend, backend_port) = start_backend("backend", load_core, &folder)?;
         let (small, small_port) = start_backend("small", load_core, &folder)?;
         let (large, large_port) = start_backend("large", load_core, &folder)?;
@@ -53,7 +40,7 @@ impl Bench {
             large_port,
             proxy_core,
             load_core,
-            open_files,
+            open_files: child::raise_open_files(),
             _backends,
         })
     }

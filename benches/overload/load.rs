@@ -6,10 +6,11 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use crate::answer::read_answer;
 use crate::backend::Backend;
 use crate::child::Result;
 use crate::random::Random;
@@ -152,27 +153,4 @@ impl Answers {
             wrong: self.wrong,
         }
     }
-}
-
-/// The status of an answer, and whether the connection stays open.
-async fn read_answer(stream: &mut TcpStream) -> io::Result<(u16, bool)> {
-    let mut bytes = Vec::with_capacity(1024);
-    let head = loop {
-        if stream.read_buf(&mut bytes).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
-            break end + 4;
-        }
-    };
-    let text = String::from_utf8_lossy(&bytes[..head]).to_ascii_lowercase();
-    let status = text.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
-    let length = text.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
-    let Some(length) = length.map(|length: usize| head + length) else { return Ok((status, false)) };
-    while bytes.len() < length {
-        if stream.read_buf(&mut bytes).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    }
-    Ok((status, !text.contains("connection: close")))
 }

@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "../support/answer.rs"]
+mod answer;
 mod backend;
 #[path = "../side_by_side/child.rs"]
 #[allow(dead_code, reason = "shared with the side-by-side benchmark, which uses all of it")]
@@ -151,20 +153,7 @@ impl Plan {
 }
 
 fn compare(plan: &Plan) -> Result<()> {
-    let cores = child::cores()?;
-    let (Some(&proxy_core), Some(&load_core)) = (cores.first(), cores.last()) else {
-        return Err("no cores".into());
-    };
-    if proxy_core == load_core {
-        return Err("two cores are needed: one for the proxy, one for the load".into());
-    }
-    child::pin(load_core)?;
-    child::raise_open_files();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("overload");
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
-    std::fs::create_dir_all(&folder)?;
+    let child::Place { measured_core: proxy_core, load_core, folder } = child::take_place("overload")?;
     let backend = Backend::start()?;
     let (envoy, envoy_version) = peers::find_envoy(&plan.packages)?;
     let bench = Bench {

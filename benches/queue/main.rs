@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "../support/answer.rs"]
+mod answer;
 mod backend;
 #[path = "../side_by_side/child.rs"]
 #[allow(dead_code, reason = "shared with the side-by-side benchmark, which uses all of it")]
@@ -22,7 +24,7 @@ mod report;
 #[path = "../side_by_side/rounds.rs"]
 mod rounds;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -144,20 +146,7 @@ impl Plan {
 }
 
 fn compare(plan: &Plan) -> Result<()> {
-    let cores = child::cores()?;
-    let (Some(&proxy_core), Some(&load_core)) = (cores.first(), cores.last()) else {
-        return Err("no cores".into());
-    };
-    if proxy_core == load_core {
-        return Err("two cores are needed: one for the proxy, one for the load".into());
-    }
-    child::pin(load_core)?;
-    child::raise_open_files();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("queue");
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
-    std::fs::create_dir_all(&folder)?;
+    let child::Place { measured_core: proxy_core, load_core, folder } = child::take_place("queue")?;
     let backend = Backend::start(plan.service)?;
     let bench = Bench {
         gateway: plan.gateway.clone(),

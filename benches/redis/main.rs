@@ -137,20 +137,7 @@ impl Plan {
 }
 
 fn compare(plan: &Plan) -> Result<()> {
-    let cores = child::cores()?;
-    let (Some(&proxy_core), Some(&load_core)) = (cores.first(), cores.last()) else {
-        return Err("no cores".into());
-    };
-    if proxy_core == load_core {
-        return Err("two cores are needed".into());
-    }
-    child::pin(load_core)?;
-    child::raise_open_files();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("redis");
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
-    std::fs::create_dir_all(&folder)?;
+    let child::Place { measured_core: proxy_core, load_core, folder } = child::take_place("redis")?;
     let outcome = in_folder(plan, &folder, proxy_core, load_core);
     if outcome.is_ok() {
         // Logs of a failed run are worth reading.

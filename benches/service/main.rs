@@ -178,20 +178,7 @@ impl Plan {
 }
 
 fn compare(plan: &Plan) -> Result<()> {
-    let cores = child::cores()?;
-    let (Some(&server_core), Some(&load_core)) = (cores.first(), cores.last()) else {
-        return Err("no cores".into());
-    };
-    if server_core == load_core {
-        return Err("two cores are needed: one for the server, one for the load".into());
-    }
-    child::pin(load_core)?;
-    child::raise_open_files();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("service");
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
-    std::fs::create_dir_all(&folder)?;
+    let child::Place { measured_core: server_core, load_core, folder } = child::take_place("service")?;
     let (gateway, rival, protocols) = (plan.gateway.clone(), plan.rival.clone(), plan.protocols.clone());
     let bench = Bench { gateway, rival, protocols, folder: folder.clone(), server_core, load_core };
     let section = measure(plan, &bench)?;

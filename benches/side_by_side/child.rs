@@ -75,6 +75,34 @@ pub fn cores() -> Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
 }
 
+/// The place of a benchmark: the measured program has a core for itself, load and backend share another.
+pub struct Place {
+    pub measured_core: usize,
+    /// The core of this thread, too.
+    pub load_core: usize,
+    /// The folder for configurations and logs, empty at first.
+    pub folder: PathBuf,
+}
+
+/// Chooses the cores, takes that of the load, and empties the folder `name`.
+pub fn take_place(name: &str) -> Result<Place> {
+    let cores = cores()?;
+    let (Some(&measured_core), Some(&load_core)) = (cores.first(), cores.last()) else {
+        return Err("no cores".into());
+    };
+    if measured_core == load_core {
+        return Err("two cores are needed: one for the measured program, one for the load".into());
+    }
+    pin(load_core)?;
+    raise_open_files();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    Ok(Place { measured_core, load_core, folder })
+}
+
 /// Lifts the soft limit of open files to the hard one and returns it.
 pub fn raise_open_files() -> u64 {
     let limit = rustix::process::getrlimit(Resource::Nofile);

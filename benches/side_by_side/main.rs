@@ -52,20 +52,7 @@ fn main() -> Result<()> {
 }
 
 fn compare(options: &Options) -> Result<()> {
-    let cores = child::cores()?;
-    let (Some(&proxy_core), Some(&load_core)) = (cores.first(), cores.last()) else {
-        return Err("no cores".into());
-    };
-    if proxy_core == load_core {
-        return Err("two cores are needed: one for the proxy, one for the load".into());
-    }
-    child::pin(load_core)?;
-    child::raise_open_files();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("side_by_side");
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
-    std::fs::create_dir_all(&folder)?;
+    let child::Place { measured_core: proxy_core, load_core, folder } = child::take_place("side_by_side")?;
     let outcome = in_folder(options, &folder, proxy_core, load_core);
     if outcome.is_ok() {
         // Logs of a failed run are worth reading, those of a good one only take room.
