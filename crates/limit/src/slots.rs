@@ -230,9 +230,6 @@ impl Limit {
             own.table.update_existing(key, overflow, |entry, queues, params| {
                 if entry.has_waiters() {
                     params.free_slots(entry, queues, (key.class, slots), now(), wakers);
-                    if overflow {
-                        queues.forget_unused(entry);
-                    }
                 } else {
                     entry.0 = u64::from(entry.0).saturating_sub(slots) as u32;
                 }

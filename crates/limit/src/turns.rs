@@ -61,7 +61,7 @@ impl Limit {
     /// The time until the turn that the caller of a request holds.
     pub fn held_turn(&self, rate: usize, request: &TurnRequest, now: Now) -> Option<u64> {
         let key = self.caller_key(rate, request)?;
-        self.promises().peek_entry(&key, |turn, (), ()| turn.0.checked_sub(now.0)).filter(|ns| *ns > 0)
+        self.turns.get()?.peek_entry(&key, |turn, (), ()| turn.0.checked_sub(now.0)).filter(|ns| *ns > 0)
     }
 
     /// Notes that the caller of a request holds this turn.

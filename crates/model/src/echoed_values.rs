@@ -22,10 +22,7 @@ impl Config {
         let mut echoed = Vec::new();
         self.on_reject.merge_patch(&patch).add_echoed(&mut echoed);
         for &limit in self.server.limits.iter().chain(own) {
-            self.on_reject
-                .merge_patch(&self.limits[limit].on_reject)
-                .merge_patch(&patch)
-                .add_echoed(&mut echoed);
+            self.on_reject_at(&self.limits[limit], Some(&patch)).add_echoed(&mut echoed);
         }
         if let Some(ActionConfig::Respond { body, .. }) = location.map(|location| &location.action) {
             body.add_echoed(&mut echoed);

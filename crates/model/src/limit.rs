@@ -238,11 +238,16 @@ impl LimitConfig {
         self.shares.iter().flat_map(|shares| &shares.classes).map(|class| &*class.name)
     }
 
+    /// The classes into which the counters of each key are divided, at least one.
+    pub fn classes_per_key(&self) -> usize {
+        self.class_names().count().max(1)
+    }
+
     /// The name of a class of its shares, of an unknown one the last; `None` without shares.
     #[inline]
     pub fn class_name(&self, class: u8) -> Option<&str> {
-        let classes = &self.shares.as_ref()?.classes;
-        classes.get(usize::from(class)).or(classes.last()).map(|class| &*class.name)
+        let shares = self.shares.as_ref()?;
+        shares.classes.get(shares.index(class)).map(|class| &*class.name)
     }
 
     /// True if it counts clients by their addresses and not by their accounts or tiers.

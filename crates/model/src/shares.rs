@@ -1,6 +1,7 @@
 //! Guaranteed shares: the parts of a limit that classes of callers have for themselves.
 
 use crate::key::KeyPart;
+use crate::value::fraction::greatest_divisor;
 
 /// The shares of a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +41,12 @@ impl Shares {
         self.classes.len().saturating_sub(1) as u8
     }
 
+    /// The place of a class; a request of before a reload may be of one that is gone.
+    #[inline]
+    pub fn index(&self, class: u8) -> usize {
+        class.min(self.default_class()).into()
+    }
+
     /// The class with this name, else the default one.
     pub fn find_class(&self, name: Option<&[u8]>) -> u8 {
         let found = name.and_then(|name| self.classes.iter().position(|one| one.name.as_bytes() == name));
@@ -54,18 +61,13 @@ impl Shares {
     /// The greatest part, in millionths, of which the parts of all classes are multiples.
     pub fn grain(&self) -> u32 {
         let parts = self.classes.iter().flat_map(|class| [class.least, class.most]);
-        parts.fold(Shares::WHOLE, divisor)
+        parts.fold(Shares::WHOLE, |grain, part| greatest_divisor(grain.into(), part.into()) as u32)
     }
 
     /// The tokens into which a bucket divides a tick, so that the half of each part is a whole number of them.
     pub fn token_scale(&self) -> u32 {
         2 * (Shares::WHOLE / self.grain())
     }
-}
-
-/// The greatest common divisor.
-fn divisor(one: u32, other: u32) -> u32 {
-    if other == 0 { one } else { divisor(other, one % other) }
 }
 
 // === impl ShareClass ===

@@ -2,11 +2,21 @@
 
 use super::id::{LimitId, ViewId};
 use super::limit::{Algorithm, LimitConfig};
+use super::reject::{OnReject, OnRejectPatch};
 use super::{Config, LocationConfig};
 
 // === impl Config ===
 
 impl Config {
+    /// The treatment of requests that a limit rejects at a place with the section `place`.
+    pub fn on_reject_at(&self, limit: &LimitConfig, place: Option<&OnRejectPatch>) -> OnReject {
+        let own = self.on_reject.merge_patch(&limit.on_reject);
+        match place {
+            Some(place) => own.merge_patch(place),
+            None => own,
+        }
+    }
+
     /// The view by which a limit judges requests of a location, or of none; `None` = the limit's own numbers. An entry
     /// of the location's chain comes before one of `server.limits`.
     pub fn view_at(&self, location: Option<&LocationConfig>, limit: LimitId) -> Option<ViewId> {

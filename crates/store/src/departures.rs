@@ -119,8 +119,7 @@ impl Departures {
                     let is_head = queues.set_waker(entry.classes[class].queue, ticket.node, waker, wakers)
                         && ClassQueue::find_next(&entry.classes, |_| true) == Some(class);
                     let due = entry.departures.front().filter(|_| is_head).map(|departure| departure.due);
-                    let due = due.map(|due| until.map_or(due, |until| due.min(until)));
-                    return (due.or(until).map_or(Turn::Wait, Turn::Due), None);
+                    return (Turn::wait_until(due, until), None);
                 }
             }
             match self.remove_waiter(waiters, key, ticket, wakers) {

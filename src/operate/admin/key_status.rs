@@ -60,13 +60,14 @@ impl KeyStatus {
         let (name, config) = (key.shown_name(sees_accounts), &gateway.config.limits[limit.0]);
         let shown = |per_s: f64| if config.currency().is_some() { per_s / 1e6 } else { per_s };
         let usage_of = |class| read_usage(gateway, limit, key, (tier, class), now);
-        let ((mut remaining, reset_s, waiting), reached) = usage_of(0);
-        let rest = |(class, name): (usize, &str)| (name.to_owned(), usage_of(class as u8).0.0);
-        let rests: Vec<(String, Option<u64>)> = config.class_names().enumerate().map(rest).collect();
-        remaining = rests.iter().filter_map(|(_, rest)| *rest).max().or(remaining);
-        let rest = |(class, rest): (String, Option<u64>)| ClassRest {
-            class,
-            remaining: rest.map(|units| config.amount(units)),
+        // Without shares all requests are of the first class.
+        let count = config.class_names().count();
+        let of_classes: Vec<_> = (0..count.max(1)).map(|class| usage_of(class as u8)).collect();
+        let ((remaining, reset_s, waiting), reached) =
+            of_classes.iter().max_by_key(|((remaining, ..), _)| *remaining).copied().unwrap_or_default();
+        let rest = |(name, ((remaining, ..), _)): (&str, &(KeyUsage, u8))| ClassRest {
+            class: name.to_owned(),
+            remaining: remaining.map(|units| config.amount(units)),
         };
         KeyStatus {
             key: name.to_owned(),
@@ -74,7 +75,7 @@ impl KeyStatus {
             refused_per_s: shown(key.refused.per_s),
             error_per_s: shown(key.asked.error_per_s.max(key.refused.error_per_s)),
             remaining: remaining.map(|units| config.amount(units)),
-            classes: rests.into_iter().map(rest).collect(),
+            classes: config.class_names().zip(&of_classes).map(rest).collect(),
             reset_s,
             step: config.steps_in(reached).next_back().map(|step| step.then.as_str()),
             waiting,

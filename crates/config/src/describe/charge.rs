@@ -1,6 +1,6 @@
 //! Describes the counted units of a limit, and how responses settle its charges.
 
-use super::{format_bytes, format_count, join_names, list_statuses};
+use super::{format_bytes, format_count, join_names, list_statuses, show_percent};
 use sluicegate_model::value::byte_rate::KIB;
 use sluicegate_model::value::statuses::grpc_code_name;
 use sluicegate_model::{
@@ -97,8 +97,7 @@ fn describe_claim(body: &BodyReserve, is_money: bool) -> String {
     }
     text += &format!(", else {}{output}", body.default);
     if body.at_most < LlmWeights::ONE {
-        let percent = body.at_most as f64 / 10_000.0;
-        text += &format!(", at most {percent}% of the limit");
+        text += &format!(", at most {} of the limit", show_percent(body.at_most));
     }
     text
 }

@@ -80,6 +80,11 @@ fn format_count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
+/// A part in millionths, as a percentage.
+pub(crate) fn show_percent(part: u64) -> String {
+    format!("{}%", part as f64 / 10_000.0)
+}
+
 /// "4 MiB".
 fn format_bytes(bytes: u64) -> String {
     let (number, unit) = split_size(bytes);

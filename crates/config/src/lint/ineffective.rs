@@ -163,8 +163,7 @@ fn warn_of_degrading(file: &LintContext<'_>) {
 
 /// The place that rejections by a limit are degraded to.
 fn find_degrade(file: &LintContext<'_>, limit: LimitId, location: &LocationConfig) -> Option<Degrade> {
-    let own = file.config.on_reject.merge_patch(&file.config.limits[limit].on_reject);
-    own.merge_patch(&location.on_reject).degrade
+    file.config.on_reject_at(&file.config.limits[limit], Some(&location.on_reject)).degrade
 }
 
 /// Bans that nothing can lead to, and those that good requests lead to.

@@ -32,9 +32,7 @@ fn judges_rates(limit: &LimitConfig) -> bool {
 
 fn tells_turns(file: &LintContext<'_>, limit: LimitId, patch: Option<&OnRejectPatch>) -> bool {
     let config = &file.config.limits[limit];
-    let own = file.config.on_reject.merge_patch(&config.on_reject);
-    let own = patch.map_or_else(|| own.clone(), |patch| own.merge_patch(patch));
-    own.turns().is_some() && judges_rates(config)
+    file.config.on_reject_at(config, patch).turns().is_some() && judges_rates(config)
 }
 
 /// Turns of one caller, and turns of many that a single caller can take; returns whether it warned.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::describe::show_percent;
 use crate::schema::tables::limits::limit;
 use crate::schema::tables::shares::{share_class, shares};
 use crate::yaml::field_reader::FieldReader;
@@ -57,7 +58,7 @@ fn read_classes(value: &FieldValue<'_>, by: Option<&KeyPart>) -> Option<Vec<Shar
     classes.push(default.unwrap_or_else(others));
     let sum: u64 = classes.iter().map(|class| u64::from(class.least)).sum();
     if sum > Shares::WHOLE.into() {
-        let message = format!("the floors add up to {}, which is more than the limit", percent(sum));
+        let message = format!("the floors add up to {}, which is more than the limit", show_percent(sum));
         value.refuse_name(codes::LIMIT_NUMBERS, message, "write `least` so that they add up to at most 100%");
         return None;
     }
@@ -70,8 +71,8 @@ fn read_class(name: &str, value: &FieldValue<'_>) -> Option<ShareClass> {
         if least > most {
             let message = format!(
                 "`least` of class `{name}` is {}, above its `most` of {}",
-                percent(least.into()),
-                percent(most.into())
+                show_percent(least.into()),
+                show_percent(most.into())
             );
             value.refuse_name(codes::LIMIT_NUMBERS, message, "write the smaller one as least");
         }
@@ -81,10 +82,6 @@ fn read_class(name: &str, value: &FieldValue<'_>) -> Option<ShareClass> {
         }
         (least <= most && most > 0).then(|| ShareClass { name: name.to_owned(), least, most })
     })
-}
-
-fn percent(millionths: u64) -> String {
-    format!("{}%", millionths as f64 / 10_000.0)
 }
 
 /// Reports a limit of which no class can have a guaranteed share, and parts of it that hold no request.

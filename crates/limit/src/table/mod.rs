@@ -268,6 +268,10 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         let (overflow, index) = self.find_overflow(key);
         let mut guard = overflow.lock();
         let (counter, extra, params) = guard.entry_at(index);
+        // Nobody can take over its data, but they say nothing any more.
+        if counter.inherit_overflow().is_none() && params.may_reuse(counter, extra, now) {
+            std::mem::take(counter).release_extra(extra);
+        }
         match (cell, counter.inherit_overflow()) {
             (Some(cell), Some(mut entry)) => {
                 if !Arc::ptr_eq(params, &shard.params) {

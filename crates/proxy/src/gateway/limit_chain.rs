@@ -150,8 +150,7 @@ impl LimitChain {
 
 /// The furthest turn of requests that a limit rejects in a chain with this section, ns; 0 = none.
 fn turns_of(config: &Config, on_reject: Option<&OnRejectPatch>, limit: &Limit) -> u64 {
-    let own = config.on_reject.merge_patch(&limit.config.on_reject);
-    on_reject.map_or_else(|| own.turns(), |patch| own.merge_patch(patch).turns()).map_or(0, duration_ns)
+    config.on_reject_at(&limit.config, on_reject).turns().map_or(0, duration_ns)
 }
 
 fn longest_wait(timeout: Option<Duration>) -> u64 {

@@ -234,8 +234,8 @@ pub fn log_decisions(state: &mut RequestState) {
         let decisions = dry_run_decisions(chain, &judgement.decisions);
         fields.dry_run = dry_runs.log_summary(decisions, judgement.limit);
     }
-    if chain.has_shares && judgement.class.is_none() {
-        judgement.class = find_class(chain, judgement);
+    if chain.has_shares {
+        fields.class = find_class(chain, judgement);
     }
     if has_steps(&judgement.decisions) {
         fields.step = log_steps(chain, &judgement.decisions);

@@ -172,8 +172,7 @@ impl Rejecter {
         let mut known = HashSet::new();
         let all = config.server.limits.iter().chain(location_limits);
         let chain: Vec<LimitId> = all.copied().filter(|limit| known.insert(*limit)).collect();
-        let layered =
-            |limit: LimitId| config.on_reject.merge_patch(&config.limits[limit].on_reject).merge_patch(patch);
+        let layered = |limit: LimitId| config.on_reject_at(&config.limits[limit], Some(patch));
         let limits = chain.iter().flat_map(|&limit| prepare_limit(config, limit, &layered(limit))).collect();
         let fault_responses = fault_responses.unwrap_or_else(|| {
             let on_reject = config.on_reject.merge_patch(patch);

@@ -189,6 +189,10 @@ impl Debts {
             let id = debt.limit.rules[debt.rate].id;
             let found = limits.iter().find_map(|limit| Some((limit, limit.rate_of_rule(id)?)));
             if let Some((limit, rate)) = found {
+                if let (Some(before), Some(after)) = (debt.limit.shares(), limit.shares()) {
+                    let name = &before.classes[before.index(debt.units.key.class)].name;
+                    debt.units.key.class = after.find_class(Some(name.as_bytes()));
+                }
                 (debt.limit, debt.rate) = (Arc::clone(limit), rate);
             }
         }

@@ -148,8 +148,8 @@ pub(crate) enum KeyClass {
 
 const DRY_RUN: u8 = 1;
 const FIRST: u8 = 2;
-pub(super) const BY_CLOCK: u8 = 4;
-pub(super) const SETTLES: u8 = 4;
+const BY_CLOCK: u8 = 4;
+const SETTLES: u8 = 4;
 const AT_FIRST: u8 = 8;
 
 // === impl CallItem ===
@@ -344,7 +344,7 @@ impl PackedCall {
     }
 
     /// The class, and the units that are judged, charged or given back.
-    pub(super) fn push_class_units(&mut self, op: ScriptOp, shares: &ShareRule, item: &CallItem<'_>) {
+    fn push_class_units(&mut self, op: ScriptOp, shares: &ShareRule, item: &CallItem<'_>) {
         self.push_class(shares, item.class);
         self.push_number(item.cost as f64);
         match op {

@@ -14,8 +14,9 @@
 --   6     f64 mark, f64 reserved, f64 used units, u8 whether to forget
 -- Flag 4: of a bucket, responses settle the charges; of a window, it begins by the clock.
 --
--- `list` is a hash of all that the numbers of classes depend on. State of another list keeps the sum of what is used,
--- which is dealt out among the present classes in proportion.
+-- `list` is a hash of all that the tokens of classes depend on, or of the names of the classes of a window. State of
+-- another list keeps the sum of what is used, which is dealt out among the present classes in proportion; the last
+-- class of a window has the rest.
 --
 -- The string of a bucket: 8 bytes list, f64 time of the tokens, f64 last charge, f64 tokens reserved as of then (those
 -- regained since are given back by nobody), f64 tokens of a unit, f64 of the whole, f64 tokens in the common bucket,
@@ -23,8 +24,8 @@
 -- f64 when the newest units leave, f64 units of each class in each sub-window, newest first.
 --
 -- The answer to 1 and 2: of a bucket f64 common, f64 reserved, of each class f64 own, f64 those that it may still take;
--- of a window f64 when the newest units leave, or 0, then the units as the string has them; to 6, for each item, f64
--- units that were charged beyond the reservation, or -1 if it was settled before.
+-- of a window f64 when the newest units leave, or 0, then the units of the sub-windows that still count; to 6, for each
+-- item, f64 units that were charged beyond the reservation, or -1 if it was settled before.
 
 local kind, flags, classes, list, x, y, common_max, z
 kind, flags, classes, list, x, y, common_max, z, p = unpack_from('<BBBc8dddd', body, p)
@@ -37,7 +38,8 @@ local min, max, ceil = math.min, math.max, math.ceil
 local text, back = pcall('GET', key), false
 if type(text) ~= 'string' or #text > 32768 then text = '' end
 
--- What the class can take, and in how many microseconds more; what it takes, gets back, and is charged whatever is left; the string and its end.
+-- What the class can take, and in how many microseconds more; what it takes, gets back, and is charged whatever is
+-- left; the string and its end.
 local reach, wait, take, refund, force, to_text, found
 local reserved, forget = 0, nil
 if kind == 0 then
@@ -51,8 +53,11 @@ if kind == 0 then
     local owns, mosts, left, sound = {}, {}, c, true
     for i = 1, known_classes do
       owns[i], mosts[i] = unpack_from('<dd', text, 41 + i * 16)
-      left, sound = left + owns[i], sound and owns[i] >= 0 and mosts[i] > -WHOLE
+      left = left + owns[i]
+      sound = sound and owns[i] >= 0 and owns[i] % 1 == 0 and mosts[i] > -WHOLE
+        and (mosts[i] == math.huge or mosts[i] % 1 == 0)
     end
+    sound = sound and t % 1 == 0 and c % 1 == 0
     if sound and t >= 0 and t < WHOLE and l >= 0 and l < WHOLE and held >= 0 and held < WHOLE and unit >= 1
       and all >= unit and all < WHOLE and left >= -all and left <= all
     then
@@ -102,12 +107,15 @@ if kind == 0 then
     return max(mine, min(mine + max(common - rest - of_others * x, 0), most[i] - owed * x)) / x
   end
   -- By what flows in now.
-  function wait(i, units)
-    local inflow = z + terms[i][2]
+  function wait(i, units, owed, of_others)
+    local depth, own_rate, _, most_rate = unpack(terms[i])
+    local inflow, amount = z + own_rate, (units + owed) * x
     for k = 1, classes do
       if k ~= i and own[k] >= terms[k][1] then inflow = inflow + terms[k][2] end
     end
-    return inflow > 0 and units * x / inflow or math.huge
+    local by_own = own_rate > 0 and units * x <= depth and (amount - own[i]) / own_rate or math.huge
+    local by_flow = inflow > 0 and (amount + of_others * x - own[i] - common) / inflow or math.huge
+    return min(by_own, max(by_flow, most_rate > 0 and (amount - most[i]) / most_rate or 0))
   end
   function take(i, units)
     draw(i, units * x)
@@ -184,6 +192,19 @@ else
       end
       for i = 1, classes do used[i] = used[i] + counts[k * classes + i] end
     end
+    if owner ~= list or known_classes ~= classes then
+      -- Units that neither the last part nor the common one holds are used of the others, so that the sum stays.
+      local excess = -common_max
+      for i = 1, classes do excess = excess + max(used[i] - terms[i][1], 0) end
+      for i = 1, classes - 1 do
+        for last = classes, live * classes, classes do
+          local at = last - classes + i
+          local moved = max(min(terms[i][1] - used[i], excess, counts[last]), 0)
+          counts[last], counts[at] = counts[last] - moved, counts[at] + moved
+          used[i], used[classes], excess = used[i] + moved, used[classes] - moved, excess - moved
+        end
+      end
+    end
   end
   found = { pack('<d' .. string.rep('d', live * classes), t, unpack(counts, 1, live * classes)) }
 
@@ -194,8 +215,13 @@ else
     end
     return min(terms[i][1] + max(free, 0), terms[i][2]) - used[i] - owed
   end
-  function wait()
-    return t - now
+  -- After a refusal alone, because it forgets what is used.
+  function wait(i, units, owed, of_others)
+    for age = live - 1, 0, -1 do
+      for k = 1, classes do used[k] = used[k] - counts[age * classes + k] end
+      if reach(i, owed, of_others) >= units then return t - age * width - now end
+    end
+    return math.huge
   end
   function take(i, units)
     if kind == 3 then
@@ -239,7 +265,7 @@ for n = 1, count do
     for i = 1, #found do out[outs + i] = found[i] end
     outs = outs + #found
     local fits = reach(class, two, three)
-    if accepts(flags, one, fits, wait(class, one - fits)) then
+    if accepts(flags, one, fits, one > fits and wait(class, one, two, three) or 0) then
       changed = true
       take(class, one)
     end

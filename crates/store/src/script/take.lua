@@ -361,7 +361,7 @@ for pass = 1, 2 do
         if op == 5 then
           -- A longer list would be unsound.
           add = y < LOG_MAX - level and y or LOG_MAX - level
-        elseif accepts(flags, level, z, leaves + x - present) then
+        elseif accepts(flags, level, z, level > 0 and leaves + x - present or 1) then
           add = y
         end
         local anew = back or not sound

@@ -32,6 +32,7 @@ struct OwnedQuestion {
     dry_run: bool,
     slot_count: SlotCount,
     owed: (u64, u64),
+    turns_us: u64,
 }
 
 // === impl Session ===
@@ -77,14 +78,43 @@ impl Session {
 
 impl OwnedQuestion {
     fn from_question(question: &StoreQuestion<'_>) -> OwnedQuestion {
-        let CallItem { limit_index, dry_run, slot_count, owed, owed_by_others, .. } = question.item;
-        let owed = (owed, owed_by_others);
-        OwnedQuestion { refund: question.to_refund(0), limit_index, dry_run, slot_count, owed }
+        let CallItem { limit_index, dry_run, slot_count, owed, owed_by_others, turns_us, .. } = question.item;
+        let (refund, owed) = (question.to_refund(0), (owed, owed_by_others));
+        OwnedQuestion { refund, limit_index, dry_run, slot_count, owed, turns_us }
     }
 
     fn to_item(&self) -> CallItem<'_> {
-        let OwnedQuestion { ref refund, limit_index, dry_run, slot_count, owed: (owed, owed_by_others) } =
-            *self;
-        CallItem { limit_index, dry_run, slot_count, owed, owed_by_others, ..refund.to_item() }
+        let OwnedQuestion { ref refund, limit_index, dry_run, slot_count, owed, turns_us } = *self;
+        let (owed, owed_by_others) = owed;
+        CallItem { limit_index, dry_run, slot_count, owed, owed_by_others, turns_us, ..refund.to_item() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::tests::test_limit;
+    use crate::{SharedKey, SharedLimit};
+    use sluicegate_model::{Algorithm, LimitId, Rate, WindowAlign};
+
+    /// The reply of a call cannot be read by other items than those that were sent.
+    #[test]
+    fn a_question_outlives_its_request_as_it_was_asked() {
+        let rates = vec![Rate::new(NonZeroU64::MIN, Duration::from_secs(1))];
+        let config = test_limit("a", Algorithm::FixedWindow { rates, align: WindowAlign::Clock });
+        let limit = Arc::new(SharedLimit::adopt_from(None, LimitId(0), &config, OnFailure::Local, 10));
+        let mut question = StoreQuestion::new(&limit, 0, SharedKey([7; 16]), 3);
+        (question.item.turns_us, question.item.owed, question.item.owed_by_others) = (5, 6, 7);
+        (question.item.class, question.item.limit_index, question.item.dry_run) = (1, 2, true);
+        let owned = OwnedQuestion::from_question(&question);
+        let (asked, kept) = (&question.item, owned.to_item());
+        assert_eq!(
+            (kept.turns_us, kept.owed, kept.owed_by_others, kept.class, kept.limit_index, kept.dry_run),
+            (asked.turns_us, asked.owed, asked.owed_by_others, asked.class, asked.limit_index, asked.dry_run)
+        );
+        assert_eq!((kept.cost, kept.key), (asked.cost, asked.key));
     }
 }

@@ -50,8 +50,8 @@ impl SharedLimit {
             before.last_answers.get(found).cloned()
         };
         let owner: Arc<str> = Arc::from(config.name.as_str());
-        let fresh_answers =
-            |rate| Arc::new(Table::with_params((), keys_max(config, max_keys, rate), owner.clone()));
+        let answers_max = |rate| keys_max(config, max_keys, rate).saturating_mul(config.classes_per_key());
+        let fresh_answers = |rate| Arc::new(Table::with_params((), answers_max(rate), owner.clone()));
         let same_numbers = unchanged.filter(|before| has_same_numbers(&before.config, config));
         SharedLimit {
             on_failure,
@@ -93,9 +93,9 @@ fn all_recovery_times(config: &model::LimitConfig) -> Vec<u64> {
 }
 
 fn has_same_numbers(before: &model::LimitConfig, config: &model::LimitConfig) -> bool {
-    let terms =
-        |limit: &model::LimitConfig| (limit.calendar.clone(), limit.steps.clone(), limit.shares.clone());
-    before.numbers() == config.numbers() && terms(before) == terms(config)
+    before.numbers() == config.numbers()
+        && (&before.calendar, &before.steps, &before.shares)
+            == (&config.calendar, &config.steps, &config.shares)
 }
 
 /// The ids of the rules that the file has, each once.

@@ -115,7 +115,8 @@ impl<M: ChainMode> ChainPass<'_, M> {
         };
         let hand_out = || {
             let here = || place.hand_out_turn(rate, request, (fits_ns, place.turns_ns), now, M::CHARGES);
-            let turn_ns = found.in_store.unwrap_or_else(here)?;
+            let turn_ns = found.in_store.unwrap_or_else(here).map(|turn_ns| turn_ns.max(fits_ns));
+            let turn_ns = turn_ns.filter(|turn_ns| *turn_ns <= place.turns_ns)?;
             if M::CHARGES {
                 place.hold_turn(rate, request, turn_ns, now);
             }
@@ -151,13 +152,13 @@ impl<M: ChainMode> ChainPass<'_, M> {
         waiter: WaitingRequest<'_>,
     ) -> ChainVerdict<P> {
         let limit = &self.limits[usize::from(limit_index)];
-        let own = self.decisions.iter().find(|judged| judged.limit_index == limit_index);
-        let class = own.map_or(u8::MAX, |own| own.class);
+        let own = || self.decisions.iter().find(|judged| judged.limit_index == limit_index);
+        let class = || own().map_or(u8::MAX, |own| own.class);
         let rejection = if wait_ns > self.findings.max_wait_ns {
-            ChainRejection::outright(ChainCause::WaitTooLong, limit, 0, class)
+            ChainRejection::outright(ChainCause::WaitTooLong, limit, 0, class())
         } else if wait_ns > waiter.max_wait_ns {
             let retry_after_ns = wait_ns - waiter.max_wait_ns;
-            ChainRejection::outright(ChainCause::Queue, limit, 0, class).with_retry(Some(retry_after_ns))
+            ChainRejection::outright(ChainCause::Queue, limit, 0, class()).with_retry(Some(retry_after_ns))
         } else if let Some(place) = waiter.take_place::<M>() {
             if self.findings.displaces {
                 self.held.displace_waiters();

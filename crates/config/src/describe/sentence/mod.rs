@@ -36,10 +36,7 @@ fn describe_with_view(
     view: Option<ViewId>,
 ) -> String {
     let Some(limit) = config.limits.get(id.0) else { return String::new() };
-    let mut on_reject = config.on_reject.merge_patch(&limit.on_reject);
-    if let Some(location) = location {
-        on_reject = on_reject.merge_patch(&location.on_reject);
-    }
+    let on_reject = config.on_reject_at(limit, location.map(|location| &location.on_reject));
     match view.and_then(|view| limit.views.get(view.0)) {
         None => compose_sentence(config, limit, &on_reject, location),
         Some(numbers) => {

@@ -70,6 +70,11 @@ fn shares_say_each_class() {
         "shares by tier; gold: keeps 50 slots, up to 101 while others are idle; \
          silver: keeps 30 slots, up to 81 while others are idle; default: what is left, at most 61 slots"
     );
+    assert_eq!(
+        of("algorithm: concurrency, max_concurrent: 10", "gold: { least: 25%, most: 25% }"),
+        "shares by tier; gold: keeps 2 slots, up to 3 while others are idle; default: what is left",
+        "floors are rounded down, and the rest up"
+    );
     let lend = describe_only_limit(
         "{ algorithm: concurrency, max_concurrent: 100, \
          shares: { by: account, lend: 80%, classes: { acme: { least: 50% } } } }",

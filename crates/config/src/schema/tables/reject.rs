@@ -56,7 +56,7 @@ section! {
     /// overload and bans have no turns.
     RETRY_AFTER: Words<RetryAfter> = Words(&[("exact", RetryAfter::Exact), ("turns", RetryAfter::Turns)]),
         "retry_after", "exact", "turns";
-    /// The furthest turn; whose turn would be later is told the exact time.
+    /// The furthest turn; a request whose turn would be later is told the exact time.
     TURNS_AT_MOST: Span = Span(Duration::from_secs(1), Duration::from_secs(300)), "turns_at_most", "10s", "30s";
     /// Spreads Retry-After, except of turns, so that clients do not return all at once.
     RETRY_JITTER: Text<u8> = WHOLE_PERCENTAGE, "retry_jitter", "0%", "20%";

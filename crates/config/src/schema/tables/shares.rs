@@ -2,6 +2,7 @@
 
 use crate::schema::field::{Shape, section};
 use crate::schema::kinds::{SHARE, Special, Text};
+use sluicegate_model::value::money::parse_decimal;
 use sluicegate_model::value::words::parse_word_or;
 use sluicegate_model::value::{names, scalars};
 use sluicegate_model::{KeyPart, Parsed, ValueError, ValueSource, codes};
@@ -48,10 +49,11 @@ fn parse_share_source(text: &str) -> Parsed<KeyPart> {
 
 /// A percentage with up to four decimals, in millionths.
 fn parse_part(text: &str) -> Parsed<u32> {
-    let part = scalars::parse_percent(text)? * 10_000.0;
-    if (part - part.round()).abs() > 1e-3 {
-        return Err(ValueError::new(codes::PERCENT, format!("`{text}` has more than four decimals"))
-            .with_help("write e.g. 12.5%"));
-    }
-    Ok(part.round() as u32)
+    scalars::parse_percent(text)?;
+    let millionths = text.strip_suffix('%').and_then(|number| parse_decimal(number).ok());
+    let part = millionths.filter(|number| number % 100 == 0).map(|number| (number / 100) as u32);
+    part.ok_or_else(|| {
+        ValueError::new(codes::PERCENT, format!("`{text}` has more than four decimals"))
+            .with_help("write e.g. 12.5%")
+    })
 }

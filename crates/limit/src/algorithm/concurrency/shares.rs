@@ -17,7 +17,6 @@ use super::freed_rate::FreedRate;
 use super::slot_queues::{ClassSlots, OneClass, PERIOD_NS, PERIODS, SlotQueues, WaitedSlots};
 use super::{ConcurrencyEntry, ConcurrencyParams, SLOTS_MAX, SlotGrant, WAITED};
 use crate::algorithm::queue::{FoundPosition, NO_NODE, ShardQueues, Wakers};
-use crate::table::TableEntry;
 use sluicegate_base::clock::Now;
 use sluicegate_model::Shares;
 
@@ -196,14 +195,6 @@ impl SlotQueues {
         self.classes_of(entry).is_some_and(|slots| {
             slots.is_unused() && now.0 / PERIOD_NS >= slots.period.saturating_add(PERIODS as u64)
         })
-    }
-
-    /// Forgets the classes of an overflow counter without requests, so that newcomers may leave it.
-    pub(crate) fn forget_unused(&mut self, entry: &mut ConcurrencyEntry) {
-        if self.classes_of(*entry).is_some_and(ClassSlots::is_unused) {
-            entry.release_extra(self);
-            entry.0 = 0;
-        }
     }
 }
 

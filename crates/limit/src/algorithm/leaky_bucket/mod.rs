@@ -71,6 +71,23 @@ pub enum Turn {
     Reject(u64),
 }
 
+// === impl Turn ===
+
+impl Turn {
+    /// A waiter that is the head checks when it is `due`, and each one when its own wait ends.
+    pub fn wait_until(due: Option<Now>, until: Option<Now>) -> Turn {
+        due.into_iter().chain(until).min().map_or(Turn::Wait, Turn::Due)
+    }
+
+    /// The state of a waiter that outlasted the entry of its key, which was idle: it has departed, or was displaced.
+    pub(crate) fn of_left(charge: &mut ChargeRecord, queues: &mut ShardQueues) -> Turn {
+        match queues.forget_waiter(std::mem::replace(&mut charge.node, NO_NODE)) {
+            Some(WaiterState::Displaced) => Turn::Reject(1),
+            _ => Turn::Go,
+        }
+    }
+}
+
 // === impl Meter ===
 
 impl<S: Schedule> Meter<LeakyBucketParams<S>> {
@@ -122,7 +139,11 @@ impl<S: Schedule> Meter<LeakyBucketParams<S>> {
         now: impl FnOnce() -> Now,
     ) {
         waking(|wakers| {
-            self.table.update_existing(key, charge.overflow, |entry, queues, params| {
+            self.table.update_charged(key, charge.overflow, |entry, queues, params| {
+                let Some(entry) = entry else {
+                    queues.forget_waiter(charge.node);
+                    return;
+                };
                 let (mut since, mut epoch) = (charge.since, charge.epoch);
                 if charge.is_waiting() {
                     match queues.remove_waiter(&mut entry.queue, charge.node, wakers) {
@@ -154,16 +175,16 @@ impl<S: Schedule> Meter<LeakyBucketParams<S>> {
             return Turn::Go;
         }
         let node = charge.node;
-        let turn = waking(|wakers| {
-            self.table.update_existing(key, charge.overflow, |entry, queues, params| {
+        waking(|wakers| {
+            self.table.update_charged(key, charge.overflow, |entry, queues, params| {
+                let Some(entry) = entry else { return Turn::of_left(charge, queues) };
                 params.depart_due_waiters(entry, queues, now, wakers);
                 let until = queues.wait_deadline(node);
                 let is_in_time = until.is_none_or(|until| now < until);
                 if is_in_time && matches!(queues.waiter_state(node), Some(WaiterState::Waiting)) {
                     let is_head = queues.set_waker(entry.queue, node, waker, wakers);
                     let due = Now(params.schedule.tick_rate().ticks_to_ns(params.head_due(entry, queues)));
-                    let due = is_head.then(|| until.map_or(due, |until| due.min(until)));
-                    return due.or(until).map_or(Turn::Wait, Turn::Due);
+                    return Turn::wait_until(is_head.then_some(due), until);
                 }
                 charge.node = NO_NODE;
                 let Some((state, own)) = queues.remove_waiter(&mut entry.queue, node, wakers) else {
@@ -183,8 +204,7 @@ impl<S: Schedule> Meter<LeakyBucketParams<S>> {
                 let state = params.look_at(entry, queues, now, params.numbers.dry_run);
                 Turn::Reject(state.accepted_after_ns(own.fair_hash, now))
             })
-        });
-        turn.unwrap_or(Turn::Go)
+        })
     }
 }
 

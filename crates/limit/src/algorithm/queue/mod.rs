@@ -181,6 +181,11 @@ impl ShardQueues {
         self.unlink_waiter(queue, head, state, wakers);
     }
 
+    /// Frees the node of a request that stands in no queue any more; returns its last state.
+    pub(crate) fn forget_waiter(&mut self, node: u32) -> Option<WaiterState> {
+        self.remove_waiter(&mut { NO_NODE }, node, &mut Wakers::default()).map(|(state, _)| state)
+    }
+
     /// True if a waiter has this cost.
     pub fn has_cost(&self, queue: u32, cost: u64) -> bool {
         self.find_cost(queue, cost).is_some()

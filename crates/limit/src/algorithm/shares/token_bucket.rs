@@ -67,6 +67,9 @@ impl ShareBucketParams {
         let depth = rate.units_to_ticks(burst) as i128;
         // A rate has at most 32 bits of ticks per nanosecond.
         let per_ns = rate.ns_to_ticks(1) as u64;
+        // From a debt of a whole bucket: the debt, the parts of the classes, the common bucket; or the smallest `most`.
+        let least_most = shares.classes.iter().map(|class| class.most).min().unwrap_or(Shares::WHOLE);
+        let refills = 3.max(1 + Shares::WHOLE.div_ceil(least_most.max(1)));
         let terms = BucketTerms::new(depth, rate.unit_ticks().into(), per_ns, shares);
         let epoch =
             spec.next_epoch(|before| (before.rate, before.burst, &before.shares) == (rate, burst, shares));
@@ -75,11 +78,16 @@ impl ShareBucketParams {
             burst,
             shares: shares.clone(),
             terms,
-            // From a debt of a whole bucket: the debt, the parts of the classes, the common bucket.
-            refill_ns: rate.ticks_to_ns(depth as u128).saturating_mul(3),
+            refill_ns: rate.ticks_to_ns(depth as u128).saturating_mul(refills.into()),
             epoch,
             settle_terms: spec.settle_terms,
         }
+    }
+
+    /// The tokens that a request asks for; what costs more than the bucket holds is beyond any reach all the same.
+    #[inline]
+    fn amount(&self, units: &Units) -> i128 {
+        i128::from(units.cost.min(self.burst.saturating_add(1))) * self.terms.unit
     }
 
     /// The tokens of a counter as of now.
@@ -126,7 +134,7 @@ impl RateParams for ShareBucketParams {
         now: Now,
         overflow: bool,
     ) -> Charged {
-        let (class, amount) = (self.terms.index(units.key.class), i128::from(units.cost) * self.terms.unit);
+        let (class, amount) = (self.terms.index(units.key.class), self.amount(units));
         let tokens = self.refilled(entry, &mut shard.tokens, now);
         let reach = self.terms.reach(tokens, class);
         if amount > reach {
@@ -147,7 +155,7 @@ impl RateParams for ShareBucketParams {
     }
 
     fn peek_entry(&self, (entry, shard): Locked<'_, Self>, units: &Units, now: Now) -> Decision {
-        let (class, amount) = (self.terms.index(units.key.class), i128::from(units.cost) * self.terms.unit);
+        let (class, amount) = (self.terms.index(units.key.class), self.amount(units));
         let judge = |tokens: &Tokens| {
             let reach = self.terms.reach(tokens, class);
             self.terms.build_decision(tokens, class, reach, Some(amount).filter(|amount| *amount > reach))
@@ -248,7 +256,7 @@ impl TableParams<ShareEntry> for ShareBucketParams {
         // Divided first, because the product would not fit.
         let (units, rest) = (used / before.terms.unit, used % before.terms.unit);
         let rest = rest.checked_mul(self.terms.unit).map_or(self.terms.unit, |rest| rest / before.terms.unit);
-        let used = (units * self.terms.unit + rest).min(2 * self.terms.whole);
+        let used = units.saturating_mul(self.terms.unit).saturating_add(rest).min(2 * self.terms.whole);
         let (whole, left) = (self.terms.whole, self.terms.whole - used);
         // As many bits less as the product needs to fit.
         let bits = (i128::BITS - whole.leading_zeros()).saturating_sub(62);

@@ -97,11 +97,18 @@ impl WindowTerms {
     ) -> Decision {
         let live = self.live_windows(until, now);
         let leaves_in = |age: usize| until.saturating_sub(age as u64 * self.width).saturating_sub(now);
+        let used = self.used_units(counts, live);
         let wait_for = |cost: u64| {
-            let fits = |live: usize| cost <= self.room(&self.used_units(counts, live), class);
-            (0..live).rev().find(|age| fits(*age)).map_or(u64::MAX, leaves_in)
+            let mut left = used.clone();
+            let windows = counts.chunks_exact(self.parts.len()).take(live).enumerate();
+            let mut fits_without = |window: &[u64]| {
+                left.iter_mut().zip(window).for_each(|(sum, units)| *sum = sum.saturating_sub(*units));
+                cost <= self.room(&left, class)
+            };
+            let found = windows.rev().find(|(_, window)| fits_without(window));
+            found.map_or(u64::MAX, |(age, _)| leaves_in(age))
         };
-        let remaining = self.room(&self.used_units(counts, live), class);
+        let remaining = self.room(&used, class);
         let newest = counts.iter().take(live * self.parts.len()).position(|units| *units > 0);
         let full_ns = newest.map_or(0, |index| leaves_in(index / self.parts.len()));
         let (outcome, retry_after_ns) = match cost <= remaining {

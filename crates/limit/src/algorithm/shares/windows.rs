@@ -73,12 +73,6 @@ impl ShareWindowParams {
         ShareWindowParams { quota, align, shares: shares.clone(), terms }
     }
 
-    /// A request of before a reload may be of a class that is gone.
-    #[inline]
-    fn index(&self, class: u8) -> usize {
-        usize::from(class).min(self.terms.parts.len() - 1)
-    }
-
     /// Makes the sub-window of `now` the newest, and forgets those that have left.
     fn advance_window(&self, entry: &mut ShareWindowEntry, counts: &mut Counts, now: Now) {
         let (live, classes) = (self.terms.live_windows(entry.until, now.0), self.terms.parts.len());
@@ -96,7 +90,7 @@ impl ShareWindowParams {
 
     fn judge(&self, (entry, shard): Locked<'_, Self>, class: u8, cost: u64, now: Now) -> Decision {
         let counts = shard.counts.get(entry.counts.wrapping_sub(1)).map_or(&[][..], |counts| counts);
-        self.terms.build_decision((entry.until, counts), self.index(class), cost, now.0)
+        self.terms.build_decision((entry.until, counts), self.shares.index(class), cost, now.0)
     }
 }
 
@@ -104,7 +98,7 @@ impl MeterParams for ShareWindowParams {
     type Entry = ShareWindowEntry;
 
     fn max_units(&self, class: u8) -> u64 {
-        self.terms.max_units(self.index(class))
+        self.terms.max_units(self.shares.index(class))
     }
 }
 
@@ -125,7 +119,7 @@ impl RateParams for ShareWindowParams {
         now: Now,
         overflow: bool,
     ) -> Charged {
-        let class = self.index(units.key.class);
+        let class = self.shares.index(units.key.class);
         let live = self.terms.live_windows(entry.until, now.0);
         let known = shard.counts.get(entry.counts.wrapping_sub(1)).map_or(&[][..], |counts| counts);
         if units.cost > self.terms.room(&self.terms.used_units(known, live), class) {
@@ -162,9 +156,11 @@ impl RateParams for ShareWindowParams {
 
 impl SettleParams for ShareWindowParams {
     fn give_back(&self, (entry, shard): Locked<'_, Self>, given: &GivenBack<'_>, _: Now) {
-        let age =
-            entry.until.checked_sub(given.charge.since.at_ns()).map(|earlier| earlier / self.terms.width);
-        let index = age.map(|age| age as usize * self.terms.parts.len() + self.index(given.key.class));
+        let earlier = entry.until.checked_sub(given.charge.since.at_ns());
+        // A correction of the clock may have made a fixed window shorter than its width.
+        let earlier = earlier.filter(|earlier| self.align.is_none() || *earlier == 0);
+        let age = earlier.map(|earlier| earlier / self.terms.width);
+        let index = age.map(|age| age as usize * self.terms.parts.len() + self.shares.index(given.key.class));
         let counts = shard.counts.get_mut(entry.counts.wrapping_sub(1));
         if let Some(units) = counts.zip(index).and_then(|(counts, index)| counts.get_mut(index)) {
             *units = units.saturating_sub(given.units);
@@ -172,7 +168,7 @@ impl SettleParams for ShareWindowParams {
     }
 
     fn credit_units(&self, (entry, shard): Locked<'_, Self>, key: &CounterKey, units: u64, now: Now) {
-        let (live, class) = (self.terms.live_windows(entry.until, now.0), self.index(key.class));
+        let (live, class) = (self.terms.live_windows(entry.until, now.0), self.shares.index(key.class));
         let Some(counts) = shard.counts.get_mut(entry.counts.wrapping_sub(1)) else { return };
         let own = counts.iter_mut().skip(class).step_by(self.terms.parts.len()).take(live);
         own.fold(units, |left, count| {

@@ -130,7 +130,7 @@ pub struct RequestJudgement {
     pub quotas: Option<Vec<QuotaDemand>>,
     /// The index of the limit that rejected the request or made it wait.
     pub limit: Option<LimitId>,
-    /// A limit with shares and its class there: that which rejected it, else one that judged it.
+    /// The limit that rejected it and its class there, if that has shares.
     pub class: Option<(LimitId, u8)>,
     /// The time until a rejected request may come again, ns; `None` = no such time is known.
     pub retry_after_ns: Option<u64>,
@@ -248,6 +248,8 @@ pub struct LogFields {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The decisions of dry-run limits, as one text.
     pub dry_run: Option<String>,
+    /// A limit with shares that judged it, and its class there.
+    pub class: Option<(LimitId, u8)>,
     /// The last steps of quotas that its keys have reached, as one text.
     pub step: Option<String>,
     /// The protocol of a call of the rate-limit service; `None` = a request.
@@ -401,13 +403,13 @@ impl RequestState {
             referer: named(LogField::Referer, header::REFERER),
             headers: gateway.config.access_log.headers.iter().filter_map(logged).collect(),
             dry_run: None,
+            class: None,
             step: None,
             protocol: None,
         }));
     }
 
-    /// The upstream that responds to the request, by its location or in place of its rejection; `None` = it is answered
-    /// here.
+    /// The upstream that responds to the request, by its location or in place of its rejection; `None` = none does.
     #[inline]
     pub fn upstream<'a>(&self, gateway: &'a Gateway, route: LocationId) -> Option<&'a Arc<Upstream>> {
         match (self.judgement.degraded, &gateway.routes[route.0].action) {

@@ -30,9 +30,12 @@ impl RequestState {
         self.identity.tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str)
     }
 
-    /// The name of its class in the limit that rejected it, else in one that judged it.
+    /// The name of its class in the limit that rejected it.
     pub fn class_name(&self) -> Option<&str> {
-        let (limit, class) = self.judgement.class?;
+        self.judgement.class.and_then(|(limit, class)| self.class_in(limit, class))
+    }
+
+    fn class_in(&self, limit: LimitId, class: u8) -> Option<&str> {
         self.worker.gateway.limits[limit.0].config.class_name(class)
     }
 
@@ -94,7 +97,11 @@ impl RequestState {
             tier: self.identity.tier.as_ref().map(Tier::as_str),
             verdict: self.outcome.verdict.as_str(),
             limit: self.judgement.limit.map(|limit| &*gateway.limits[limit.0].name),
-            class: self.class_name(),
+            class: self
+                .judgement
+                .class
+                .or(fields.class)
+                .and_then(|(limit, class)| self.class_in(limit, class)),
             key: key.as_deref(),
             retry_after_ns: self.judgement.retry_after_ns,
             charge: self.response.settlement.as_ref().map(|settled| RecordedCharge {

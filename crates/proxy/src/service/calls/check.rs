@@ -176,8 +176,8 @@ pub(super) fn answer_refused(
     };
     count_call(&state, result);
     let limit = state.judgement.limit.map(|limit| &*gateway.limits[limit.0].name);
-    let own = state.judgement.class.filter(|(limit, _)| Some(*limit) == state.judgement.limit);
-    let class = own.and_then(|(limit, class)| gateway.limits[limit.0].config.class_name(class));
+    let class = state.judgement.class;
+    let class = class.and_then(|(limit, class)| gateway.limits[limit.0].config.class_name(class));
     let decision = find_rejecting(&state);
     let retry_after_ms = state.judgement.retry_after_ns.map(|ns| ns.div_ceil(NS_PER_MS));
     let status = Some(status.as_u16());

@@ -323,6 +323,26 @@ fn another_list_of_classes_deals_the_same_units_anew() {
 }
 
 #[test]
+fn windows_of_another_list_admit_no_more_than_their_number() {
+    let mut counters = Counters::start();
+    for algorithm in [fixed(10, SECOND_NS, WindowAlign::First), sliding(10, SECOND_NS, 10)] {
+        counters.flush();
+        let before = shared(limits::config(algorithm.clone()), &PARTS);
+        take(&mut counters, &before, GOLD, 7, START_US).unwrap();
+        // None of the parts of a third holds 70 % of its units as a whole number.
+        let parts = [(300_000, 1_000_000), (300_000, 1_000_000), (300_000, 1_000_000), (0, 1_000_000)];
+        let after = shared(limits::config(algorithm), &parts);
+        let mut admitted = 7;
+        for class in 0..4 {
+            while take(&mut counters, &after, class, 1, START_US).is_ok() {
+                admitted += 1;
+            }
+        }
+        assert_eq!(admitted, 10);
+    }
+}
+
+#[test]
 fn a_key_is_reset_and_its_state_is_one_string_that_ends() {
     let mut counters = Counters::start();
     for shared in [bucket(100, 100), shared(limits::config(sliding(100, SECOND_NS, 10)), &PARTS)] {

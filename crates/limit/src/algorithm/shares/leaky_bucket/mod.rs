@@ -143,7 +143,11 @@ impl Meter<ShareQueueParams> {
         now: impl FnOnce() -> Now,
     ) {
         waking(|wakers| {
-            self.table.update_existing(key, charge.overflow, |entry, shard, params| {
+            self.table.update_charged(key, charge.overflow, |entry, shard, params| {
+                let Some(entry) = entry else {
+                    shard.queues.forget_waiter(charge.node);
+                    return;
+                };
                 let (mut since, mut epoch) = (charge.since, charge.epoch);
                 if charge.is_waiting() {
                     match params.remove_waiter((entry, shard), charge.node, wakers) {
@@ -171,8 +175,9 @@ impl Meter<ShareQueueParams> {
             return Turn::Go;
         }
         let node = charge.node;
-        let turn = waking(|wakers| {
-            self.table.update_existing(key, charge.overflow, |entry, shard, params| {
+        waking(|wakers| {
+            self.table.update_charged(key, charge.overflow, |entry, shard, params| {
+                let Some(entry) = entry else { return Turn::of_left(charge, &mut shard.queues) };
                 params.depart_due((entry, shard), now, wakers);
                 let until = shard.queues.wait_deadline(node);
                 let is_in_time = until.is_none_or(|until| now < until);
@@ -188,8 +193,7 @@ impl Meter<ShareQueueParams> {
                         Some((_, other)) => shard.queues.wake_head(state.classes[other].queue, wakers),
                         None => {}
                     }
-                    let due = due.map(|due| until.map_or(due, |until| due.min(until)));
-                    return due.or(until).map_or(Turn::Wait, Turn::Due);
+                    return Turn::wait_until(due, until);
                 }
                 charge.node = NO_NODE;
                 match params.remove_waiter((entry, shard), node, wakers) {
@@ -198,7 +202,7 @@ impl Meter<ShareQueueParams> {
                         Turn::Go
                     }
                     Some((_, own)) => {
-                        let class = params.index(key.class);
+                        let class = params.shares.index(key.class);
                         Turn::Reject(params.look_at(entry, shard, now).accepted_after_ns(
                             class,
                             own.fair_hash,
@@ -208,8 +212,7 @@ impl Meter<ShareQueueParams> {
                     None => Turn::Go,
                 }
             })
-        });
-        turn.unwrap_or(Turn::Go)
+        })
     }
 }
 

@@ -52,11 +52,6 @@ impl ShareQueueParams {
         }
     }
 
-    /// A request of before a reload may be of a class that is gone.
-    pub(super) fn index(&self, class: u8) -> usize {
-        usize::from(class).min(self.classes.len() - 1)
-    }
-
     pub(super) fn terms(&self, class: usize) -> &ClassQueueTerms {
         &self.classes[class.min(self.classes.len() - 1)]
     }
@@ -73,7 +68,7 @@ impl ShareQueueParams {
         units: &Units,
         present: Now,
     ) -> ChargeMark {
-        let class = self.index(units.key.class);
+        let class = self.shares.index(units.key.class);
         let classes = self.make_classes((entry, shard));
         if entry.level.is_idle(present) {
             ClassQueue::forget_leads(classes);
@@ -166,7 +161,7 @@ impl ShareQueueParams {
         now: impl FnOnce() -> Now,
         wakers: &mut Wakers,
     ) {
-        let (class, span) = (self.index(class), self.rate.units_to_ticks(cost));
+        let (class, span) = (self.shares.index(class), self.rate.units_to_ticks(cost));
         let waits = shard.classes(entry).iter().any(|class| !class.is_empty());
         let now = waits.then(now);
         if let Some(now) = now {
@@ -258,7 +253,7 @@ impl RateParams for ShareQueueParams {
         now: Now,
         overflow: bool,
     ) -> Charged {
-        let (dry_run, class) = (self.dry_run || units.unenforced, self.index(units.key.class));
+        let (dry_run, class) = (self.dry_run || units.unenforced, self.shares.index(units.key.class));
         self.make_classes((entry, shard));
         let state = self.look_at(entry, shard, now);
         let present = state.present;
@@ -302,7 +297,7 @@ impl RateParams for ShareQueueParams {
     }
 
     fn peek_entry(&self, (entry, shard): Locked<'_, Self>, units: &Units, now: Now) -> Decision {
-        let (dry_run, class) = (self.dry_run || units.unenforced, self.index(units.key.class));
+        let (dry_run, class) = (self.dry_run || units.unenforced, self.shares.index(units.key.class));
         let state = self.look_at(entry, shard, now);
         let position = state.find_position(class, self.fair_hash(units), dry_run);
         state.build_decision(class, position.map(|position| position.wait), now)

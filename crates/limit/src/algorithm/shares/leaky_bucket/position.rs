@@ -144,8 +144,8 @@ impl ShareQueueState<'_> {
     ) -> Option<(usize, NewestWaiter)> {
         let (class, newest) = match units < self.places(class) {
             true => {
-                let others = (0..self.classes.len()).filter(|other| *other != class);
-                let excess = |other: &usize| self.units(*other) as i128 - self.places(*other) as i128;
+                let excess = |other: &usize| self.units(*other).saturating_sub(self.places(*other));
+                let others = (0..self.classes.len()).filter(|other| *other != class && excess(other) > 0);
                 let other = others.max_by_key(excess)?;
                 let virtual_unit = NewestWaiter { node: NO_NODE, cost: 1, span: 1, before: true };
                 match dry_run && self.classes[other].virtual_units > 0 {
