@@ -28,6 +28,8 @@ struct LimitHandover {
     share_nodes: Option<u64>,
     /// Slots that requests in flight hold, by rule and key.
     slots: Vec<(u32, [u8; 16], u64)>,
+    /// The classes of these slots, where the limit has shares.
+    slot_classes: Vec<u8>,
 }
 
 // === impl StoreHandover ===
@@ -39,11 +41,15 @@ impl StoreHandover {
         store: &Store,
         limits: impl Iterator<Item = &'a Arc<SharedLimit>>,
     ) -> StoreHandover {
-        let capture_limit = |limit: &Arc<SharedLimit>| LimitHandover {
-            name: limit.name().to_owned(),
-            nodes: limit.fleet.nodes(),
-            share_nodes: limit.local_share.nodes(),
-            slots: limit.in_flight.all_held(),
+        let capture_limit = |limit: &Arc<SharedLimit>| {
+            let held = limit.in_flight.all_held();
+            LimitHandover {
+                name: limit.name().to_owned(),
+                nodes: limit.fleet.nodes(),
+                share_nodes: limit.local_share.nodes(),
+                slots: held.iter().map(|(slot_key, slots)| (slot_key.rule, slot_key.key.0, *slots)).collect(),
+                slot_classes: held.iter().map(|(slot_key, _)| slot_key.class).collect(),
+            }
         };
         StoreHandover {
             nodes: store.nodes(),
@@ -63,9 +69,9 @@ impl StoreHandover {
                 // Its counters, expressed in these numbers, can then be taken over.
                 limit.share_of(nodes);
             }
-            let slots = state.slots.iter().map(|(rule, key, slots)| {
-                let slot_key = SlotKey { rule: *rule, key: SharedKey(*key) };
-                (slot_key, *slots)
+            let classes = state.slot_classes.iter().copied().chain(std::iter::repeat(0));
+            let slots = state.slots.iter().zip(classes).map(|((rule, key, slots), class)| {
+                (SlotKey { rule: *rule, key: SharedKey(*key), class }, *slots)
             });
             limit.in_flight.inherit_slots(slots, drain);
         }

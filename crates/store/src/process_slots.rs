@@ -17,7 +17,7 @@ pub(super) struct ProcessSlots {
     inherited: Mutex<(HashMap<SlotKey, u64>, Now)>,
 }
 
-/// The rate and key that slots belong to, by their names in the store, independent of the limit's position in the
+/// The rate, key and class that slots belong to, by their names in the store, whatever the limit's position in the
 /// configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SlotKey {
@@ -25,6 +25,8 @@ pub struct SlotKey {
     pub rule: u32,
     /// The name of the key in the store.
     pub key: SharedKey,
+    /// The class of the requests, where the limit has shares.
+    pub class: u8,
 }
 
 // === impl ProcessSlots ===
@@ -51,9 +53,9 @@ impl ProcessSlots {
         self.own.lock().get(slot_key).copied().unwrap_or(0)
     }
 
-    /// The slots of all keys, by rule and key.
-    pub(super) fn all_held(&self) -> Vec<(u32, [u8; 16], u64)> {
-        self.own.lock().iter().map(|(slot_key, slots)| (slot_key.rule, slot_key.key.0, *slots)).collect()
+    /// The slots of all keys.
+    pub(super) fn all_held(&self) -> Vec<(SlotKey, u64)> {
+        self.own.lock().iter().map(|(slot_key, slots)| (*slot_key, *slots)).collect()
     }
 
     /// Also counts the slots of the previous process, for `time`.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::session::{LateReplies, Session, StoreAnswer};
 use super::shared_limit::SharedLimit;
 use super::slot_queue::{PolledLine, SharedSlotQueue};
-use super::{CallItem, ScriptOp, SlotCount};
+use super::{CallItem, ScriptOp, SlotCount, SlotKey};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::LimitOutcome;
 
@@ -69,9 +69,10 @@ impl Session {
     }
 
     fn poll_item<'a>(&self, line: &'a PolledLine) -> CallItem<'a> {
-        let slots = self.outbox.slots.held_for(&line.slot_key).saturating_add(line.cost);
-        let slot_count = SlotCount { slots, sequence: 0, turn: Some(line.turn) };
-        CallItem { slot_count, ..CallItem::new(&line.rule, line.slot_key.key, line.cost) }
+        let held = self.outbox.slots.peek_slots(&line.slot_key, line.cost);
+        let slot_count = SlotCount { turn: Some(line.turn), ..held };
+        let SlotKey { key, class, .. } = line.slot_key;
+        CallItem { slot_count, class, ..CallItem::new(&line.rule, key, line.cost) }
     }
 }
 

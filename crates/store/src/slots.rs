@@ -34,6 +34,7 @@ struct KeySlots {
     rate: usize,
     /// Includes slots that are being asked for.
     slots: u64,
+    asked: u64,
     /// The number that the store may count.
     reported: u64,
     /// The sequence number of the report with that number.
@@ -70,13 +71,22 @@ impl WorkerSlots {
             limit: limit.clone(),
             rate,
             slots: 0,
+            asked: 0,
             reported: 0,
             reported_sequence: 0,
             reports_in_flight: 0,
             is_unreported: false,
         });
         entry.slots = entry.slots.saturating_add(slots);
-        (SlotCount { slots: entry.slots, sequence, turn: None }, in_process)
+        entry.asked = entry.asked.saturating_add(slots);
+        (entry.count(sequence), in_process)
+    }
+
+    /// The slots are no longer asked for: there is an answer, or none is waited for.
+    pub fn end_asking(&self, slot_key: &SlotKey, slots: u64) {
+        if let Some(entry) = self.inner.lock().by_key.get_mut(slot_key) {
+            entry.asked = entry.asked.saturating_sub(slots);
+        }
     }
 
     /// Notes that the store counts, or may count, `count`.
@@ -90,7 +100,7 @@ impl WorkerSlots {
     /// Ends a report that the store acknowledged, or else may not have received.
     pub fn finish_report(&self, report: &SlotReport, acknowledged: bool) {
         if self.apply_outcome(report, acknowledged) {
-            report.limit.slot_queue.note_freed(&report.slot_key);
+            report.limit.note_freed_slots(&report.slot_key);
         }
     }
 
@@ -141,9 +151,11 @@ impl WorkerSlots {
         }
     }
 
-    /// Slots of a key that this worker holds or asks for.
-    pub fn held_for(&self, slot_key: &SlotKey) -> u64 {
-        self.inner.lock().by_key.get(slot_key).map_or(0, |entry| entry.slots)
+    /// The count of a question about so many more slots, which are not asked for yet.
+    pub fn peek_slots(&self, slot_key: &SlotKey, slots: u64) -> SlotCount {
+        let held = self.inner.lock().by_key.get(slot_key).map(|entry| entry.count(0)).unwrap_or_default();
+        let more = |number: u64| number.saturating_add(slots);
+        SlotCount { slots: more(held.slots), asked: more(held.asked), ..held }
     }
 
     /// Reports of changes, `max` at most.
@@ -181,7 +193,7 @@ impl WorkerSlotsInner {
         let entry = self.by_key.get_mut(slot_key)?;
         entry.is_unreported = false;
         entry.reports_in_flight += 1;
-        let count = SlotCount { slots: entry.slots, sequence, turn: None };
+        let count = entry.count(sequence);
         Some(SlotReport { limit: entry.limit.clone(), rate: entry.rate, slot_key: *slot_key, count })
     }
 
@@ -198,6 +210,10 @@ impl WorkerSlotsInner {
 // === impl KeySlots ===
 
 impl KeySlots {
+    fn count(&self, sequence: u64) -> SlotCount {
+        SlotCount { slots: self.slots, asked: self.asked, sequence, turn: None }
+    }
+
     fn apply_report(&mut self, count: SlotCount) {
         // Reports may be answered out of order; the store goes by the latest.
         if count.sequence > self.reported_sequence {
@@ -210,8 +226,8 @@ impl KeySlots {
 
 impl SlotReport {
     pub fn to_item(&self) -> CallItem<'_> {
-        let rule = &self.limit.rules[self.rate];
-        CallItem { slot_count: self.count, ..CallItem::new(rule, self.slot_key.key, 1) }
+        let (rule, SlotKey { key, class, .. }) = (&self.limit.rules[self.rate], self.slot_key);
+        CallItem { slot_count: self.count, class, ..CallItem::new(rule, key, 1) }
     }
 }
 
@@ -229,7 +245,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         Arc::new(SharedLimit::new(LimitId(0), &config.limits[0], model::OnFailure::Local, 10))
     }
 
-    const KEY: SlotKey = SlotKey { rule: 0, key: SharedKey([1; 16]) };
+    const KEY: SlotKey = SlotKey { rule: 0, key: SharedKey([1; 16]), class: 0 };
 
     fn slots_of(reports: &[SlotReport]) -> Vec<u64> {
         reports.iter().map(|report| report.count.slots).collect()

@@ -43,7 +43,7 @@ fn rules() -> Vec<RateRule> {
 }
 
 fn item(rule: &RateRule, limit_index: u16, key: u8) -> CallItem<'_> {
-    let slot_count = SlotCount { slots: 2, sequence: 3 << 32 | 9, turn: None };
+    let slot_count = SlotCount { slots: 2, asked: 0, sequence: 3 << 32 | 9, turn: None };
     CallItem {
         rule,
         key: SharedKey([key; 16]),
@@ -108,7 +108,8 @@ fn the_body_of_a_call() {
 
     let slots = item(&rules[6], 0, 1);
     let mut expected = vec![4, 2, 1, 0, 1, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 9, 0, 0, 0];
-    expected.extend(doubles(&[2.0, 2.0]));
+    expected.extend(doubles(&[2.0, 0.0, 2.0, 4.0]));
+    expected.push(0);
     assert_eq!(PackedCall::new(ScriptOp::ReportSlots, "sg", 7, 0, &[slots]).body, expected);
 }
 
@@ -127,7 +128,7 @@ fn an_answer_is_given_to_the_item_it_is_about() {
     bytes.push(1);
     bytes.extend(doubles(&[5_000_000.0, 1_000_000.0, 0.0]));
     bytes.extend(doubles(&[7.0, NOW, NOW - 1e6, NOW - 1e6]));
-    bytes.extend(doubles(&[1.0]));
+    bytes.extend(doubles(&[3.0]));
     let reply = ScriptReply::parse_reply(ScriptOp::Take, &items, &bytes).unwrap();
     assert_eq!((reply.now_us, reply.admitted), (NOW as u64, true));
     let remaining: Vec<u64> = reply.answers.iter().map(|answer| answer.decision.remaining).collect();

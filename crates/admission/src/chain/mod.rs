@@ -47,7 +47,7 @@ use smallvec::SmallVec;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, Units};
 use sluicegate_model::{KeyPart, OnFailure};
-use sluicegate_store::{RateAnswer, ScriptOp, SharedKey, SharedLimit, StoreQuestion};
+use sluicegate_store::{RateAnswer, ScriptOp, SharedKey, SharedLimit, SlotKey, StoreQuestion};
 
 use pass::ChainPass;
 pub use permit::ChainPermit;
@@ -222,6 +222,11 @@ impl SharedDemand {
         question.item.name = self.name.as_deref().unwrap_or_default();
         (question.item.anchor, question.item.class) = (self.units.anchor, self.units.key.class);
         question
+    }
+
+    /// The slots that it asks for.
+    pub(crate) fn slot_key(&self, rate: usize) -> SlotKey {
+        self.limit.slot_key(rate, self.key, self.units.key.class)
     }
 }
 

@@ -108,9 +108,6 @@ pub(crate) fn check_shares(fields: &FieldReader<'_>, config: &LimitConfig, numbe
     } else if shares.by == KeyPart::Tier && config.tiers.iter().any(|(_, own)| own.is_some()) {
         let help = "write `none` for tiers without a limit, and the shares of the others here";
         refuse("tiers with numbers of their own are counted apart, so they share nothing", help);
-    } else if is_slots && config.shared.is_some() {
-        let help = "write state: local, so that each gateway has them by its own number, or remove shares";
-        refuse("slots that gateways share in Redis have no shares yet", help);
     } else if shares.lend < Shares::WHOLE && !is_slots {
         refuse("`lend` is for slots: what a rate leaves unused flows on", "remove lend");
     } else {

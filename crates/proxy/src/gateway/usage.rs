@@ -219,8 +219,8 @@ impl Gateway {
                 question.item.limit_index = u16::try_from(index).unwrap_or(u16::MAX);
                 question.note_class(&units.key, session.store.debts(), now);
                 if self.limits[limit.0].is_concurrency() {
-                    let held = session.outbox.slots.held_for(&shared.slot_key(rate, *key));
-                    question.item.slot_count.slots = held.saturating_add(1);
+                    let slot_key = shared.slot_key(rate, *key, units.key.class);
+                    question.item.slot_count = session.outbox.slots.peek_slots(&slot_key, 1);
                 }
                 questions.push(question);
             }

@@ -67,6 +67,8 @@ pub struct CallItem<'a> {
 pub struct SlotCount {
     /// Includes slots that are being asked for.
     pub slots: u64,
+    /// Slots that are being asked for; of a question its own included.
+    pub asked: u64,
     /// Higher than in any earlier report about this key.
     pub sequence: u64,
     /// The turn of a question, if requests wait for these slots.
@@ -84,6 +86,8 @@ pub struct GatewayTurn {
     /// Microseconds between two polls; 0: the request does not stand in the queue for these slots, and the store does
     /// not note its turn.
     pub poll_us: u64,
+    /// Slots that requests wait for here.
+    pub waiting: u64,
 }
 
 /// A call, ready to be sent.
@@ -220,7 +224,7 @@ impl PackedCall {
                 packed.push_turn(name, turn);
             }
             packed.push_group(item.rule.counters_name(prefix, &item.key), class, group.len());
-            if let (Some(shares), Some(first)) = (&item.rule.shares, group.first()) {
+            if let (KeyClass::Shares, Some(shares), Some(first)) = (class, &item.rule.shares, group.first()) {
                 packed.push_shares(item.rule, item_flags(items, *first), shares);
             }
             for index in group {
@@ -281,6 +285,9 @@ impl PackedCall {
             self.push_calendar(item.rule, flags, (at, item.anchor), item.name);
             return self.push_units(op, item);
         }
+        if let RuleShape::Concurrency { max } = item.rule.shape {
+            return self.push_slots(flags, node, item, max);
+        }
         if let Some(shares) = &item.rule.shares {
             return self.push_class_units(op, shares, item);
         }
@@ -304,7 +311,7 @@ impl PackedCall {
             }
             RuleShape::SlidingWindow { max, .. } => (shape.bucket_width(), max, taken),
             RuleShape::SlidingLog { max, period } => (period, max, taken),
-            RuleShape::Concurrency { max } => return self.push_slots(flags, node, item.slot_count, max),
+            RuleShape::Concurrency { max } => (0, max, taken),
         };
         if item.rule.class() == KeyClass::Entry {
             self.body.extend(item.rule.id.to_le_bytes());
@@ -386,14 +393,18 @@ impl PackedCall {
         self.body.extend(name.as_bytes());
     }
 
-    fn push_slots(&mut self, flags: u8, node: u64, SlotCount { slots, sequence, .. }: SlotCount, max: u64) {
+    fn push_slots(&mut self, flags: u8, node: u64, item: &CallItem<'_>, max: u64) {
+        let SlotCount { slots, asked, sequence, turn } = item.slot_count;
         let slots = slots.min(u32::MAX.into());
         self.body.push(flags);
         self.body.extend(node.to_le_bytes());
         self.body.extend(((sequence >> 32) as u32).to_le_bytes());
         self.body.extend((sequence as u32).to_le_bytes());
-        self.push_number(slots as f64);
-        self.push_number((i128::from(max) - i128::from(slots)) as f64);
+        self.push_numbers([slots, asked, item.cost, max].map(|number| number as f64));
+        let Some(shares) = &item.rule.shares else { return self.body.push(0) };
+        self.body.extend(shares.numbers());
+        self.push_class(shares, item.class);
+        self.push_number(turn.map_or(0, |turn| turn.waiting) as f64);
     }
 
     pub(super) fn push_numbers<const N: usize>(&mut self, numbers: [f64; N]) {
@@ -439,10 +450,10 @@ impl RateRule {
     pub(crate) fn class(&self) -> KeyClass {
         match self.shape {
             RuleShape::Calendar { .. } => KeyClass::Calendar,
+            RuleShape::Concurrency { .. } => KeyClass::Slots,
             _ if self.shares.is_some() => KeyClass::Shares,
             _ if self.settles => KeyClass::Settled,
             RuleShape::SlidingLog { .. } => KeyClass::Log,
-            RuleShape::Concurrency { .. } => KeyClass::Slots,
             _ => KeyClass::Entry,
         }
     }

@@ -28,6 +28,7 @@ static COUNTER_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| {
         include_str!("take.lua").replacen("-- settled.lua stands here.", include_str!("settled.lua"), 1);
     let code = code.replacen("-- calendar.lua stands here.", include_str!("calendar.lua"), 1);
     let code = code.replacen("-- shares.lua stands here.", include_str!("shares.lua"), 1);
+    let code = code.replacen("-- slot_shares.lua stands here.", include_str!("slot_shares.lua"), 1);
     LuaScript::new(code.leak())
 });
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::call::{script_order, turn_groups};
+use super::call::{KeyClass, script_order, turn_groups};
 use super::rule_shape::RuleShape;
 use super::settle::SettledState;
 use super::shares::{FoundShares, ShareRule};
@@ -122,7 +122,7 @@ impl ScriptReply {
 
 fn read_state(item: &CallItem<'_>, bytes: &mut &[u8], now: u64) -> Option<FoundState> {
     let shape = item.rule.shape;
-    if let Some(shares) = &item.rule.shares {
+    if let Some(shares) = item.rule.shares.as_ref().filter(|_| item.rule.class() != KeyClass::Slots) {
         return shares.read_state(bytes, now).map(FoundState::Shares);
     }
     let with_owed = |level: u64| level.saturating_add(shape.scale_units(item.owed));
@@ -162,8 +162,8 @@ fn read_state(item: &CallItem<'_>, bytes: &mut &[u8], now: u64) -> Option<FoundS
         RuleShape::Concurrency { .. } => match read_double(bytes)? {
             -1.0 => FoundState::Slots(None),
             // Requests in other gateways have their turn.
-            -2.0 => FoundState::Slots(Some(u64::MAX)),
-            slots if (0.0..EXACT_MAX).contains(&slots) => FoundState::Slots(Some(slots.ceil() as u64)),
+            -2.0 => FoundState::Slots(Some(0)),
+            left if (0.0..EXACT_MAX).contains(&left) => FoundState::Slots(Some(left as u64)),
             _ => return None,
         },
     })
@@ -209,9 +209,7 @@ fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> Decision {
             let left_at = leaves.saturating_add(period);
             (cost > max.saturating_sub(*used)).then(|| left_at.saturating_sub(now))
         }
-        (RuleShape::Concurrency { max }, FoundState::Slots(Some(others))) => {
-            (others.saturating_add(item.slot_count.slots) > max).then_some(u64::MAX)
-        }
+        (_, FoundState::Slots(Some(left))) => (cost > *left).then_some(u64::MAX),
         // Slots that were not judged; `read_state` makes no other pair.
         _ => None,
     };
@@ -276,10 +274,8 @@ fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged:
             let full_us = if used.saturating_add(cost) == 0 { 0 } else { period };
             RateRemainder { remaining, reset_us, mark: *at, window_us: None, full_us }
         }
-        (RuleShape::Concurrency { max }, FoundState::Slots(Some(others))) => {
-            let own = item.slot_count.slots.saturating_sub(item.cost).saturating_add(cost);
-            let remaining = max.saturating_sub(others.saturating_add(own));
-            RateRemainder { remaining, ..RateRemainder::default() }
+        (_, FoundState::Slots(Some(left))) => {
+            RateRemainder { remaining: left.saturating_sub(cost), ..RateRemainder::default() }
         }
         _ => RateRemainder::default(),
     }

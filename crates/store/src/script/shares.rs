@@ -5,7 +5,7 @@ use aws_lc_rs::digest;
 use super::rule_shape::RuleShape;
 use super::{EXACT_MAX, read_double, read_number};
 use sluicegate_limit::algorithm::shares::{BucketTerms, ClassTerms, ClassTokens, Tokens, WindowTerms};
-use sluicegate_model::Shares;
+use sluicegate_model::{ShareClass, Shares};
 
 /// The shares of one rate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub(super) enum ShareTerms {
     Bucket(BucketTerms),
     /// The last class is of units whose class is not known.
     Window(WindowTerms),
+    /// For each class the most slots that it can ever take.
+    Slots(Box<[u64]>),
 }
 
 /// The state that the script found, before any charge and without owed units.
@@ -64,18 +66,34 @@ impl ShareRule {
                 let head = [period as f64, slots as f64, terms.common as f64, width as f64];
                 (ShareTerms::Window(WindowTerms { parts, ..terms }), head)
             }
+            RuleShape::Concurrency { max } => return Some(ShareRule::of_slots(max, shares)),
             _ => return None,
         };
         let mut numbers: Vec<u8> = head.iter().chain(&classes).flat_map(|one| one.to_le_bytes()).collect();
         // Tokens depend on all numbers, and the units of a window on the classes alone.
         let list = match terms {
             ShareTerms::Bucket(_) => [&names, &numbers[..]].concat(),
-            ShareTerms::Window(_) => names,
+            ShareTerms::Window(_) | ShareTerms::Slots(_) => names,
         };
         let list = digest::digest(&digest::SHA256, &list);
         numbers.splice(..0, list.as_ref()[..8].iter().copied());
         numbers.insert(0, terms.class_count() as u8);
         Some(ShareRule { terms, numbers: numbers.into() })
+    }
+
+    /// For each class its floor, the part of it that is not lent, and its `most`.
+    fn of_slots(max: u64, shares: &Shares) -> ShareRule {
+        let own = |class: &ShareClass| {
+            let floor = class.least_of(max);
+            [floor, floor - floor * u64::from(shares.lend) / u64::from(Shares::WHOLE), class.most_of(max)]
+        };
+        let classes: Vec<[u64; 3]> = shares.classes.iter().map(own).collect();
+        let not_lent: u64 = classes.iter().map(|[_, not_lent, _]| not_lent).sum();
+        let reach = classes.iter().map(|[_, own, most]| (*most).min(max.saturating_sub(not_lent - own)));
+        let terms = ShareTerms::Slots(reach.collect());
+        let mut numbers = vec![classes.len() as u8];
+        numbers.extend(classes.iter().flatten().flat_map(|number| (*number as f64).to_le_bytes()));
+        ShareRule { terms, numbers: numbers.into() }
     }
 
     /// The place of a class in the call.
@@ -93,6 +111,7 @@ impl ShareRule {
         match &self.terms {
             ShareTerms::Bucket(terms) => terms.max_units(class),
             ShareTerms::Window(terms) => terms.max_units(self.terms.index(class)),
+            ShareTerms::Slots(reach) => reach[self.terms.index(class)],
         }
     }
 
@@ -120,6 +139,7 @@ impl ShareRule {
                 }
                 Some(FoundShares::Window(until, counts))
             }
+            ShareTerms::Slots(_) => None,
         }
     }
 }
@@ -135,6 +155,7 @@ impl ShareTerms {
         match self {
             ShareTerms::Bucket(terms) => terms.classes.len(),
             ShareTerms::Window(terms) => terms.parts.len(),
+            ShareTerms::Slots(reach) => reach.len(),
         }
     }
 
@@ -143,6 +164,7 @@ impl ShareTerms {
         match self {
             ShareTerms::Bucket(terms) => terms.index(class),
             ShareTerms::Window(terms) => usize::from(class).min(terms.parts.len() - 2),
+            ShareTerms::Slots(reach) => usize::from(class).min(reach.len() - 1),
         }
     }
 }

@@ -11,7 +11,9 @@
 --     kind 2 fixed_window    x period, y units to charge; flag 4: the windows are those of UTC
 --     kind 3 sliding_window  x width of a sub-window, y units to charge, then f64 period
 --   class 1, one rate of a sliding_log, in a list: u8 flags, f64 x period, f64 y units, f64 z
---   class 2, concurrency, in a hash by node: u8 flags, 8 bytes node, u32 u32 sequence, f64 slots, f64 z
+--   class 2, concurrency, in a hash by node: u8 flags, 8 bytes node, u32 u32 sequence, f64 slots of the node, those that
+--     it asks for included, f64 those, f64 slots of this request, f64 most of all nodes, u8 classes; and with classes
+--     what slot_shares.lua says
 --   class 3, of op 5 and 6, the last call of a node, in a string of digits: f64 sequence, f64 milliseconds to keep it
 --   class 4, one rate of a limit that responses settle: see settled.lua; class 6, one by a calendar: see calendar.lua
 --   class 7, behind all others: the turns of a limit, in a string of its own: u16 items before its own ones, f64 furthest
@@ -37,7 +39,7 @@
 -- The answer: f64 now, u8 admitted, then the state that each item found:
 --   buckets f64 ticks; fixed_window f64 end, f64 units; sliding_window f64 leaves, u32 units of each
 --   sliding_log f64 units, f64 time of the log, f64 oldest time, f64 time that has to leave; the last two if needed
---   concurrency f64 slots of other nodes; -1: not judged; -2: those who wait elsewhere have their turn
+--   concurrency f64 slots that the request can take; -1: not judged; -2: those who wait elsewhere have their turn
 -- and for each class 7 f64 the turn; 0: none.
 --
 -- Slots go to requests in the order in which they began to wait, in whatever gateway. A gateway notices a free slot when
@@ -374,42 +376,65 @@ for pass = 1, 2 do
         end
       end
     elseif class == 2 then
-      local flags, node, high, low, slots, z
-      flags, node, high, low, slots, z, p = unpack_from('<Bc8I4I4dd', body, p)
+      local flags, node, high, low, slots, asked, cost, max, n
+      flags, node, high, low, slots, asked, cost, max, n, p = unpack_from('<Bc8I4I4ddddB', body, p)
       nth = nth + 1
-      local others = -1
+      local left, terms, at, waiting = -1, p, nil, 0
+      if n > 0 then
+        at, waiting, p = unpack_from('<Bd', body, p + n * 24)
+        node = node .. string.char(at)
+        if line then line[2] = line[2] .. string.char(at) end
+      end
       if healing or not (op == 1 and (waits or refused)) then
         local nodes = pcall('HGETALL', key)
-        local anew, stale, sets, drops = nodes.err ~= nil, false, {}, {}
-        others = 0
+        local anew, stale, sets, drops, state = nodes.err ~= nil, false, {}, {}, nil
+        -- The slots in flight and waited for by class, and the classes of which others have waited longer.
+        local held_by, waited_by, ahead = {}, {}, {}
+        local others, own = 0, 0
         for i = 1, #nodes, 2 do
           local field, value = nodes[i], nodes[i + 1]
           local high_known, low_known, held, expiry
           if #value == 24 then high_known, low_known, held, expiry = unpack_from('<I4I4dd', value) end
-          if not (held and held >= 0 and held <= 4294967295 and expiry > now) then
+          if n > 0 and field == 'classes' then
+            state = value
+          elseif not (held and held >= 0 and held <= 4294967295 and expiry > now) then
             drops[#drops + 1] = field
           elseif field == node then
-            stale = high_known > high or high_known == high and low_known > low
+            stale, own = high_known > high or high_known == high and low_known > low, held
+            if stale then high, low = high_known, low_known end
           else
             others = others + held
+            local class_of = string.byte(field, 9)
+            if class_of then held_by[class_of] = (held_by[class_of] or 0) + held end
             if expiry > now + NODE_US then
               sets[#sets + 1] = { field, pack('<I4I4dd', high_known, low_known, held, now + NODE_US) }
               healed = true
             end
           end
         end
-        local tell, full = op > 2, others > z
-        local lines, gone = line and pcall('HGETALL', line[1]) or {}, {}
+        -- What this node holds: at least the slots that it knows of, and at most those that it has asked for besides.
+        local stored, least = own, slots - math.max(asked, op < 3 and cost or 0)
+        if not stale then own = math.max(math.min(own, op < 3 and slots - cost or slots), least) end
+        local tell, lines, gone = op > 2, line and pcall('HGETALL', line[1]) or {}, {}
         for i = 1, #lines, 2 do
-          local due, most, expiry
-          if #lines[i + 1] == 24 then due, most, expiry = unpack_from('<ddd', lines[i + 1]) end
+          local length, class_of, due, most, expiry = #lines[i + 1], string.byte(lines[i], 9) or -1
+          if length == 24 or length == 32 then due, most, expiry = unpack_from('<ddd', lines[i + 1]) end
           if not (expiry and expiry > now and expiry <= now + NODE_US) then
             gone[#gone + 1] = lines[i]
-          elseif lines[i] ~= line[2] and due < now - line[3] and most >= z + slots and not full then
-            others = -2
+          elseif lines[i] ~= line[2] then
+            if length == 32 then
+              waited_by[class_of] = (waited_by[class_of] or 0) + unpack_from('<d', lines[i + 1], 25)
+            end
+            if due < now - line[3] and most >= max then ahead[class_of] = true end
           end
         end
-        if op < 3 and (full or others == -2) then
+        if n > 0 then
+          -- slot_shares.lua stands here.
+        else
+          left = math.max(max - others - own, 0)
+          if next(ahead) and left >= cost then left = -2 end
+        end
+        if op < 3 and left < cost then
           if flags % 2 == 0 then refuse(math.huge) end
         elseif taking then
           tell = true
@@ -419,22 +444,29 @@ for pass = 1, 2 do
           if tell or line[3] < 0 then
             gone[#gone + 1] = line[2]
           else
-            set[1] = { line[2], pack('<ddd', since + span, z + slots, now + 1000000 + span) }
+            set[1] = { line[2], pack('<ddd', since + span, max, now + 1000000 + span) }
+            if n > 0 then set[1][2] = set[1][2] .. pack('<d', waiting) end
           end
           notes[#notes + 1] = { 3, line[1], lines.err ~= nil, gone, set }
         end
-        if tell and not stale then
-          if slots > 0 then
-            sets[#sets + 1] = { node, pack('<I4I4dd', high, low, slots, now + NODE_US) }
+        if op < 3 and tell then own = own + cost end
+        if tell and not (stale and op > 2) then
+          if own > 0 then
+            sets[#sets + 1] = { node, pack('<I4I4dd', high, low, own, now + NODE_US) }
           else
             drops[#drops + 1] = node
           end
+        end
+        if state and tell then
+          sets[#sets + 1] = { 'classes', state }
+        elseif state and op == 1 then
+          notes[#notes + 1] = { 3, key, anew, {}, { { 'classes', state } } }
         end
         if tell or #sets > 0 then writes[#writes + 1] = { 3, key, anew, drops, sets } end
       end
       line = nil
       outs = outs + 1
-      out[outs] = pack('<d', others)
+      out[outs] = pack('<d', left)
     elseif class == 3 then
       local sequence, keep
       sequence, keep, p = unpack_from('<dd', body, p)

@@ -266,15 +266,26 @@ impl SharedLimit {
         self.rules[rate].capacity().div_ceil(self.fleet.nodes())
     }
 
-    /// True if a request may have slots while the store does not answer. `in_process`: slots that the process holds,
-    /// the request's own included.
-    pub fn grants_slots_locally(&self, rate: usize, key: SharedKey, in_process: u64) -> bool {
+    /// True if a request may have slots while the store does not answer. `in_process`: slots that the process holds
+    /// for its class, the request's own included. What is kept for other classes is not lent meanwhile.
+    pub fn grants_slots_locally(&self, rate: usize, slot_key: &SlotKey, in_process: u64) -> bool {
         match self.on_failure {
             OnFailure::Allow => true,
             OnFailure::Local => {
                 // Slots of the process before an upgrade or restart may still be in use.
-                let before = self.in_flight.held_before(&self.slot_key(rate, key));
-                in_process.saturating_add(before) <= self.local_slots(rate)
+                let held = in_process.saturating_add(self.in_flight.held_before(slot_key));
+                let part = self.local_slots(rate);
+                let Some(shares) = &self.config.shares else { return held <= part };
+                let most_of_others = |(class, share): (usize, &model::ShareClass)| {
+                    let other = SlotKey { class: class as u8, ..*slot_key };
+                    let in_use =
+                        self.in_flight.held_for(&other).saturating_add(self.in_flight.held_before(&other));
+                    in_use.max(share.least_of(part))
+                };
+                let class = usize::from(slot_key.class);
+                let others = shares.classes.iter().enumerate().filter(|(other, _)| *other != class);
+                let most = shares.classes.get(class).map_or(part, |share| share.most_of(part));
+                held <= most && others.map(most_of_others).fold(held, u64::saturating_add) <= part
             }
             OnFailure::Reject => false,
         }
@@ -424,17 +435,18 @@ impl SharedLimit {
     }
 
     /// The terms of waiting for the slots of a rate; `None` = none waits.
-    pub fn slot_terms(&self, rate: usize) -> Option<SlotTerms> {
+    pub fn slot_terms(&self, rate: usize) -> Option<SlotTerms<'_>> {
         let (_, numbers, _) = self.config.locate_rate(rate).filter(|_| !self.config.dry_run)?;
         let model::Algorithm::Concurrency { queue: queue @ 1.., max_wait, .. } = numbers else { return None };
         let is_fair = !self.config.fair_by.is_empty();
-        Some(SlotTerms { queue: *queue, max_wait_ns: max_wait.map(duration_ns), is_fair })
+        let shares = self.config.shares.as_deref();
+        Some(SlotTerms { queue: *queue, max_wait_ns: max_wait.map(duration_ns), is_fair, shares })
     }
 
     /// The turn of a request that does not wait for slots of a rate yet; `None` = none ever waits.
     pub fn newcomer_turn(&self, rate: usize, gateway: u64) -> Option<GatewayTurn> {
         let has_slots = matches!(self.rules[rate].shape, RuleShape::Concurrency { .. });
-        let newcomer = GatewayTurn { gateway, waited_us: Some(0), poll_us: 0 };
+        let newcomer = GatewayTurn { gateway, waited_us: Some(0), poll_us: 0, waiting: 0 };
         (has_slots && self.slot_terms(rate).is_some()).then_some(newcomer)
     }
 
@@ -448,9 +460,17 @@ impl SharedLimit {
         self.id
     }
 
-    /// The name of a key's slots in the store.
-    pub fn slot_key(&self, rate: usize, key: SharedKey) -> SlotKey {
-        SlotKey { rule: self.rules[rate].id, key }
+    /// The name of the slots of a key's class in the store.
+    pub fn slot_key(&self, rate: usize, key: SharedKey, class: u8) -> SlotKey {
+        let class = self.config.shares.as_ref().map_or(0, |shares| shares.index(class) as u8);
+        SlotKey { rule: self.rules[rate].id, key, class }
+    }
+
+    /// Slots of a key may be free, for any of its classes.
+    pub(super) fn note_freed_slots(&self, slot_key: &SlotKey) {
+        for class in 0..self.config.classes_per_key() {
+            self.slot_queue.note_freed(&SlotKey { class: class as u8, ..*slot_key });
+        }
     }
 
     /// True if the limit only counts and never acts.

@@ -300,7 +300,7 @@ fn an_own_part_is_never_overdrawn() {
 fn slots_outlive_a_reload_that_starts_the_limit_fresh() {
     let before = Arc::new(limit_of("algorithm: concurrency, max_concurrent: 5", 100));
     let (slots, slot_key) =
-        (crate::slots::WorkerSlots::default(), before.slot_key(0, crate::SharedKey([1; 16])));
+        (crate::slots::WorkerSlots::default(), before.slot_key(0, crate::SharedKey([1; 16]), 0));
     slots.request_slots(&before, 0, slot_key, 1);
     let other = limit_of("algorithm: concurrency, max_concurrent: 5, missing_key: shared", 100);
     let after =

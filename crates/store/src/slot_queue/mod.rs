@@ -19,8 +19,9 @@ use super::{GatewayTurn, RateRule, SlotKey};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::algorithm::concurrency::freed_rate::FreedRate;
 use sluicegate_limit::algorithm::queue::{
-    NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, wake_all, waking,
+    FoundPosition, NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, wake_all, waking,
 };
+use sluicegate_model::Shares;
 
 /// The waiters of one concurrency limit.
 #[derive(Default)]
@@ -64,13 +65,15 @@ struct SlotLine {
 
 /// The terms of waiting for the slots of a rate.
 #[derive(Debug, Clone, Copy)]
-pub struct SlotTerms {
+pub struct SlotTerms<'a> {
     /// Units that may wait.
     pub queue: u64,
     /// The longest wait in nanoseconds; `None` = any wait.
     pub max_wait_ns: Option<u64>,
     /// The values of `fair_by` take turns.
     pub is_fair: bool,
+    /// The classes that share the queue.
+    pub shares: Option<&'a Shares>,
 }
 
 /// A request that is about to wait.
@@ -146,14 +149,13 @@ impl SharedSlotQueue {
     pub fn find_position(
         &self,
         slot_key: &SlotKey,
-        terms: &SlotTerms,
+        terms: &SlotTerms<'_>,
         fair_hash: u64,
         now: Now,
     ) -> Result<u64, u64> {
         let lines = self.lines.lock();
-        let Some(line) = lines.by_key.get(slot_key) else { return Ok(1) };
-        let found = lines.queues.find_position(line.queue, terms.queue, terms.is_fair.then_some(fair_hash));
-        found.map(|found| found.before + 1).ok_or_else(|| line.estimate_wait(&lines.queues, now))
+        let found = lines.find_place(slot_key, terms, fair_hash);
+        found.map(|(found, _)| found.before + 1).ok_or_else(|| lines.estimate_wait(slot_key, now))
     }
 
     /// Joins the queue of a key. True: nobody polls the store for this limit yet, and the caller has to see to it.
@@ -163,13 +165,22 @@ impl SharedSlotQueue {
     pub fn join_queue(
         &self,
         newcomer: SlotNewcomer<'_>,
-        terms: &SlotTerms,
+        terms: &SlotTerms<'_>,
         now: Now,
     ) -> Result<(SlotTicket, bool), u64> {
         let SlotNewcomer { slot_key, rule, cost, fair_hash, since } = newcomer;
         let fair_hash = if terms.is_fair { fair_hash } else { 0 };
         let mut wakers = Wakers::new();
         let mut lines = self.lines.lock();
+        let Some((found, from)) = lines.find_place(&slot_key, terms, fair_hash) else {
+            return Err(lines.estimate_wait(&slot_key, now));
+        };
+        let SlotLines { by_key, queues, .. } = &mut *lines;
+        if let Some(line) = by_key.get_mut(&from).filter(|_| found.displaced != NO_NODE) {
+            queues.displace_waiter(&mut line.queue, found.displaced, &mut wakers);
+            self.waiting.fetch_sub(1, Relaxed);
+            lines.forget_empty(&from);
+        }
         let SlotLines { by_key, by_due, polls, queues, is_polled, .. } = &mut *lines;
         let line = by_key.entry(slot_key).or_insert_with(|| {
             *polls += 1;
@@ -177,14 +188,6 @@ impl SharedSlotQueue {
             by_due.insert(due, slot_key);
             SlotLine::new(rule, due, now)
         });
-        let Some(found) = queues.find_position(line.queue, terms.queue, terms.is_fair.then_some(fair_hash))
-        else {
-            return Err(line.estimate_wait(queues, now));
-        };
-        if found.displaced != NO_NODE {
-            queues.displace_waiter(&mut line.queue, found.displaced, &mut wakers);
-            self.waiting.fetch_sub(1, Relaxed);
-        }
         line.rule = rule.clone();
         let until = terms.max_wait_ns.map(|ns| Now(now.0.saturating_add(ns)));
         let waiter = NewWaiter { fair_hash, cost, span: cost.into(), until: None, since };
@@ -298,7 +301,7 @@ impl SharedSlotQueue {
         }
         left.retain(|(slot_key, _)| !by_key.contains_key(slot_key));
         let others = left.drain(left.len().saturating_sub(max - polled.len())..);
-        let turn = GatewayTurn { gateway, waited_us: None, poll_us: 1 };
+        let turn = GatewayTurn { gateway, waited_us: None, poll_us: 1, waiting: 0 };
         polled.extend(others.map(|(slot_key, rule)| PolledLine { slot_key, rule, cost: 1, turn }));
         let next = by_due.keys().next().filter(|_| left.is_empty()).map_or(now, |due| due.0);
         Some((polled, next))
@@ -332,17 +335,48 @@ impl SharedSlotQueue {
         update: impl FnOnce(Option<&mut SlotLine>, &mut ShardQueues, &mut Wakers) -> R,
     ) -> R {
         waking(|wakers| {
-            let SlotLines { by_key, by_due, left, queues, .. } = &mut *self.lines.lock();
-            let result = update(by_key.get_mut(slot_key), queues, wakers);
-            if let Some(line) = by_key.get_mut(slot_key).filter(|line| line.queue == NO_NODE) {
-                by_due.remove(&line.due);
-                if left.len() < LEFT_MAX {
-                    left.push((*slot_key, line.rule.clone()));
-                }
-                by_key.remove(slot_key);
-            }
+            let lines = &mut *self.lines.lock();
+            let result = update(lines.by_key.get_mut(slot_key), &mut lines.queues, wakers);
+            lines.forget_empty(slot_key);
             result
         })
+    }
+}
+
+// === impl SlotLines ===
+
+impl SlotLines {
+    /// The position of one more waiter, and the line of the one that has to make room; `None` = the queue is full.
+    fn find_place(
+        &self,
+        slot_key: &SlotKey,
+        terms: &SlotTerms<'_>,
+        fair_hash: u64,
+    ) -> Option<(FoundPosition, SlotKey)> {
+        let fair_hash = terms.is_fair.then_some(fair_hash);
+        let queue_of =
+            |class| self.by_key.get(&SlotKey { class, ..*slot_key }).map_or(NO_NODE, |line| line.queue);
+        let Some(shares) = terms.shares else {
+            let found = self.queues.find_position(queue_of(slot_key.class), terms.queue, fair_hash);
+            return found.map(|found| (found, *slot_key));
+        };
+        let found =
+            self.queues.find_class_position(shares, terms.queue, (slot_key.class, fair_hash), queue_of);
+        found.map(|(found, class)| (found, SlotKey { class, ..*slot_key }))
+    }
+
+    /// Drops the line of a key if nobody waits any more.
+    fn forget_empty(&mut self, slot_key: &SlotKey) {
+        let Some(line) = self.by_key.get(slot_key).filter(|line| line.queue == NO_NODE) else { return };
+        self.by_due.remove(&line.due);
+        if self.left.len() < LEFT_MAX {
+            self.left.push((*slot_key, line.rule.clone()));
+        }
+        self.by_key.remove(slot_key);
+    }
+
+    fn estimate_wait(&self, slot_key: &SlotKey, now: Now) -> u64 {
+        self.by_key.get(slot_key).map_or(1, |line| line.estimate_wait(&self.queues, now))
     }
 }
 
@@ -374,7 +408,8 @@ impl SlotLine {
 
     fn describe_turn(&self, queues: &ShardQueues, gateway: u64, now: Now) -> GatewayTurn {
         let waited_us = queues.head(self.queue).map(|head| now.ns_since(head.since) / 1_000);
-        GatewayTurn { gateway, waited_us, poll_us: self.poll_ns / 1_000 }
+        let waiting = queues.queued_units(self.queue);
+        GatewayTurn { gateway, waited_us, poll_us: self.poll_ns / 1_000, waiting }
     }
 
     /// Returns true if this waiter was asking.

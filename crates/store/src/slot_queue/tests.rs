@@ -8,8 +8,9 @@ use crate::SharedKey;
 use sluicegate_config as config;
 
 const NOW: Now = Now(1_000_000_000);
-const KEY: SlotKey = SlotKey { rule: 1, key: SharedKey([1; 16]) };
-const TERMS: SlotTerms = SlotTerms { queue: 3, max_wait_ns: Some(5_000), is_fair: false };
+const KEY: SlotKey = SlotKey { rule: 1, key: SharedKey([1; 16]), class: 0 };
+const TERMS: SlotTerms<'static> =
+    SlotTerms { queue: 3, max_wait_ns: Some(5_000), is_fair: false, shares: None };
 
 struct NoWake;
 
@@ -91,7 +92,7 @@ const MS: u64 = 1_000_000;
 
 fn newcomer(rule: &RateRule, key: u8, since: Now) -> SlotNewcomer<'_> {
     SlotNewcomer {
-        slot_key: SlotKey { rule: 1, key: SharedKey([key; 16]) },
+        slot_key: SlotKey { rule: 1, key: SharedKey([key; 16]), class: 0 },
         rule,
         cost: 1,
         fair_hash: 0,

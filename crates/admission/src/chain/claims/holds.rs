@@ -245,7 +245,7 @@ impl RateHold {
     }
 
     pub(crate) fn slot_key(&self) -> SlotKey {
-        self.demand.limit.slot_key(self.rate, self.demand.key)
+        self.demand.slot_key(self.rate)
     }
 
     fn to_refund(&self, mark: u64) -> StoreUnits {

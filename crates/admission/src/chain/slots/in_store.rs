@@ -294,7 +294,7 @@ impl StoreHolds {
         let mut questions: SmallVec<[StoreQuestion<'_>; 2]> = SmallVec::new();
         for (index, hold) in self.holds.iter().enumerate().filter(|(_, hold)| hold.wants_slots()) {
             let (count, in_process) =
-                pending.request_slots(&hold.demand.limit, hold.rate, hold.demand.key, hold.demand.units.cost);
+                pending.request_slots(&hold.demand.limit, hold.rate, hold.slot_key(), hold.demand.units.cost);
             let mut question = hold.demand.to_question(hold.rate);
             question.item.slot_count = SlotCount { turn: turn_of(hold), ..count };
             indices.push(index);
@@ -307,10 +307,10 @@ impl StoreHolds {
         let answers = session.ask_store(ScriptOp::Take, &questions).await;
         let none_rejects = none_rejects(answers.iter());
         let apply = |((index, question), answer): ((usize, &StoreQuestion<'_>), StoreAnswer)| {
-            let StoreQuestion { limit, rate, in_process, ref item } = *question;
+            let StoreQuestion { limit, rate, in_process, .. } = *question;
             let kept = matches!(answer, StoreAnswer::Failed(_))
                 && none_rejects
-                && limit.grants_slots_locally(rate, item.key, in_process);
+                && limit.grants_slots_locally(rate, &self.holds[index].slot_key(), in_process);
             pending.apply_answer(question, &answer, (none_rejects, kept));
             (index, answer, kept)
         };

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use sluicegate_limit::LimitOutcome;
 use sluicegate_store::{
-    SharedKey, SharedLimit, SlotCount, SlotKey, StoreAnswer, StoreFault, StoreOutbox, StoreQuestion,
+    SharedLimit, SlotCount, SlotKey, StoreAnswer, StoreFault, StoreOutbox, StoreQuestion,
 };
 
 /// Slots that are being asked for; dropping gives them up.
@@ -28,10 +28,9 @@ impl<'a> PendingSlots<'a> {
         &mut self,
         limit: &Arc<SharedLimit>,
         rate: usize,
-        key: SharedKey,
+        slot_key: SlotKey,
         cost: u64,
     ) -> (SlotCount, u64) {
-        let slot_key = limit.slot_key(rate, key);
         let (count, in_process) = self.outbox.slots.request_slots(limit, rate, slot_key, cost);
         self.slots.push((slot_key, cost, count));
         (count, in_process)
@@ -41,12 +40,15 @@ impl<'a> PendingSlots<'a> {
         let own =
             |(_, _, count): &(SlotKey, u64, SlotCount)| count.sequence == question.item.slot_count.sequence;
         let index = self.slots.iter().position(own)?;
-        Some(self.slots.swap_remove(index))
+        let (slot_key, cost, count) = self.slots.swap_remove(index);
+        self.outbox.slots.end_asking(&slot_key, cost);
+        Some((slot_key, cost, count))
     }
 
     /// Cancels all requests for slots, none of which was sent.
     pub(crate) fn cancel_all(mut self) {
         for (slot_key, cost, _) in self.slots.drain(..) {
+            self.outbox.slots.end_asking(&slot_key, cost);
             self.outbox.slots.release_slots(&slot_key, cost);
         }
     }
@@ -108,6 +110,7 @@ impl<'a> PendingSlots<'a> {
 impl Drop for PendingSlots<'_> {
     fn drop(&mut self) {
         for (slot_key, cost, count) in self.slots.drain(..) {
+            self.outbox.slots.end_asking(&slot_key, cost);
             self.outbox.slots.mark_reported(&slot_key, count);
             self.outbox.slots.release_slots(&slot_key, cost);
         }

@@ -116,7 +116,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     /// Adds the decision on slots to a look, as one more request would find them. `free`: those that the store has.
     fn push_outlook(&mut self, demand: &SharedDemand, question: &StoreQuestion<'_>, free: u64, admits: bool) {
         let (limit, rate) = (question.limit, question.rate);
-        let (slot_key, queue) = (limit.slot_key(rate, question.item.key), &limit.slot_queue);
+        let (slot_key, queue) = (demand.slot_key(rate), &limit.slot_queue);
         let queues = !question.item.dry_run && (!admits || queue.has_waiters(&slot_key));
         let outlook = match limit.slot_terms(rate).filter(|_| queues) {
             None => SlotOutlook::at_once(free, admits),
@@ -203,10 +203,10 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         reply: Option<&StoreAnswer>,
         pending: &mut PendingSlots<'_>,
     ) {
-        let StoreQuestion { limit, rate, item: CallItem { key, dry_run, .. }, .. } = *question;
+        let StoreQuestion { limit, rate, item: CallItem { dry_run, .. }, .. } = *question;
         let (limit_index, cause) = (usize::from(demand.limit_index), ChainCause::without_store(limit));
         let place = (rate, demand.units.key.class);
-        let admits = limit.grants_slots_locally(rate, key, question.in_process);
+        let admits = limit.grants_slots_locally(rate, &demand.slot_key(rate), question.in_process);
         let free_beside = |held: u64| limit.local_slots(rate).saturating_sub(held);
         if !M::CHARGES {
             let remaining = free_beside(question.in_process - question.item.cost);

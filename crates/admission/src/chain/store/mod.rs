@@ -240,7 +240,7 @@ impl StoreQuery {
             lacking,
         };
         for demand in &self.shared_demands {
-            let SharedDemand { limit: shared_limit, limit_index, units, key, .. } = demand;
+            let SharedDemand { limit: shared_limit, limit_index, units, .. } = demand;
             let limit = &held.limits[usize::from(*limit_index)];
             // Slots are taken after the wait; a request that does not wait asks for them at once.
             let has_wait = lacking.is_some() || self.findings.longest_wait.is_some();
@@ -251,10 +251,13 @@ impl StoreQuery {
             for rate in limit.rate_range(units.variant) {
                 let (slot_count, in_process) = match limit.is_concurrency() {
                     false => Default::default(),
-                    true if M::CHARGES => pending.request_slots(shared_limit, rate, *key, units.cost),
+                    true if M::CHARGES => {
+                        pending.request_slots(shared_limit, rate, demand.slot_key(rate), units.cost)
+                    }
                     true => {
-                        let held = shared_limit.slots_held(&shared_limit.slot_key(rate, *key));
-                        let slot_count = SlotCount { slots: units.cost, ..SlotCount::default() };
+                        let held = shared_limit.slots_held(&demand.slot_key(rate));
+                        let slot_count =
+                            SlotCount { slots: units.cost, asked: units.cost, ..SlotCount::default() };
                         (slot_count, held.saturating_add(units.cost))
                     }
                 };
@@ -336,7 +339,7 @@ impl StoreQuery {
     fn find_waited_slots(&self, held: &ClaimSet) -> Option<LackingSlots> {
         let is_waited = |demand: &&SharedDemand| {
             let (limit, mut rates) = (&demand.limit, queued_rates(demand, held));
-            rates.any(|(rate, _)| limit.slot_queue.has_waiters(&limit.slot_key(rate, demand.key)))
+            rates.any(|(rate, _)| limit.slot_queue.has_waiters(&demand.slot_key(rate)))
         };
         let demand = self.shared_demands.iter().find(is_waited)?;
         Some(LackingSlots { limit_index: demand.limit_index, is_refused: false })
@@ -350,7 +353,7 @@ impl StoreQuery {
             return None;
         }
         queued_rates(demand, held).find_map(|(rate, terms)| {
-            let (slot_key, fair_hash) = (demand.limit.slot_key(rate, demand.key), demand.units.fair_hash);
+            let (slot_key, fair_hash) = (demand.slot_key(rate), demand.units.fair_hash);
             let found = demand.limit.slot_queue.find_position(&slot_key, &terms, fair_hash, held.judged_at);
             let limit = &held.limits[usize::from(lacking.limit_index)];
             let class = demand.units.key.class;
@@ -391,7 +394,10 @@ impl StoreQuery {
 }
 
 /// The slots of a demand for which requests may wait.
-fn queued_rates(demand: &SharedDemand, held: &ClaimSet) -> impl Iterator<Item = (usize, SlotTerms)> {
+fn queued_rates<'a>(
+    demand: &'a SharedDemand,
+    held: &ClaimSet,
+) -> impl Iterator<Item = (usize, SlotTerms<'a>)> {
     let limit = &held.limits[usize::from(demand.limit_index)];
     let waits = limit.is_concurrency() && !demand.units.unenforced;
     let rates = waits.then(|| limit.rate_range(demand.units.variant));

@@ -123,8 +123,7 @@ impl ConcurrencyParams {
         self.max.record_peak(slots_of.in_flight());
     }
 
-    /// The position of one more waiter in the queue of its class, and the class of the waiter that has to make room;
-    /// `None` = the queue is full. Its places have floors and are lent as well.
+    /// [`ShardQueues::find_class_position`] for a key.
     #[cold]
     pub(super) fn find_class_position(
         &self,
@@ -135,21 +134,8 @@ impl ConcurrencyParams {
     ) -> Option<(FoundPosition, u8)> {
         let empty = ClassSlots::default();
         let classes = &queues.classes_of(entry).unwrap_or(&empty).classes;
-        let waiting =
-            |class: usize| classes.get(class).map_or(0, |one| queues.waiters.queued_units(one.queue));
-        let places = |class: usize| shares.classes.get(class).map_or(0, |share| share.least_of(self.queue));
-        let own = waiting(class.into());
-        let all: u64 = (0..classes.len()).map(waiting).sum();
-        let queue = classes.get(usize::from(class)).map_or(NO_NODE, |one| one.queue);
-        let found = queues.waiters.find_position(queue, self.queue.saturating_sub(all - own), fair_hash);
-        if found.is_some() || own >= places(class.into()) {
-            return found.map(|found| (found, class));
-        }
-        let excess = |other: &usize| waiting(*other).saturating_sub(places(*other));
-        let other = (0..classes.len()).filter(|other| excess(other) > 0).max_by_key(excess)?;
-        let newest = queues.waiters.forecast_waiter(classes[other].queue, NO_NODE).newest;
-        let found = FoundPosition { before: own, displaced: newest.node };
-        (all - newest.cost < self.queue).then_some((found, other as u8))
+        let queue_of = |class: u8| classes.get(usize::from(class)).map_or(NO_NODE, |one| one.queue);
+        queues.waiters.find_class_position(shares, self.queue, (class, fair_hash), queue_of)
     }
 }
 

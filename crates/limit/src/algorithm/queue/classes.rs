@@ -5,8 +5,8 @@
 //! class with the smallest lead is next. The clock overtakes a class without waiters, or one that may not go yet, so
 //! that it saves up nothing.
 
-use super::{NO_NODE, ShardQueues, Wakers};
-use sluicegate_model::Shares;
+use super::{FoundPosition, NO_NODE, ShardQueues, Wakers};
+use sluicegate_model::{CLASSES_MAX, Shares};
 
 /// The virtual time of one unit at the whole weight: divisible by all numbers up to 20, so that parts in round per cent
 /// are exact.
@@ -96,6 +96,35 @@ impl ClassQueue {
         // Of classes that are level, the first one goes.
         let units = if other < class { ahead / time + 1 } else { ahead.div_ceil(time) };
         u64::try_from(units).unwrap_or(u64::MAX)
+    }
+}
+
+// === impl ShardQueues ===
+
+impl ShardQueues {
+    /// The position of one more waiter in the queue of its class, and the class of the waiter that has to make room;
+    /// `None` = all `places` are taken. They have floors and are lent as well. `queue_of` finds the queue of a class.
+    pub fn find_class_position(
+        &self,
+        shares: &Shares,
+        places: u64,
+        (class, fair_hash): (u8, Option<u64>),
+        queue_of: impl Fn(u8) -> u32,
+    ) -> Option<(FoundPosition, u8)> {
+        let classes = || 0..=CLASSES_MAX as u8;
+        let waiting = |class: u8| self.queued_units(queue_of(class));
+        let floor = |class: u8| shares.classes.get(usize::from(class)).map_or(0, |one| one.least_of(places));
+        let own = waiting(class);
+        let all: u64 = classes().map(waiting).sum();
+        let found = self.find_position(queue_of(class), places.saturating_sub(all - own), fair_hash);
+        if found.is_some() || own >= floor(class) {
+            return found.map(|found| (found, class));
+        }
+        let excess = |other: &u8| waiting(*other).saturating_sub(floor(*other));
+        let other = classes().filter(|other| excess(other) > 0).max_by_key(excess)?;
+        let newest = self.forecast_waiter(queue_of(other), NO_NODE).newest;
+        let found = FoundPosition { before: own, displaced: newest.node };
+        (all - newest.cost < places).then_some((found, other))
     }
 }
 

@@ -13,7 +13,8 @@ use super::rate::ChargeMark;
 use super::slab::Slab;
 use crate::Epoch;
 pub use classes::ClassQueue;
-pub(crate) use forecast::{FoundPosition, NewestWaiter};
+pub use forecast::FoundPosition;
+pub(crate) use forecast::NewestWaiter;
 use sluicegate_base::clock::Now;
 
 /// Wakers collected under a lock, to be woken (or dropped) once it is released.
