@@ -50,10 +50,8 @@ fn gateways_get_equal_parts() {
         let parts: Vec<usize> = (0..GATEWAYS).map(served).collect();
         let passed: Vec<usize> = fired.iter().map(|one| overtaken_by(&fired, one, ms(300))).collect();
         println!("served {parts:?}; requests overtaken by so many: {passed:?}");
-        let (least, most) = (parts.iter().min(), parts.iter().max());
-        assert!(most.unwrap() - least.unwrap() <= SLOTS, "{parts:?}");
-        assert!(passed.iter().all(|by| *by <= SLOTS), "{passed:?}");
-        Some(())
+        let (least, most) = (parts.iter().min()?, parts.iter().max()?);
+        (most - least <= SLOTS && passed.iter().all(|by| *by <= SLOTS)).then_some(())
     });
 }
 

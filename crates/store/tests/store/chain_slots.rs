@@ -46,7 +46,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
             shared_limits
                 .iter()
                 .flatten()
-                .map(|shared_limit| slots.held_for(&shared_limit.slot_key(0, KEY)))
+                .map(|shared_limit| slots.peek_slots(&shared_limit.slot_key(0, KEY, 0), 0).slots)
                 .sum::<u64>()
         };
         assert!(unanswered.is_empty() && matches!(&verdict, ChainVerdict::Admit(_)));

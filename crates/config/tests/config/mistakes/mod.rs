@@ -194,9 +194,6 @@ const MISTAKES: &[Mistake] = &[
     ("server: { watch: 5s }\n", 1, 11, "unknown field `watch`", "write reload: { watch: 5s }"),
     ("limits: 10/s\n", 1, 1, "`limits` must be a mapping", "write e.g. limits: { per-ip: { rate: 10/s } }"),
     ("state: { store: redis }\n", 1, 17, "`state.redis.url` is missing", "redis://HOST:6379"),
-    ("state: { store: redis, redis: { url: redis://h } }\nlimits:\n  a: { key: global, algorithm: concurrency, \
-        max_concurrent: 9, state: redis, shares: { by: account, classes: { gold: { least: 50% } } } }\n", 3, 78,
-        "slots that gateways share in Redis have no shares yet", "write state: local"),
     ("state: { redis: { url: redis://h, tls: {} } }\n", 1, 35,
         "`tls` is for rediss:// URLs", "write the URL as rediss://HOST:PORT"),
     ("state: { redis: { url: rediss://h, tls: { ca: nowhere.pem } } }\n", 1, 47,

@@ -5,6 +5,7 @@ mod give;
 pub mod model;
 pub mod settle;
 mod shares;
+mod slot_shares;
 mod slots;
 mod state;
 pub mod support;
