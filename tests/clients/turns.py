@@ -1,11 +1,12 @@
-"""Real clients in a flash sale, with turns and without: httpx with tenacity, and curl --retry.
+"""Real clients in a flash sale, with turns and without: httpx with tenacity, curl --retry, and undici's retry agent.
 
-Usage: turns.py GATEWAY, in a Python with the packages httpx and tenacity. 200 clients at 20 requests per second, which all
+Usage: turns.py GATEWAY NODE MODULES, in a Python with the packages httpx and tenacity; MODULES is the folder with undici. 200 clients at 20 requests per second, which all
 begin at once. Fails if a client is refused more than 1.05 times on average, or if the last one is served later than a
 second, or 5 %, after the ideal.
 """
 
 import asyncio
+import json
 import pathlib
 import re
 import subprocess
@@ -82,8 +83,16 @@ async def curl_crowd(url):
     return await asyncio.gather(*(curl_client(url) for _ in range(CLIENTS)))
 
 
+async def undici_crowd(url):
+    command = [NODE, str(pathlib.Path(__file__).with_suffix(".mjs")), url, str(CLIENTS), MODULES]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    refusals, _ = await process.communicate()
+    assert process.returncode == 0
+    return json.loads(refusals)
+
+
 def main(program):
-    for crowd in (httpx_crowd, curl_crowd):
+    for crowd in (httpx_crowd, curl_crowd, undici_crowd):
         for retry_after in ("exact", "turns"):
             with Gateway(program, retry_after) as url:
                 began = time.monotonic()
@@ -96,4 +105,5 @@ def main(program):
                 assert took <= IDEAL + max(1, 0.05 * IDEAL) + 1, took
 
 
+NODE, MODULES = sys.argv[2:]
 main(sys.argv[1])
