@@ -69,7 +69,7 @@ impl StoreHandover {
                 // Its counters, expressed in these numbers, can then be taken over.
                 limit.share_of(nodes);
             }
-            let classes = state.slot_classes.iter().copied().chain(std::iter::repeat(0));
+            let classes = state.slot_classes.iter().copied().chain(std::iter::repeat(SlotKey::NO_CLASS));
             let slots = state.slots.iter().zip(classes).map(|((rule, key, slots), class)| {
                 (SlotKey { rule: *rule, key: SharedKey(*key), class }, *slots)
             });

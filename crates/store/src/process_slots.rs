@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::SharedKey;
 use sluicegate_base::clock::{Now, duration_ns};
+use sluicegate_model::CLASSES_MAX;
 
 /// The slots of one limit that the workers of this process hold, by rate and key. They include slots that are being
 /// asked for, and slots that were admitted while the store did not answer.
@@ -25,8 +26,20 @@ pub struct SlotKey {
     pub rule: u32,
     /// The name of the key in the store.
     pub key: SharedKey,
-    /// The class of the requests, where the limit has shares.
+    /// The class of the requests; [`SlotKey::NO_CLASS`] without shares.
     pub class: u8,
+}
+
+// === impl SlotKey ===
+
+impl SlotKey {
+    /// The class of slots of a limit without shares.
+    pub const NO_CLASS: u8 = u8::MAX;
+
+    /// The slots of all classes of the key, also of lists before a reload.
+    pub(super) fn all_classes(self) -> impl Iterator<Item = SlotKey> {
+        (0..=CLASSES_MAX as u8).chain([SlotKey::NO_CLASS]).map(move |class| SlotKey { class, ..self })
+    }
 }
 
 // === impl ProcessSlots ===

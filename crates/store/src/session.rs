@@ -20,7 +20,7 @@ use super::shared_limit::SharedLimit;
 use super::slots::SlotReport;
 use super::{
     CallItem, Debts, KeyGroup, Link, LuaScript, PackedCall, RateAnswer, ScriptOp, ScriptReply, SettledKey,
-    SharedKey, Store, StoreFault,
+    SharedKey, SlotKey, Store, StoreFault,
 };
 pub(super) use late_replies::LateReplies;
 use outbox::REFUNDS_MAX;
@@ -346,10 +346,15 @@ impl<'a> StoreQuestion<'a> {
         !self.item.dry_run && self.in_process > self.item.rule.capacity()
     }
 
+    /// Names the class of its key, where the limit has classes.
+    pub fn set_class(&mut self, class: u8) {
+        self.item.class = self.limit.shares().map_or(SlotKey::NO_CLASS, |_| class);
+    }
+
     /// Names the class of its key, and the units that are owed to the store.
     pub fn note_class(&mut self, key: &CounterKey, debts: &Debts, now: Now) {
+        self.set_class(key.class);
         let item = &mut self.item;
-        item.class = key.class;
         (item.owed, item.owed_by_others) = debts.owed_units(self.limit, self.rate, &item.key, key.class, now);
     }
 

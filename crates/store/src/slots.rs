@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use super::shared_limit::SharedLimit;
@@ -34,7 +35,8 @@ struct KeySlots {
     rate: usize,
     /// Includes slots that are being asked for.
     slots: u64,
-    asked: u64,
+    /// The questions without an answer, by sequence number, and their slots.
+    asked: SmallVec<[(u64, u64); 2]>,
     /// The number that the store may count.
     reported: u64,
     /// The sequence number of the report with that number.
@@ -71,21 +73,23 @@ impl WorkerSlots {
             limit: limit.clone(),
             rate,
             slots: 0,
-            asked: 0,
+            asked: SmallVec::new(),
             reported: 0,
             reported_sequence: 0,
             reports_in_flight: 0,
             is_unreported: false,
         });
+        // After a reload its classes may have other places.
+        (entry.limit, entry.rate) = (limit.clone(), rate);
         entry.slots = entry.slots.saturating_add(slots);
-        entry.asked = entry.asked.saturating_add(slots);
+        entry.asked.push((sequence, slots));
         (entry.count(sequence), in_process)
     }
 
-    /// The slots are no longer asked for: there is an answer, or none is waited for.
-    pub fn end_asking(&self, slot_key: &SlotKey, slots: u64) {
+    /// The question with this sequence number is answered, or its answer is not waited for.
+    pub fn end_asking(&self, slot_key: &SlotKey, sequence: u64) {
         if let Some(entry) = self.inner.lock().by_key.get_mut(slot_key) {
-            entry.asked = entry.asked.saturating_sub(slots);
+            entry.asked.retain(|(asked, _)| *asked != sequence);
         }
     }
 
@@ -153,7 +157,10 @@ impl WorkerSlots {
 
     /// The count of a question about so many more slots, which are not asked for yet.
     pub fn peek_slots(&self, slot_key: &SlotKey, slots: u64) -> SlotCount {
-        let held = self.inner.lock().by_key.get(slot_key).map(|entry| entry.count(0)).unwrap_or_default();
+        let inner = self.inner.lock();
+        let sequence = inner.sequence.saturating_add(1);
+        let held = inner.by_key.get(slot_key).map(|entry| entry.count(sequence));
+        let held = held.unwrap_or(SlotCount { oldest: sequence, sequence, ..SlotCount::default() });
         let more = |number: u64| number.saturating_add(slots);
         SlotCount { slots: more(held.slots), asked: more(held.asked), ..held }
     }
@@ -211,7 +218,9 @@ impl WorkerSlotsInner {
 
 impl KeySlots {
     fn count(&self, sequence: u64) -> SlotCount {
-        SlotCount { slots: self.slots, asked: self.asked, sequence, turn: None }
+        let asked = self.asked.iter().map(|(_, slots)| slots).sum();
+        let oldest = self.asked.first().map_or(sequence, |(oldest, _)| *oldest);
+        SlotCount { slots: self.slots, asked, oldest, sequence, turn: None }
     }
 
     fn apply_report(&mut self, count: SlotCount) {

@@ -43,7 +43,7 @@ fn rules() -> Vec<RateRule> {
 }
 
 fn item(rule: &RateRule, limit_index: u16, key: u8) -> CallItem<'_> {
-    let slot_count = SlotCount { slots: 2, asked: 0, sequence: 3 << 32 | 9, turn: None };
+    let slot_count = SlotCount { slots: 2, asked: 1, oldest: 5, sequence: 3 << 32 | 9, turn: None };
     CallItem {
         rule,
         key: SharedKey([key; 16]),
@@ -108,8 +108,8 @@ fn the_body_of_a_call() {
 
     let slots = item(&rules[6], 0, 1);
     let mut expected = vec![4, 2, 1, 0, 1, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 9, 0, 0, 0];
-    expected.extend(doubles(&[2.0, 0.0, 2.0, 4.0]));
-    expected.push(0);
+    expected.extend(doubles(&[1.0, 5.0, 2.0, 4.0]));
+    expected.extend([0, 0]);
     assert_eq!(PackedCall::new(ScriptOp::ReportSlots, "sg", 7, 0, &[slots]).body, expected);
 }
 

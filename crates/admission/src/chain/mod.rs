@@ -220,7 +220,8 @@ impl SharedDemand {
         let mut question = StoreQuestion::new(&self.limit, rate, self.key, self.units.cost);
         (question.item.limit_index, question.item.dry_run) = (self.limit_index, self.is_dry_run());
         question.item.name = self.name.as_deref().unwrap_or_default();
-        (question.item.anchor, question.item.class) = (self.units.anchor, self.units.key.class);
+        question.item.anchor = self.units.anchor;
+        question.set_class(self.units.key.class);
         question
     }
 

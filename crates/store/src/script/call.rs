@@ -1,12 +1,13 @@
 //! Calls of the judging script: the items, how they are packed, and the types of the reply.
 
 use std::io::Write as _;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::rule_shape::RuleShape;
 use super::shares::ShareRule;
-use crate::{RateRule, SharedKey};
+use crate::{RateRule, SharedKey, SlotKey};
 use sluicegate_base::calendar::Anchor;
 use sluicegate_limit::Decision;
 use sluicegate_limit::steps::{KEY_NAME_MAX, StepTerm, WindowUsage};
@@ -69,6 +70,8 @@ pub struct SlotCount {
     pub slots: u64,
     /// Slots that are being asked for; of a question its own included.
     pub asked: u64,
+    /// The sequence number of the oldest question that is not answered, or of this one.
+    pub oldest: u64,
     /// Higher than in any earlier report about this key.
     pub sequence: u64,
     /// The turn of a question, if requests wait for these slots.
@@ -224,7 +227,7 @@ impl PackedCall {
                 packed.push_turn(name, turn);
             }
             packed.push_group(item.rule.counters_name(prefix, &item.key), class, group.len());
-            if let (KeyClass::Shares, Some(shares), Some(first)) = (class, &item.rule.shares, group.first()) {
+            if let (Some(shares), Some(first)) = (item.rule.unit_shares(), group.first()) {
                 packed.push_shares(item.rule, item_flags(items, *first), shares);
             }
             for index in group {
@@ -285,10 +288,7 @@ impl PackedCall {
             self.push_calendar(item.rule, flags, (at, item.anchor), item.name);
             return self.push_units(op, item);
         }
-        if let RuleShape::Concurrency { max } = item.rule.shape {
-            return self.push_slots(flags, node, item, max);
-        }
-        if let Some(shares) = &item.rule.shares {
+        if let Some(shares) = item.rule.unit_shares() {
             return self.push_class_units(op, shares, item);
         }
         if item.rule.settles {
@@ -311,7 +311,7 @@ impl PackedCall {
             }
             RuleShape::SlidingWindow { max, .. } => (shape.bucket_width(), max, taken),
             RuleShape::SlidingLog { max, period } => (period, max, taken),
-            RuleShape::Concurrency { max } => (0, max, taken),
+            RuleShape::Concurrency { max } => return self.push_slots(flags, node, item, max),
         };
         if item.rule.class() == KeyClass::Entry {
             self.body.extend(item.rule.id.to_le_bytes());
@@ -394,16 +394,17 @@ impl PackedCall {
     }
 
     fn push_slots(&mut self, flags: u8, node: u64, item: &CallItem<'_>, max: u64) {
-        let SlotCount { slots, asked, sequence, turn } = item.slot_count;
-        let slots = slots.min(u32::MAX.into());
+        let SlotCount { slots, asked, oldest, sequence, turn } = item.slot_count;
+        let held = slots.min(u32::MAX.into()).saturating_sub(asked);
         self.body.push(flags);
         self.body.extend(node.to_le_bytes());
         self.body.extend(((sequence >> 32) as u32).to_le_bytes());
         self.body.extend((sequence as u32).to_le_bytes());
-        self.push_numbers([slots, asked, item.cost, max].map(|number| number as f64));
-        let Some(shares) = &item.rule.shares else { return self.body.push(0) };
+        self.push_numbers([held, oldest, item.cost, max].map(|number| number as f64));
+        self.body.push(item.class);
+        let shares = item.rule.shares.as_ref().filter(|_| item.class != SlotKey::NO_CLASS);
+        let Some(shares) = shares else { return self.body.push(0) };
         self.body.extend(shares.numbers());
-        self.push_class(shares, item.class);
         self.push_number(turn.map_or(0, |turn| turn.waiting) as f64);
     }
 
@@ -456,6 +457,11 @@ impl RateRule {
             RuleShape::SlidingLog { .. } => KeyClass::Log,
             _ => KeyClass::Entry,
         }
+    }
+
+    /// The shares by which units are counted; slots have a place for theirs.
+    pub(super) fn unit_shares(&self) -> Option<&Arc<ShareRule>> {
+        self.shares.as_ref().filter(|_| self.class() != KeyClass::Slots)
     }
 
     /// The name of that key.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::call::{KeyClass, script_order, turn_groups};
+use super::call::{script_order, turn_groups};
 use super::rule_shape::RuleShape;
 use super::settle::SettledState;
 use super::shares::{FoundShares, ShareRule};
@@ -33,7 +33,7 @@ enum FoundState {
         oldest: u64,
         leaves: u64,
     },
-    /// Slots of other nodes; `None`: not judged.
+    /// Slots that the request can take; `None` = they were not judged.
     Slots(Option<u64>),
     Settled(SettledState),
     Shares(FoundShares),
@@ -122,7 +122,7 @@ impl ScriptReply {
 
 fn read_state(item: &CallItem<'_>, bytes: &mut &[u8], now: u64) -> Option<FoundState> {
     let shape = item.rule.shape;
-    if let Some(shares) = item.rule.shares.as_ref().filter(|_| item.rule.class() != KeyClass::Slots) {
+    if let Some(shares) = item.rule.unit_shares() {
         return shares.read_state(bytes, now).map(FoundState::Shares);
     }
     let with_owed = |level: u64| level.saturating_add(shape.scale_units(item.owed));
@@ -161,8 +161,6 @@ fn read_state(item: &CallItem<'_>, bytes: &mut &[u8], now: u64) -> Option<FoundS
         },
         RuleShape::Concurrency { .. } => match read_double(bytes)? {
             -1.0 => FoundState::Slots(None),
-            // Requests in other gateways have their turn.
-            -2.0 => FoundState::Slots(Some(0)),
             left if (0.0..EXACT_MAX).contains(&left) => FoundState::Slots(Some(left as u64)),
             _ => return None,
         },

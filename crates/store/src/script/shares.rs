@@ -66,11 +66,16 @@ impl ShareRule {
                 let head = [period as f64, slots as f64, terms.common as f64, width as f64];
                 (ShareTerms::Window(WindowTerms { parts, ..terms }), head)
             }
-            RuleShape::Concurrency { max } => return Some(ShareRule::of_slots(max, shares)),
+            RuleShape::Concurrency { max } => {
+                let (reach, terms) = slot_terms(max, shares);
+                classes.extend(terms.iter().flatten().map(|number| *number as f64));
+                (ShareTerms::Slots(reach), [0.0; 4])
+            }
             _ => return None,
         };
+        let head = if matches!(terms, ShareTerms::Slots(_)) { &[][..] } else { &head };
         let mut numbers: Vec<u8> = head.iter().chain(&classes).flat_map(|one| one.to_le_bytes()).collect();
-        // Tokens depend on all numbers, and the units of a window on the classes alone.
+        // Tokens depend on all numbers, and the units of a window and slots on the classes alone.
         let list = match terms {
             ShareTerms::Bucket(_) => [&names, &numbers[..]].concat(),
             ShareTerms::Window(_) | ShareTerms::Slots(_) => names,
@@ -79,21 +84,6 @@ impl ShareRule {
         numbers.splice(..0, list.as_ref()[..8].iter().copied());
         numbers.insert(0, terms.class_count() as u8);
         Some(ShareRule { terms, numbers: numbers.into() })
-    }
-
-    /// For each class its floor, the part of it that is not lent, and its `most`.
-    fn of_slots(max: u64, shares: &Shares) -> ShareRule {
-        let own = |class: &ShareClass| {
-            let floor = class.least_of(max);
-            [floor, floor - floor * u64::from(shares.lend) / u64::from(Shares::WHOLE), class.most_of(max)]
-        };
-        let classes: Vec<[u64; 3]> = shares.classes.iter().map(own).collect();
-        let not_lent: u64 = classes.iter().map(|[_, not_lent, _]| not_lent).sum();
-        let reach = classes.iter().map(|[_, own, most]| (*most).min(max.saturating_sub(not_lent - own)));
-        let terms = ShareTerms::Slots(reach.collect());
-        let mut numbers = vec![classes.len() as u8];
-        numbers.extend(classes.iter().flatten().flat_map(|number| (*number as f64).to_le_bytes()));
-        ShareRule { terms, numbers: numbers.into() }
     }
 
     /// The place of a class in the call.
@@ -167,4 +157,16 @@ impl ShareTerms {
             ShareTerms::Slots(reach) => usize::from(class).min(reach.len() - 1),
         }
     }
+}
+
+/// For each class the most slots that it can ever take; and its floor, the part of it that is not lent, and its `most`.
+fn slot_terms(max: u64, shares: &Shares) -> (Box<[u64]>, Vec<[u64; 3]>) {
+    let own = |class: &ShareClass| {
+        let floor = class.least_of(max);
+        [floor, floor - floor * u64::from(shares.lend) / u64::from(Shares::WHOLE), class.most_of(max)]
+    };
+    let terms: Vec<[u64; 3]> = shares.classes.iter().map(own).collect();
+    let not_lent: u64 = terms.iter().map(|[_, not_lent, _]| not_lent).sum();
+    let reach = terms.iter().map(|[_, own, most]| (*most).min(max.saturating_sub(not_lent - own)));
+    (reach.collect(), terms)
 }

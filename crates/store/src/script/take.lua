@@ -11,9 +11,9 @@
 --     kind 2 fixed_window    x period, y units to charge; flag 4: the windows are those of UTC
 --     kind 3 sliding_window  x width of a sub-window, y units to charge, then f64 period
 --   class 1, one rate of a sliding_log, in a list: u8 flags, f64 x period, f64 y units, f64 z
---   class 2, concurrency, in a hash by node: u8 flags, 8 bytes node, u32 u32 sequence, f64 slots of the node, those that
---     it asks for included, f64 those, f64 slots of this request, f64 most of all nodes, u8 classes; and with classes
---     what slot_shares.lua says
+--   class 2, concurrency, in a hash by node: u8 flags, 8 bytes node, u32 u32 sequence, f64 slots that the node knows to
+--     hold, f64 sequence of its oldest call under way, f64 slots of this one, f64 most of all nodes, u8 class or 255,
+--     u8 classes; and with classes what slot_shares.lua says
 --   class 3, of op 5 and 6, the last call of a node, in a string of digits: f64 sequence, f64 milliseconds to keep it
 --   class 4, one rate of a limit that responses settle: see settled.lua; class 6, one by a calendar: see calendar.lua
 --   class 7, behind all others: the turns of a limit, in a string of its own: u16 items before its own ones, f64 furthest
@@ -33,13 +33,16 @@
 --                   microsecond of that charge: they give the used units to an item of any rate
 --   fixed_window    f64 end, f64 units
 --   sliding_window  f64 when the newest sub-window leaves, u32 units of each, newest first
--- The list: an f64 time for every unit, oldest first. The hash: u32 u32 sequence, f64 slots, f64 expiry. The hash of
+-- The list: an f64 time for every unit, oldest first. The hash: u32 u32 sequence, f64 slots, f64 expiry; under the
+-- name with `g` behind it f64 sequence of the oldest call under way, and of each call that was granted since f64 sequence,
+-- u32 slots: a call counts the slots that its node knows of and these, so that what is asked for is not taken. A call that
+-- comes when its node has given it up counts until the next word of the node. The hash of
 -- waiters: f64 time after which requests that began to wait later get no slot, f64 most slots of its limit, f64 expiry.
 --
 -- The answer: f64 now, u8 admitted, then the state that each item found:
 --   buckets f64 ticks; fixed_window f64 end, f64 units; sliding_window f64 leaves, u32 units of each
 --   sliding_log f64 units, f64 time of the log, f64 oldest time, f64 time that has to leave; the last two if needed
---   concurrency f64 slots that the request can take; -1: not judged; -2: those who wait elsewhere have their turn
+--   concurrency f64 slots that the request can take, none while others have their turn; -1: not judged
 -- and for each class 7 f64 the turn; 0: none.
 --
 -- Slots go to requests in the order in which they began to wait, in whatever gateway. A gateway notices a free slot when
@@ -376,63 +379,84 @@ for pass = 1, 2 do
         end
       end
     elseif class == 2 then
-      local flags, node, high, low, slots, asked, cost, max, n
-      flags, node, high, low, slots, asked, cost, max, n, p = unpack_from('<Bc8I4I4ddddB', body, p)
+      local flags, node, high, low, held, oldest, cost, max, at, n
+      flags, node, high, low, held, oldest, cost, max, at, n, p = unpack_from('<Bc8I4I4ddddBB', body, p)
       nth = nth + 1
-      local left, terms, at, waiting = -1, p, nil, 0
+      local left, list, terms, waiting = -1, nil, p + 8, 0
       if n > 0 then
-        at, waiting, p = unpack_from('<Bd', body, p + n * 24)
+        list = unpack_from('<c8', body, p)
+        waiting, p = unpack_from('<d', body, terms + n * 24)
+      end
+      if at < 255 then
         node = node .. string.char(at)
         if line then line[2] = line[2] .. string.char(at) end
       end
       if healing or not (op == 1 and (waits or refused)) then
         local nodes = pcall('HGETALL', key)
-        local anew, stale, sets, drops, state = nodes.err ~= nil, false, {}, {}, nil
-        -- The slots in flight and waited for by class, and the classes of which others have waited longer.
+        local anew, sets, drops, state = nodes.err ~= nil, {}, {}, nil
+        -- The slots in flight and waited for by class, and those of the one whose requests elsewhere have waited longer.
         local held_by, waited_by, ahead = {}, {}, {}
-        local others, own = 0, 0
+        local others, stored, newest, grants, known = 0, 0, 0, '', {}
         for i = 1, #nodes, 2 do
           local field, value = nodes[i], nodes[i + 1]
-          local high_known, low_known, held, expiry
-          if #value == 24 then high_known, low_known, held, expiry = unpack_from('<I4I4dd', value) end
-          if n > 0 and field == 'classes' then
+          local high_known, low_known, slots, expiry
+          if #value == 24 then high_known, low_known, slots, expiry = unpack_from('<I4I4dd', value) end
+          if field == 'classes' then
             state = value
-          elseif not (held and held >= 0 and held <= 4294967295 and expiry > now) then
+          elseif field == node .. 'g' then
+            grants = value
+          elseif #field > 8 and sub(field, -1) == 'g' then
+            known[field] = known[field] or false
+          elseif not (slots and slots >= 0 and slots <= 4294967295 and expiry > now) then
             drops[#drops + 1] = field
           elseif field == node then
-            stale, own = high_known > high or high_known == high and low_known > low, held
-            if stale then high, low = high_known, low_known end
+            newest, stored = high_known * 4294967296 + low_known, slots
           else
-            others = others + held
+            known[field .. 'g'], others = true, others + slots
             local class_of = string.byte(field, 9)
-            if class_of then held_by[class_of] = (held_by[class_of] or 0) + held end
+            if class_of then held_by[class_of] = (held_by[class_of] or 0) + slots end
             if expiry > now + NODE_US then
-              sets[#sets + 1] = { field, pack('<I4I4dd', high_known, low_known, held, now + NODE_US) }
+              sets[#sets + 1] = { field, pack('<I4I4dd', high_known, low_known, slots, now + NODE_US) }
               healed = true
             end
           end
         end
-        -- What this node holds: at least the slots that it knows of, and at most those that it has asked for besides.
-        local stored, least = own, slots - math.max(asked, op < 3 and cost or 0)
-        if not stale then own = math.max(math.min(own, op < 3 and slots - cost or slots), least) end
+        for field, has_node in pairs(known) do
+          if not has_node then drops[#drops + 1] = field end
+        end
+
+        -- What this node holds: the slots that it knew of, and those granted since to calls that it still waits for.
+        local sequence, own, given, granted = high * 4294967296 + low, held, '', 0
+        local stale = newest > sequence
+        if stale and #grants > 7 then oldest = unpack_from('<d', grants) end
+        for q = 9, #grants - 11, 12 do
+          local at_sequence, slots = unpack_from('<dI4', grants, q)
+          if at_sequence >= oldest and newest > 0 then
+            given, granted = given .. sub(grants, q, q + 11), granted + slots
+          end
+        end
+        if stale then own = stored else own, newest = held + granted, sequence end
+        local freed = math.max(stored - own, 0)
+
         local tell, lines, gone = op > 2, line and pcall('HGETALL', line[1]) or {}, {}
         for i = 1, #lines, 2 do
-          local length, class_of, due, most, expiry = #lines[i + 1], string.byte(lines[i], 9) or -1
-          if length == 24 or length == 32 then due, most, expiry = unpack_from('<ddd', lines[i + 1]) end
+          local length, class_of, due, most, expiry, units = #lines[i + 1], string.byte(lines[i], 9) or -1
+          if length == 24 or length == 40 then due, most, expiry = unpack_from('<ddd', lines[i + 1]) end
           if not (expiry and expiry > now and expiry <= now + NODE_US) then
             gone[#gone + 1] = lines[i]
           elseif lines[i] ~= line[2] then
-            if length == 32 then
-              waited_by[class_of] = (waited_by[class_of] or 0) + unpack_from('<d', lines[i + 1], 25)
+            local first = 1
+            if length == 40 then
+              units, first = unpack_from('<dd', lines[i + 1], 25)
+              waited_by[class_of] = (waited_by[class_of] or 0) + units
             end
-            if due < now - line[3] and most >= max then ahead[class_of] = true end
+            if due < now - line[3] and most >= max then ahead[class_of] = first end
           end
         end
         if n > 0 then
           -- slot_shares.lua stands here.
         else
-          left = math.max(max - others - own, 0)
-          if next(ahead) and left >= cost then left = -2 end
+          left = next(ahead) and 0 or math.max(max - others - own, 0)
         end
         if op < 3 and left < cost then
           if flags % 2 == 0 then refuse(math.huge) end
@@ -445,24 +469,34 @@ for pass = 1, 2 do
             gone[#gone + 1] = line[2]
           else
             set[1] = { line[2], pack('<ddd', since + span, max, now + 1000000 + span) }
-            if n > 0 then set[1][2] = set[1][2] .. pack('<d', waiting) end
+            if n > 0 then set[1][2] = set[1][2] .. pack('<dd', waiting, cost) end
           end
-          notes[#notes + 1] = { 3, line[1], lines.err ~= nil, gone, set }
+          notes[#notes + 1] = { 3, line[1], lines.err ~= nil, gone, set, NODE_US / 1000 }
         end
-        if op < 3 and tell then own = own + cost end
-        if tell and not (stale and op > 2) then
+        -- A question that is refused tells of slots that its node has freed.
+        local refused_here = op == 1 and not tell
+        local sets_now, drops_now = refused_here and {} or sets, refused_here and {} or drops
+        if tell and not (stale and op > 2) or refused_here and freed > 0 then
+          if op < 3 and tell then own, given = own + cost, given .. pack('<dI4', sequence, cost) end
           if own > 0 then
-            sets[#sets + 1] = { node, pack('<I4I4dd', high, low, own, now + NODE_US) }
+            local high_now = (newest - newest % 4294967296) / 4294967296
+            sets_now[#sets_now + 1] = { node, pack('<I4I4dd', high_now, newest % 4294967296, own, now + NODE_US) }
           else
-            drops[#drops + 1] = node
+            drops_now[#drops_now + 1] = node
+          end
+          if own > 0 and given ~= '' then
+            sets_now[#sets_now + 1] = { node .. 'g', pack('<d', oldest) .. given }
+          elseif grants ~= '' then
+            drops_now[#drops_now + 1] = node .. 'g'
           end
         end
-        if state and tell then
-          sets[#sets + 1] = { 'classes', state }
-        elseif state and op == 1 then
-          notes[#notes + 1] = { 3, key, anew, {}, { { 'classes', state } } }
+        if n > 0 and (tell or refused_here) then sets_now[#sets_now + 1] = { 'classes', state } end
+        -- What classes needed in the last second outlives their slots.
+        local ms = others + own > 0 and NODE_US / 1000 or 1250
+        if refused_here and #sets_now + #drops_now > 0 then
+          notes[#notes + 1] = { 3, key, anew, drops_now, sets_now, ms }
         end
-        if tell or #sets > 0 then writes[#writes + 1] = { 3, key, anew, drops, sets } end
+        if tell or #sets > 0 then writes[#writes + 1] = { 3, key, anew, drops, sets, ms } end
       end
       line = nil
       outs = outs + 1
@@ -525,7 +559,7 @@ for i = 1, #notes do
     if a then call('DEL', key) end
     for n = 1, #b do call('HDEL', key, b[n]) end
     for n = 1, #c do call('HSET', key, c[n][1], c[n][2]) end
-    if #c > 0 then call('PEXPIRE', key, NODE_US / 1000) end
+    if #c > 0 then call('PEXPIRE', key, d) end
   end
 end
 

@@ -261,32 +261,30 @@ impl SharedLimit {
         self.local_share.limit_for(nodes, divided, (self.id, self.max_keys), &self.step_notes)
     }
 
-    /// Slots that this gateway may hold while the store does not answer.
-    pub fn local_slots(&self, rate: usize) -> u64 {
-        self.rules[rate].capacity().div_ceil(self.fleet.nodes())
+    /// Slots that this process may hold for a class while the store does not answer. What is kept for other classes is
+    /// not lent meanwhile.
+    pub fn local_slots(&self, rate: usize, slot_key: &SlotKey) -> u64 {
+        let part = self.rules[rate].capacity().div_ceil(self.fleet.nodes());
+        // Slots of the process before an upgrade or restart may still be in use.
+        let before = self.in_flight.held_before(slot_key);
+        let others = slot_key.all_classes().filter(|other| other.class != slot_key.class).map(|other| {
+            let in_use = self.in_flight.held_for(&other).saturating_add(self.in_flight.held_before(&other));
+            in_use.max(self.find_share(other.class).map_or(0, |share| share.least_of(part)))
+        });
+        let most = self.find_share(slot_key.class).map_or(part, |share| share.most_of(part));
+        most.min(part.saturating_sub(others.sum())).saturating_sub(before)
+    }
+
+    fn find_share(&self, class: u8) -> Option<&model::ShareClass> {
+        self.config.shares.as_ref()?.classes.get(usize::from(class))
     }
 
     /// True if a request may have slots while the store does not answer. `in_process`: slots that the process holds
-    /// for its class, the request's own included. What is kept for other classes is not lent meanwhile.
+    /// for its class, the request's own included.
     pub fn grants_slots_locally(&self, rate: usize, slot_key: &SlotKey, in_process: u64) -> bool {
         match self.on_failure {
             OnFailure::Allow => true,
-            OnFailure::Local => {
-                // Slots of the process before an upgrade or restart may still be in use.
-                let held = in_process.saturating_add(self.in_flight.held_before(slot_key));
-                let part = self.local_slots(rate);
-                let Some(shares) = &self.config.shares else { return held <= part };
-                let most_of_others = |(class, share): (usize, &model::ShareClass)| {
-                    let other = SlotKey { class: class as u8, ..*slot_key };
-                    let in_use =
-                        self.in_flight.held_for(&other).saturating_add(self.in_flight.held_before(&other));
-                    in_use.max(share.least_of(part))
-                };
-                let class = usize::from(slot_key.class);
-                let others = shares.classes.iter().enumerate().filter(|(other, _)| *other != class);
-                let most = shares.classes.get(class).map_or(part, |share| share.most_of(part));
-                held <= most && others.map(most_of_others).fold(held, u64::saturating_add) <= part
-            }
+            OnFailure::Local => in_process <= self.local_slots(rate, slot_key),
             OnFailure::Reject => false,
         }
     }
@@ -462,14 +460,15 @@ impl SharedLimit {
 
     /// The name of the slots of a key's class in the store.
     pub fn slot_key(&self, rate: usize, key: SharedKey, class: u8) -> SlotKey {
-        let class = self.config.shares.as_ref().map_or(0, |shares| shares.index(class) as u8);
+        let class = self.config.shares.as_ref().map_or(SlotKey::NO_CLASS, |shares| shares.index(class) as u8);
         SlotKey { rule: self.rules[rate].id, key, class }
     }
 
     /// Slots of a key may be free, for any of its classes.
     pub(super) fn note_freed_slots(&self, slot_key: &SlotKey) {
-        for class in 0..self.config.classes_per_key() {
-            self.slot_queue.note_freed(&SlotKey { class: class as u8, ..*slot_key });
+        match self.config.shares {
+            Some(_) => slot_key.all_classes().for_each(|own| self.slot_queue.note_freed(&own)),
+            None => self.slot_queue.note_freed(slot_key),
         }
     }
 

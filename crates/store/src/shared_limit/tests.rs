@@ -310,6 +310,35 @@ fn slots_outlive_a_reload_that_starts_the_limit_fresh() {
     assert_eq!(after.slots_held(&slot_key), 0);
 }
 
+/// Slots of classes that the file does not name any more count in the local share, and are reported by the new rule.
+#[test]
+fn slots_of_former_classes_count_in_the_local_share() {
+    let limit = |shares: &str| limit_of(&format!("algorithm: concurrency, max_concurrent: 10{shares}"), 100);
+    let of = |classes: &str| limit(&format!(", shares: {{ by: account, classes: {{ {classes} }} }}"));
+    let key = crate::SharedKey([1; 16]);
+    let before = Arc::new(of("a: { least: 20% }, b: { least: 20% }"));
+    let slots = crate::slots::WorkerSlots::default();
+    let (others, first) = (before.slot_key(0, key, 2), before.slot_key(0, key, 0));
+    slots.request_slots(&before, 0, others, 6);
+    slots.request_slots(&before, 0, first, 1);
+    assert_eq!((before.local_slots(0, &first), before.local_slots(0, &others)), (2, 6));
+    for (changed, left) in [(of("a: { least: 20% }"), 4), (limit(""), 3)] {
+        let after =
+            SharedLimit::adopt_from(Some(&before), LimitId(0), &changed.config, OnFailure::Local, 100);
+        let after = Arc::new(after);
+        let own = after.slot_key(0, key, 0);
+        assert_eq!(after.local_slots(0, &own), left);
+        let (count, in_process) = slots.request_slots(&after, 0, own, 1);
+        assert_eq!(after.grants_slots_locally(0, &own, in_process), left > 0);
+        slots.end_asking(&own, count.sequence);
+        slots.release_slots(&own, 1);
+        let reports = slots.report_all();
+        let current = reports.iter().filter(|report| report.slot_key == own);
+        assert!(current.clone().all(|report| Arc::ptr_eq(&report.limit, &after)));
+        reports.iter().for_each(|report| slots.finish_report(report, true));
+    }
+}
+
 #[test]
 fn a_reset_key_is_asked_about_again_and_has_its_whole_share() {
     let limit = limit(100);

@@ -60,6 +60,8 @@ struct SlotLine {
     /// The waiter that asks the store now; [`NO_NODE`] = none.
     asking: u32,
     may_be_free: bool,
+    /// Slots of requests that found no place, until the store is told.
+    refused: u64,
     freed: FreedRate,
 }
 
@@ -158,6 +160,18 @@ impl SharedSlotQueue {
         found.map(|(found, _)| found.before + 1).ok_or_else(|| lines.estimate_wait(slot_key, now))
     }
 
+    /// [`SharedSlotQueue::find_position`] for a request that is rejected without a place.
+    pub fn find_place(
+        &self,
+        slot_key: &SlotKey,
+        terms: &SlotTerms<'_>,
+        (fair_hash, cost): (u64, u64),
+        now: Now,
+    ) -> Result<u64, u64> {
+        let found = self.find_position(slot_key, terms, fair_hash, now);
+        found.inspect_err(|_| self.lines.lock().note_full(slot_key, cost))
+    }
+
     /// Joins the queue of a key. True: nobody polls the store for this limit yet, and the caller has to see to it.
     ///
     /// # Errors
@@ -173,6 +187,7 @@ impl SharedSlotQueue {
         let mut wakers = Wakers::new();
         let mut lines = self.lines.lock();
         let Some((found, from)) = lines.find_place(&slot_key, terms, fair_hash) else {
+            lines.note_full(&slot_key, cost);
             return Err(lines.estimate_wait(&slot_key, now));
         };
         let SlotLines { by_key, queues, .. } = &mut *lines;
@@ -296,6 +311,7 @@ impl SharedSlotQueue {
             by_due.insert(line.due, slot_key);
             if line.asking == NO_NODE && !line.may_be_free {
                 let (cost, turn) = (queues.head_cost(line.queue), line.describe_turn(queues, gateway, now));
+                line.refused = 0;
                 polled.push(PolledLine { slot_key, rule: line.rule.clone(), cost, turn });
             }
         }
@@ -375,6 +391,13 @@ impl SlotLines {
         self.by_key.remove(slot_key);
     }
 
+    /// A request finds no place in the queue.
+    fn note_full(&mut self, slot_key: &SlotKey, cost: u64) {
+        if let Some(line) = self.by_key.get_mut(slot_key) {
+            line.refused = line.refused.saturating_add(cost);
+        }
+    }
+
     fn estimate_wait(&self, slot_key: &SlotKey, now: Now) -> u64 {
         self.by_key.get(slot_key).map_or(1, |line| line.estimate_wait(&self.queues, now))
     }
@@ -392,6 +415,7 @@ impl SlotLine {
             served_at: now,
             asking: NO_NODE,
             may_be_free: false,
+            refused: 0,
             freed: FreedRate::starting(now),
         }
     }
@@ -408,7 +432,7 @@ impl SlotLine {
 
     fn describe_turn(&self, queues: &ShardQueues, gateway: u64, now: Now) -> GatewayTurn {
         let waited_us = queues.head(self.queue).map(|head| now.ns_since(head.since) / 1_000);
-        let waiting = queues.queued_units(self.queue);
+        let waiting = queues.queued_units(self.queue).saturating_add(self.refused);
         GatewayTurn { gateway, waited_us, poll_us: self.poll_ns / 1_000, waiting }
     }
 

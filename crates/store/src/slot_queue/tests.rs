@@ -37,6 +37,36 @@ fn asks(queue: &SharedSlotQueue, ticket: &SlotTicket) -> bool {
     poll_at(queue, ticket, NOW) == AskTurn::Ask
 }
 
+/// Classes share the places of the queue, and have floors of them; the store hears of requests that found none.
+#[test]
+fn a_class_below_its_places_displaces_the_newest_of_another() {
+    let text = "limits: { slots: { algorithm: concurrency, max_concurrent: 5, queue: 4, \
+                shares: { by: account, classes: { gold: { least: 50% } } } } }\n\
+                locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
+    let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
+    let (rule, queue) = (RateRule::rules_of(&limit).remove(0), SharedSlotQueue::default());
+    let terms = SlotTerms { queue: 4, shares: limit.shares.as_deref(), ..TERMS };
+    let join = |class| {
+        let slot_key = SlotKey { class, ..KEY };
+        let newcomer = SlotNewcomer { slot_key, rule: &rule, cost: 1, fair_hash: 0, since: NOW };
+        queue.join_queue(newcomer, &terms, NOW).map(|(ticket, _)| ticket)
+    };
+    let others: Vec<SlotTicket> = (0..4).map(|_| join(1).unwrap()).collect();
+    assert!(join(1).is_err() && join(1).is_err());
+    let waiting = |class| queue.describe_turn(7, &SlotKey { class, ..KEY }, NOW).unwrap().waiting;
+    assert_eq!(waiting(1), 6, "two found no place");
+    let gold = [join(0).unwrap(), join(0).unwrap()];
+    assert!(join(0).is_err(), "it has its half of the places");
+    let state = |ticket, class| {
+        queue.poll_turn(&SlotKey { class, ..KEY }, ticket, NOW, &Waker::from(Arc::new(NoWake)))
+    };
+    let left = others.iter().filter(|ticket| matches!(state(ticket, 1), AskTurn::Reject(_))).count();
+    assert_eq!((left, queue.waiting_count()), (2, 4));
+    gold.iter().for_each(|ticket| queue.leave_queue(&SlotKey { class: 0, ..KEY }, ticket, NOW));
+    others[..2].iter().for_each(|ticket| queue.leave_queue(&SlotKey { class: 1, ..KEY }, ticket, NOW));
+    assert!(queue.lines.lock().by_key.is_empty() && queue.waiting_count() == 0);
+}
+
 #[test]
 fn one_waiter_at_a_time_asks_in_the_order_of_arrival() {
     let queue = SharedSlotQueue::default();

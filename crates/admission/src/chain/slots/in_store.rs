@@ -285,7 +285,7 @@ impl StoreHolds {
             let newcomer = hold.demand.limit.newcomer_turn(hold.rate, session.store.process_node())?;
             Some(match turn {
                 Some((own, turn)) if own == hold.demand.limit_index => turn,
-                Some((_, turn)) => GatewayTurn { poll_us: 0, ..turn },
+                Some((_, turn)) => GatewayTurn { poll_us: 0, waiting: 0, ..turn },
                 None => newcomer,
             })
         };

@@ -41,14 +41,14 @@ impl<'a> PendingSlots<'a> {
             |(_, _, count): &(SlotKey, u64, SlotCount)| count.sequence == question.item.slot_count.sequence;
         let index = self.slots.iter().position(own)?;
         let (slot_key, cost, count) = self.slots.swap_remove(index);
-        self.outbox.slots.end_asking(&slot_key, cost);
+        self.outbox.slots.end_asking(&slot_key, count.sequence);
         Some((slot_key, cost, count))
     }
 
     /// Cancels all requests for slots, none of which was sent.
     pub(crate) fn cancel_all(mut self) {
-        for (slot_key, cost, _) in self.slots.drain(..) {
-            self.outbox.slots.end_asking(&slot_key, cost);
+        for (slot_key, cost, count) in self.slots.drain(..) {
+            self.outbox.slots.end_asking(&slot_key, count.sequence);
             self.outbox.slots.release_slots(&slot_key, cost);
         }
     }
@@ -110,7 +110,7 @@ impl<'a> PendingSlots<'a> {
 impl Drop for PendingSlots<'_> {
     fn drop(&mut self) {
         for (slot_key, cost, count) in self.slots.drain(..) {
-            self.outbox.slots.end_asking(&slot_key, cost);
+            self.outbox.slots.end_asking(&slot_key, count.sequence);
             self.outbox.slots.mark_reported(&slot_key, count);
             self.outbox.slots.release_slots(&slot_key, cost);
         }

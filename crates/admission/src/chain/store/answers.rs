@@ -206,8 +206,9 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         let StoreQuestion { limit, rate, item: CallItem { dry_run, .. }, .. } = *question;
         let (limit_index, cause) = (usize::from(demand.limit_index), ChainCause::without_store(limit));
         let place = (rate, demand.units.key.class);
-        let admits = limit.grants_slots_locally(rate, &demand.slot_key(rate), question.in_process);
-        let free_beside = |held: u64| limit.local_slots(rate).saturating_sub(held);
+        let slot_key = demand.slot_key(rate);
+        let admits = limit.grants_slots_locally(rate, &slot_key, question.in_process);
+        let free_beside = |held: u64| limit.local_slots(rate, &slot_key).saturating_sub(held);
         if !M::CHARGES {
             let remaining = free_beside(question.in_process - question.item.cost);
             return match cause {

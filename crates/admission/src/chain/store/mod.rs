@@ -353,8 +353,9 @@ impl StoreQuery {
             return None;
         }
         queued_rates(demand, held).find_map(|(rate, terms)| {
-            let (slot_key, fair_hash) = (demand.slot_key(rate), demand.units.fair_hash);
-            let found = demand.limit.slot_queue.find_position(&slot_key, &terms, fair_hash, held.judged_at);
+            let asked = (demand.units.fair_hash, demand.units.cost);
+            let queue = &demand.limit.slot_queue;
+            let found = queue.find_place(&demand.slot_key(rate), &terms, asked, held.judged_at);
             let limit = &held.limits[usize::from(lacking.limit_index)];
             let class = demand.units.key.class;
             let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, rate, class);

@@ -1,7 +1,7 @@
 //! The store's clock is stepped while limits are busy.
 
 use sluicegate_model::{Algorithm, WindowAlign};
-use sluicegate_store::ScriptOp;
+use sluicegate_store::{ScriptOp, SlotCount};
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, fixed, leaky, log, sliding, token};
 use crate::script::settle::charging;
@@ -132,7 +132,7 @@ fn slots_of_a_dead_gateway_lapse_although_the_clock_was_set_back() {
     let mut take = |node, now| {
         counters.node = node;
         let mut items = shared.items(&[key(1)], 1);
-        (items[0].slot_count.slots, items[0].slot_count.sequence) = (1, now);
+        items[0].slot_count = SlotCount { slots: 1, asked: 1, oldest: now, sequence: now, turn: None };
         counters.call(ScriptOp::Take, &items, now).admitted
     };
     assert!(take(1, START_US) && take(2, START_US));

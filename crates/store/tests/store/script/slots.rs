@@ -29,7 +29,12 @@ impl Slots {
     fn tell(&mut self, op: ScriptOp, node: u64, slots: u64, now: u64) -> ScriptReply {
         self.sequence += 1;
         let asked = u64::from(op == ScriptOp::Take || op == ScriptOp::Peek);
-        self.say(op, node, SlotCount { slots, asked, sequence: self.sequence, turn: self.turn }, now)
+        self.say(
+            op,
+            node,
+            SlotCount { slots, asked, oldest: self.sequence, sequence: self.sequence, turn: self.turn },
+            now,
+        )
     }
 
     fn say(&mut self, op: ScriptOp, node: u64, slot_count: SlotCount, now: u64) -> ScriptReply {
@@ -67,14 +72,14 @@ fn all_gateways_together_hold_no_more_than_the_limit() {
 #[test]
 fn an_older_word_changes_nothing() {
     let mut slots = Slots::of(4);
-    let at = |slots, sequence| SlotCount { slots, asked: 0, sequence, turn: None };
-    assert!(slots.say(ScriptOp::Take, 1, at(2, 1 << 33), 0).admitted);
+    let at = |slots, sequence| SlotCount { slots, asked: 0, oldest: sequence, sequence, turn: None };
+    assert!(slots.say(ScriptOp::Take, 1, SlotCount { asked: 1, ..at(2, 1 << 33) }, 0).admitted);
     let before = slots.counters.dump();
     for older in [at(0, 5), at(1, (1 << 33) - 1), at(3, 1 << 32 | 7)] {
         slots.say(ScriptOp::ReportSlots, 1, older, 0);
         assert_eq!(slots.counters.dump(), before);
     }
-    assert!(slots.say(ScriptOp::Take, 1, at(3, 6), 0).admitted);
+    assert!(slots.say(ScriptOp::Take, 1, SlotCount { asked: 1, ..at(3, 6) }, 0).admitted);
     assert!(!slots.takes(2, 2, 0), "what was granted counts beside what is known");
     slots.say(ScriptOp::ReportSlots, 1, at(1, (1 << 33) + 1), 0);
     assert!(slots.takes(2, 3, 0) && !slots.takes(2, 4, 0));
@@ -227,4 +232,40 @@ fn a_lower_limit_elsewhere_holds_nobody_up() {
     slots.asks_as(ScriptOp::Peek, turn(3, 500, 10), 1_000);
     slots.shared = Shared::new(vec![limit(concurrency(1))]);
     assert!(!slots.asks_as(ScriptOp::Peek, turn(4, 0, 10), 1_000), "a higher or equal one does");
+}
+
+/// What a gateway asks for while it gives slots back is not taken until it is granted, and not after it is given up.
+#[test]
+fn slots_that_are_asked_for_are_free_until_they_are_granted() {
+    let mut slots = Slots::of(12);
+    let say = |slots: &mut Slots, op, node, (held, asked, oldest), sequence| {
+        let slot_count = SlotCount { slots: held + asked, asked, oldest, sequence, turn: None };
+        slots.say(op, node, slot_count, 0)
+    };
+    // One holds 5 and the other 7.
+    (0..5).for_each(|n| assert!(say(&mut slots, ScriptOp::Take, 1, (n, 1, n + 1), n + 1).admitted));
+    (0..7).for_each(|n| assert!(say(&mut slots, ScriptOp::Take, 2, (n, 1, n + 1), n + 1).admitted));
+    // Eight questions, of which none is answered, while all five requests end.
+    (0..8).for_each(|n| assert!(!say(&mut slots, ScriptOp::Take, 1, (5, n + 1, 11), 11 + n).admitted));
+    say(&mut slots, ScriptOp::ReportSlots, 1, (0, 8, 11), 20);
+    let free =
+        |slots: &mut Slots| say(slots, ScriptOp::Peek, 2, (7, 1, 30), 30).answers[0].decision.remaining;
+    assert_eq!(free(&mut slots), 5);
+    // Two are granted, and it hears of the first.
+    assert!(say(&mut slots, ScriptOp::Take, 1, (0, 9, 11), 21).admitted);
+    assert!(say(&mut slots, ScriptOp::Take, 1, (0, 10, 11), 22).admitted);
+    assert_eq!(free(&mut slots), 3);
+    say(&mut slots, ScriptOp::ReportSlots, 1, (1, 1, 22), 23);
+    assert_eq!(free(&mut slots), 3);
+    // It waits no longer for the answer to the second; if that came late, it would count until the next word.
+    say(&mut slots, ScriptOp::ReportSlots, 1, (1, 0, 24), 24);
+    assert_eq!(free(&mut slots), 4);
+    assert!(say(&mut slots, ScriptOp::Take, 1, (1, 1, 22), 22).admitted);
+    assert_eq!(free(&mut slots), 3);
+    // One that was overtaken by a report counts beside it.
+    say(&mut slots, ScriptOp::ReportSlots, 1, (1, 1, 25), 26);
+    assert!(say(&mut slots, ScriptOp::Take, 1, (1, 1, 25), 25).admitted);
+    assert_eq!(free(&mut slots), 3);
+    say(&mut slots, ScriptOp::ReportSlots, 1, (2, 0, 27), 27);
+    assert_eq!((free(&mut slots), slots.counters.dump().len()), (3, 1));
 }
