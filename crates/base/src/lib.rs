@@ -16,6 +16,7 @@ pub mod certificate;
 pub mod clock;
 pub mod escape;
 pub mod file;
+pub mod glob;
 pub mod ip_set;
 pub mod json;
 pub mod json_pointer;

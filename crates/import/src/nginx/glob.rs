@@ -1,9 +1,8 @@
 //! The patterns of `include`: `*`, `?` and `[…]` in the parts of a path.
 
-use std::io::ErrorKind::{NotADirectory, NotFound};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use sluicegate_base::file::describe_failure;
+use sluicegate_base::glob::{self, GlobBounds, NameMatcher};
 use sluicegate_model::value::path_regex::PathRegex;
 
 /// More matches of one pattern are an error.
@@ -26,42 +25,16 @@ pub(super) fn find_files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
             "in `{text}`, nginx takes `\\`, `[:`, `[.` and `[=` for marks; write it without them"
         ));
     }
-    let (mut found, mut names_left) = (vec![PathBuf::new()], NAMES_MAX);
-    for part in pattern.components() {
-        let text = part.as_os_str().to_string_lossy();
-        if !matches!(part, Component::Normal(_)) || !is_pattern(&text) {
-            found.iter_mut().for_each(|path| path.push(part));
-            continue;
+    let compile = |part: &str| -> Result<Option<NameMatcher>, String> {
+        if !is_pattern(part) {
+            return Ok(None);
         }
-        let regex = PathRegex::compile(&translate_glob(&text), false);
-        let regex = regex.map_err(|reason| format!("in `{text}`: {reason}"))?;
-        let mut next = Vec::new();
-        for folder in &found {
-            let listed = if folder.as_os_str().is_empty() { Path::new(".") } else { folder.as_path() };
-            let fault = |error| format!("the folder `{}` {}", listed.display(), describe_failure(error));
-            let entries = match std::fs::read_dir(listed) {
-                Err(error) if matches!(error.kind(), NotFound | NotADirectory) => continue,
-                entries => entries.map_err(fault)?,
-            };
-            for entry in entries {
-                let entry = entry.map_err(fault)?;
-                let name = entry.file_name().to_string_lossy().into_owned();
-                let hidden = name.starts_with('.') && !text.starts_with('.');
-                if !hidden && regex.is_match(name.as_bytes(), &name) {
-                    next.push(folder.join(entry.file_name()));
-                }
-                if names_left == 0 || next.len() > MATCHES_MAX {
-                    return Err(format!("`{}` stands for too many files", pattern.display()));
-                }
-                names_left -= 1;
-            }
-        }
-        found = next;
-    }
-    let is_missing = |error: std::io::Error| matches!(error.kind(), NotFound | NotADirectory);
-    found.retain(|path| !path.symlink_metadata().is_err_and(is_missing));
-    found.sort_by(|one, other| one.as_os_str().cmp(other.as_os_str()));
-    Ok(found)
+        let regex = PathRegex::compile(&translate_glob(part), false);
+        let regex = regex.map_err(|reason| format!("in `{part}`: {reason}"))?;
+        Ok(Some(Box::new(move |name| regex.is_match(name.as_bytes(), name))))
+    };
+    let mut bounds = GlobBounds { matches_max: MATCHES_MAX, names_left: NAMES_MAX };
+    glob::find_files(Path::new(""), pattern, &mut bounds, compile)
 }
 
 /// The expression for one part of a path. A class that is not closed is a plain bracket.
