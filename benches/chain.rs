@@ -29,6 +29,7 @@ const START: u64 = 1 << 40;
 fn limit(algorithm: Algorithm) -> Arc<Limit> {
     let config = model::LimitConfig {
         name: "bench".into(),
+        owner: None,
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
         missing_key_status: http::StatusCode::FORBIDDEN,

@@ -45,6 +45,7 @@ impl Ours {
         let rate = Rate::new(NonZeroU64::new(burst).unwrap(), Duration::from_secs(3600));
         let config = model::LimitConfig {
             name: "bench".into(),
+            owner: None,
             key: vec![KeyPart::Ip],
             missing_key: MissingKey::Ip,
             missing_key_status: http::StatusCode::FORBIDDEN,

@@ -77,6 +77,7 @@ fn token_bucket() -> LimitConfig {
     let rates = vec![TokenBucketRate { rate, burst: units.get() }];
     LimitConfig {
         name: "bench".into(),
+        owner: None,
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
         missing_key_status: http::StatusCode::FORBIDDEN,

@@ -177,6 +177,7 @@ fn load_noted(input: &ConfigInput) -> Result<LoadedConfig, ProblemReport> {
 
 fn warning_text(warning: &Problem, file: &str) -> String {
     let Problem { code, line, column, message, suggestion, .. } = warning;
+    let file = warning.file_or(file);
     let help = suggestion.as_ref().map(|help| format!("  = help: {help}\n")).unwrap_or_default();
     format!("warning[{code}]: {message}\n --> {file}:{line}:{column}\n{help}")
 }

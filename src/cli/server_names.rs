@@ -59,6 +59,7 @@ fn warn_of_name(name: &str, text: &str) -> Problem {
     let (line, column) = text.lines().enumerate().find_map(place).unwrap_or((1, 1));
     Problem {
         code: codes::UNRESOLVED,
+        file: String::new(),
         field: "upstreams".to_owned(),
         line,
         column,

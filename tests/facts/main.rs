@@ -56,6 +56,7 @@ fn server(trusted: &[&str]) -> model::ServerConfig {
 fn prefix(path: &str) -> model::LocationConfig {
     model::LocationConfig {
         reads_account: true,
+        owner: None,
         auth: None,
         access: Default::default(),
         name: path.to_owned(),
@@ -243,6 +244,7 @@ fn no_spelling_of_admin_slips_past_its_limit() {
 fn limit(key: Vec<KeyPart>, cost: model::Cost) -> model::LimitConfig {
     model::LimitConfig {
         name: "one".to_owned(),
+        owner: None,
         key,
         missing_key: MissingKey::Ip,
         missing_key_status: http::StatusCode::FORBIDDEN,

@@ -70,6 +70,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
 fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
     let config = model::LimitConfig {
         name: "test".into(),
+        owner: None,
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
         missing_key_status: http::StatusCode::FORBIDDEN,

@@ -28,8 +28,8 @@ use schema::tables::root::root;
 use sluicegate_base::file::{self, FileFingerprint};
 use sluicegate_model::diagnostics::redact;
 use sluicegate_model::{
-    AdminConfig, Config, LocationConfig, PathRule, Position, Problem, ProblemReport, ProblemSink, ValueError,
-    codes,
+    AdminConfig, Config, LocationConfig, PathRule, Position, Problem, ProblemReport, ProblemSink, SourceFile,
+    ValueError, codes,
 };
 use yaml::field_value::FieldValue;
 use yaml::substitution::Environment;
@@ -110,7 +110,7 @@ fn read_config(path: &Path) -> Result<LoadedConfig, ProblemReport> {
             Err(ProblemReport {
                 file: name,
                 problems: vec![error.at_position(position, "")],
-                lines: Vec::new(),
+                lines: Default::default(),
             })
         }
     }
@@ -123,7 +123,7 @@ pub fn parse(text: &str, file_name: &str) -> Result<LoadedConfig, ProblemReport>
     let report = |mut problems: Vec<Problem>| {
         let lines = redact::redact_lines(text);
         problems.iter_mut().for_each(|problem| foreign_text::name_lookalike(problem, &lines));
-        ProblemReport { file: file_name.to_owned(), problems, lines }
+        ProblemReport { file: file_name.to_owned(), problems, lines: [(String::new(), lines)].into() }
     };
     if text.len() as u64 > FILE_MAX {
         let error =
@@ -136,9 +136,16 @@ pub fn parse(text: &str, file_name: &str) -> Result<LoadedConfig, ProblemReport>
     let mut root = tree::parse_document(text)
         .map_err(|(position, error)| report(vec![error.at_position(position, "")]))?;
     let sink = ProblemSink::default();
+    sink.add_source(SourceFile {
+        first_line: 1,
+        name: file_name.to_owned(),
+        folder: environment.folder.clone(),
+        locations_before: 0,
+        owner: Default::default(),
+    });
     substitution::substitute_all(&mut root, &environment, &sink);
     let config = sections::read_sections(&root, &environment.folder, &sink);
-    let (problems, warnings) = sink.into_sorted();
+    let (problems, warnings) = sink.take_sorted();
     match config {
         Some(config) if problems.is_empty() => Ok(LoadedConfig { config, warnings, files: Vec::new() }),
         _ => Err(report(problems)),

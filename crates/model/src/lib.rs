@@ -219,6 +219,8 @@ pub enum ClientIpConfig {
 pub struct UpstreamConfig {
     /// The name in the file; the text of the URL for one written inline.
     pub name: String,
+    /// The team whose file defines it; `None` also of one written inline.
+    pub owner: Option<Arc<str>>,
     /// The servers, or the built-in backend.
     pub kind: UpstreamKind,
     /// The choice among the servers.
@@ -295,6 +297,8 @@ pub enum BalancePolicy {
 pub struct LocationConfig {
     /// The label in logs and metrics: the name in the file, else the path as written.
     pub name: String,
+    /// The team whose file defines it.
+    pub owner: Option<Arc<str>>,
     /// The path as written, e.g. `= /x` or `~* \.gif$`.
     pub written_path: String,
     /// The rule that paths of requests must match.

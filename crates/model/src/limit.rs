@@ -26,6 +26,8 @@ use sluicegate_base::labelled::labelled_enum;
 pub struct LimitConfig {
     /// The label in metrics, logs and headers.
     pub name: String,
+    /// The team whose file defines it.
+    pub owner: Option<Arc<str>>,
     /// One part or more; several make one compound key.
     pub key: Vec<KeyPart>,
     /// The treatment of a request that lacks a part of the key.

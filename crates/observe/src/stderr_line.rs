@@ -30,10 +30,10 @@ impl<'a> StderrLine<'a> {
         StderrLine { timestamp, level, message, at: None, code: None, help: None, details: &[] }
     }
 
-    /// The line of a problem in `file`: its message, position, code and advice.
+    /// The line of a problem in `file` or one that it includes: its message, position, code and advice.
     pub fn from_problem(level: &'static str, problem: &'a Problem, file: &str) -> StderrLine<'a> {
         StderrLine {
-            at: Some(format!("{file}:{}:{}", problem.line, problem.column)),
+            at: Some(format!("{}:{}:{}", problem.file_or(file), problem.line, problem.column)),
             code: Some(problem.code),
             help: problem.suggestion.as_deref(),
             ..StderrLine::new(level, &problem.message)

@@ -42,7 +42,8 @@ pub fn load_file(path: &Path, config: Option<&Path>) -> Result<ScenarioFile, Pro
     let bytes = read_capped(path, FILE_MAX).map_err(unreadable)?;
     let text = String::from_utf8(bytes).map_err(|_| unreadable("is not UTF-8 text".to_owned()))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let report = |problems| ProblemReport { file: name.clone(), problems, lines: redact_lines(text) };
+    let lines = || [(String::new(), redact_lines(text))].into();
+    let report = |problems| ProblemReport { file: name.clone(), problems, lines: lines() };
     let root = parse_document(text).map_err(|(position, error)| {
         let line = text.lines().nth(position.line.saturating_sub(1)).unwrap_or_default();
         // A mapping in braces ends with its brace.
@@ -54,12 +55,12 @@ pub fn load_file(path: &Path, config: Option<&Path>) -> Result<ScenarioFile, Pro
     let whole = FieldValue { node: &root, path: String::new(), named_at: Position::START, sink: &sink };
     let fields = whole.open_section(&file::SECTION);
     let Some(config_path) = find_config(&fields, path, config) else {
-        return Err(report(sink.into_sorted().0));
+        return Err(report(sink.take_sorted().0));
     };
     let config = config::load(&config_path)?.config;
     let (start, scenarios) = read_file(&fields, &config);
     fields.report_unknown_here();
-    let (problems, _) = sink.into_sorted();
+    let (problems, _) = sink.take_sorted();
     match problems.is_empty() {
         true => Ok(ScenarioFile { name, config_path, config, start, scenarios }),
         false => Err(report(problems)),

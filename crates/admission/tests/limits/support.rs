@@ -80,6 +80,7 @@ pub fn slots(max: u32, queue: u64, max_wait: Option<Duration>) -> Algorithm {
 pub fn config(algorithm: Algorithm) -> model::LimitConfig {
     model::LimitConfig {
         name: "test".into(),
+        owner: None,
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
         missing_key_status: http::StatusCode::FORBIDDEN,

@@ -38,8 +38,7 @@ const WRONG_LINES_MAX: usize = 10;
 const EXCERPT_MAX: usize = 40;
 
 impl<'a> IpSetReader<'a> {
-    /// Relative paths of lists start at `folder`.
-    pub(crate) fn read_sets(root: &FieldReader<'a>, folder: &Path) -> IpSetReader<'a> {
+    pub(crate) fn read_sets(root: &FieldReader<'a>) -> IpSetReader<'a> {
         let mut sets = IpSetReader::default();
         for (key, value) in root.find(&root_fields::IP_SETS).map(|value| value.entries()).unwrap_or_default()
         {
@@ -47,7 +46,7 @@ impl<'a> IpSetReader<'a> {
             value.check_filled("write networks such as [10.0.0.0/8], or { file: list.txt }");
             let items = value.one_or_more();
             let networks = items.iter().flat_map(|item| match item.is_map() {
-                true => read_list_file(item, folder),
+                true => read_list_file(item),
                 false => item.parse_with(names::parse_network).into_iter().collect(),
             });
             sets.by_name.entry(key.name.clone()).or_insert(sets.list.len());
@@ -110,13 +109,14 @@ fn check_not_network(name: &str) -> Parsed<()> {
 }
 
 /// `{ file: list.txt }`: one network per line.
-fn read_list_file(item: &FieldValue<'_>, folder: &Path) -> Vec<IpNet> {
+fn read_list_file(item: &FieldValue<'_>) -> Vec<IpNet> {
     let value = item.open_section(&ip_set::SECTION).read_all(|fields| fields.find_required(&ip_set::FILE));
     let Some(value) = value else { return Vec::new() };
+    let folder = value.folder();
     let Some(path) = value.parse_with(|text| Ok(folder.join(text))) else { return Vec::new() };
     let bytes = file::read_capped(&path, LIST_MAX).map_err(|reason| {
         ValueError::new(codes::UNREADABLE, format!("the list `{}` {reason}", value.written_text()))
-            .with_help(file::explain_path(folder, Path::new(value.written_text())))
+            .with_help(file::explain_path(&folder, Path::new(value.written_text())))
     });
     let listed =
         bytes.map_err(|error| vec![error]).and_then(|bytes| parse_list(&bytes, value.written_text()));

@@ -103,7 +103,7 @@ const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 /// The verification of tokens, if any, and whether the section had an error.
 fn read_jwt(account: &FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, bool) {
     let items = account.find(&account::JWT).map(|value| value.one_or_more()).unwrap_or_default();
-    let tls = UpstreamTlsReader::new(folder.to_path_buf());
+    let tls = UpstreamTlsReader::default();
     let (mut header, mut entries, mut reported) = (None, Vec::<TokenRules>::new(), false);
     for item in &items {
         let fields = item.open_section(&jwt::SECTION);

@@ -22,7 +22,7 @@ pub(crate) fn read_acme<'a>(entry: &FieldReader<'a>, folder: &Path) -> Option<(A
         let domains = read_domains(fields);
         let email = fields.read(&acme::EMAIL);
         let directory = fields.read_valid(&acme::DIRECTORY);
-        let roots = UpstreamTlsReader::new(folder.to_path_buf()).read_roots(fields, &acme::CA);
+        let roots = UpstreamTlsReader::default().read_roots(fields, &acme::CA);
         let storage = fields.read_required(&acme::STORAGE).map(|storage| folder.join(storage));
         warn_of_storage(fields, storage.as_deref());
         let eab = fields.read_section_or_none(&acme::EAB, |fields| {

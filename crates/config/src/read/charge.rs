@@ -24,7 +24,7 @@ const MONEY_CLAIMS: [&str; 3] = ["/max_completion_tokens", "/max_output_tokens",
 /// Reads `charge` of a limit; `variants` are the numbers of the limit and of its tiers.
 pub(crate) fn read_charge<'n>(
     limit: NumberReader<'_>,
-    prices: &PriceReader<'_>,
+    prices: &PriceReader,
     variants: impl Iterator<Item = &'n Algorithm>,
 ) -> Option<ChargeConfig> {
     let config = limit.fields.read_section_or_none(&limit::CHARGE, |fields| ChargeConfig {

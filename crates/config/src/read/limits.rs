@@ -1,7 +1,6 @@
 //! Reads `limits`: named limits, and chains of named and inline limits.
 
-use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::access::IpSetReader;
 use super::algorithm::{self, NumberReader};
@@ -20,7 +19,8 @@ use crate::yaml::tree::NodeContent;
 use sluicegate_model::value::names;
 use sluicegate_model::value::rate_hint::suggest_rate;
 use sluicegate_model::{
-    Algorithm, Cost, InvalidCost, KeyPart, LimitConfig, LimitId, ValueError, ViewId, codes, did_you_mean,
+    Algorithm, Cost, InvalidCost, KeyPart, LimitConfig, LimitId, Position, ValueError, ViewId, codes,
+    did_you_mean,
 };
 
 /// A chain: its limits, and those of them that it uses with other numbers.
@@ -37,13 +37,13 @@ pub(crate) struct LimitReader<'a> {
     shadows: Vec<(LimitId, Algorithm)>,
     by_name: BTreeMap<String, LimitId>,
     /// Names that inline limits were given.
-    inline_names: HashSet<String>,
+    inline_names: HashMap<String, Position>,
     defined: Vec<(LimitId, FieldValue<'a>)>,
     used: HashSet<LimitId>,
     pub sets: &'a IpSetReader<'a>,
     state: &'a StateReader,
     upstreams: &'a UpstreamReader<'a>,
-    prices: PriceReader<'a>,
+    prices: PriceReader,
 }
 
 impl<'a> LimitReader<'a> {
@@ -52,19 +52,18 @@ impl<'a> LimitReader<'a> {
         sets: &'a IpSetReader<'a>,
         state: &'a StateReader,
         upstreams: &'a UpstreamReader<'a>,
-        folder: &'a Path,
     ) -> LimitReader<'a> {
         let mut limits = LimitReader {
             list: Vec::new(),
             shadows: Vec::new(),
             by_name: BTreeMap::new(),
-            inline_names: HashSet::new(),
+            inline_names: HashMap::new(),
             defined: Vec::new(),
             used: HashSet::new(),
             sets,
             state,
             upstreams,
-            prices: PriceReader::new(folder),
+            prices: PriceReader::default(),
         };
         for (key, value) in root.find(&root_fields::LIMITS).map(|value| value.entries()).unwrap_or_default() {
             value.accept_name(names::check_name(&key.name));
@@ -194,9 +193,12 @@ impl<'a> LimitReader<'a> {
     fn read_inline(&mut self, default_name: String, value: &FieldValue<'_>) -> LimitConfig {
         value.open_section(&limit::SECTION).read_all(|fields| {
             let help = "a limit under limits: can be used in several chains by its name";
-            let is_taken =
-                |name: &str| self.by_name.contains_key(name) || !self.inline_names.insert(name.to_owned());
-            let name = fields.read_unique_name(&limit::NAME, "limits", Some(help), is_taken);
+            let take = |name: &str, place| {
+                let defined = self.by_name.get(name).and_then(|id| self.defined.get(id.0));
+                let inline = self.inline_names.insert(name.to_owned(), place);
+                defined.map(|(_, value)| value.named_at).or(inline)
+            };
+            let name = fields.read_unique_name(&limit::NAME, "limits", Some(help), take);
             let name = name.unwrap_or(default_name);
             self.read_limit(&name, fields)
         })
@@ -241,6 +243,7 @@ impl<'a> LimitReader<'a> {
         let bypass = fields.find(&limit::BYPASS);
         LimitConfig {
             name: name.to_owned(),
+            owner: fields.whole.owner(),
             key: keys::read_key(fields, &limit::KEY),
             missing_key,
             missing_key_status,

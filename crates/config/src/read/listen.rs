@@ -89,7 +89,8 @@ fn read_entry<'a>(
     let proxy = fields.find(&listen::PROXY_PROTOCOL);
     let (mode_value, mode) = (fields.find(&listen::MODE), fields.read(&listen::MODE));
     let is_taken = |name: &str| known.iter().any(|listen| listen.name.as_deref() == Some(name));
-    let name = fields.read_unique_name(&listen::NAME, "listeners", None, is_taken);
+    let take = |name: &str, place| is_taken(name).then_some(place);
+    let name = fields.read_unique_name(&listen::NAME, "listeners", None, take);
     let written = written?;
     let address = written.parse_with(parse_listen_address)?;
     if let (Some(value), false) = (mode_value, matches!(address, ListenAddress::Unix(_))) {

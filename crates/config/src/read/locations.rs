@@ -1,6 +1,6 @@
 //! Reads `locations`: matching rules, limits and actions.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use sluicegate_model::value::byte_rate::parse_byte_rate;
 use sluicegate_model::value::scalars;
 use sluicegate_model::{
     AccessConfig, ActionConfig, BandwidthConfig, CannedResponse, HostRule, ListenConfig, LocationConfig,
-    Parsed, PathRule, Scheme, TemplatePiece, ValueError, codes, did_you_mean,
+    Parsed, PathRule, Position, Scheme, TemplatePiece, ValueError, codes, did_you_mean,
 };
 
 /// Reads all locations; their inline limits and upstreams are added to `limits` and `upstreams`.
@@ -46,24 +46,22 @@ pub(crate) fn read_locations(
     let items = value.one_or_more();
     let paths = items.iter().filter_map(|item| item.node.find_field("path")?.as_plain());
     let Some(patterns) = value.accept_name(PathPatterns::compile_all(paths)) else { return Vec::new() };
-    let (mut locations, mut lines, mut seen) = (Vec::new(), Vec::new(), SeenLocations::default());
-    let mut section = LocationSection { access, listen, body_memory, patterns, names: HashSet::new() };
+    let (mut locations, mut places, mut seen) = (Vec::new(), Vec::new(), SeenLocations::default());
+    let mut section = LocationSection { access, listen, body_memory, patterns, names: HashMap::new() };
     for item in items {
         let form = "a mapping such as { path: /, upstream: demo }";
         let Some(fields) = item.open_map(&location::SECTION, form) else { continue };
-        let line = item.node.position.line;
         let location = fields.read_all(|fields| read_location(fields, limits, upstreams, &mut section));
         let Some(location) = location else { continue };
         if let Some(earlier) = find_or_insert(&mut seen, &location, locations.len()) {
-            let message = format!(
-                "the same host, path, methods, scheme and listener as locations[{earlier}] in line {}",
-                lines[earlier]
-            );
+            let line = item.sink.show_line(places[earlier], item.node.position);
+            let message =
+                format!("the same host, path, methods, scheme and listener as the location in line {line}");
             let help = "remove one, or let them differ in one of these";
-            fields.find(&location::PATH).unwrap_or(item).refuse(codes::SAME_LOCATION, message, help);
+            fields.find(&location::PATH).unwrap_or(item.clone()).refuse(codes::SAME_LOCATION, message, help);
         }
         locations.push(location);
-        lines.push(line);
+        places.push(item.node.position);
     }
     locations
 }
@@ -75,7 +73,7 @@ struct LocationSection<'s> {
     body_memory: u64,
     patterns: PathPatterns,
     /// The names that locations have been given so far.
-    names: HashSet<String>,
+    names: HashMap<String, Position>,
 }
 
 fn read_location(
@@ -92,8 +90,8 @@ fn read_location(
     let methods = limits::read_methods(fields, &location::METHODS);
     let scheme = fields.read(&location::SCHEME);
     let listeners = read_listeners(fields, section.listen);
-    let is_taken = |name: &str| !section.names.insert(name.to_owned());
-    let given_name = fields.read_unique_name(&location::NAME, "locations", None, is_taken);
+    let take = |name: &str, place| section.names.insert(name.to_owned(), place);
+    let given_name = fields.read_unique_name(&location::NAME, "locations", None, take);
     let action = read_action(fields, limits, upstreams);
     let owner = match &given_name {
         Some(name) => name.clone(),
@@ -114,6 +112,7 @@ fn read_location(
     let chain = fields.find(&location::LIMITS);
     let chain = chain.map(|value| limits.read_chain(&value, &owner)).unwrap_or_default();
     let location = LocationConfig {
+        owner: fields.whole.owner(),
         name: given_name.unwrap_or_else(|| written_path.clone()),
         written_path,
         hosts,

@@ -126,15 +126,15 @@ pub(crate) fn read_tracing(root: &FieldReader<'_>) -> TracingConfig {
     })
 }
 
-/// Reads `notify`; a relative path starts at `folder`.
-pub(crate) fn read_notify(root: &FieldReader<'_>, folder: &Path) -> Option<NotifyConfig> {
+/// Reads `notify`.
+pub(crate) fn read_notify(root: &FieldReader<'_>) -> Option<NotifyConfig> {
     let config = root.read_section_or_none(&root::NOTIFY, |fields| {
         let (url, secret) = (fields.read_required(&notify::URL), fields.read_required(&notify::SECRET));
         let is_plain = matches!(url, Some((false, _)));
         if let Some(tls) = fields.find(&notify::TLS).filter(|_| is_plain) {
             tls.refuse_name(codes::TLS, "`tls` is for a URL with https://", "remove tls");
         }
-        let authorities = UpstreamTlsReader::new(folder.to_path_buf());
+        let authorities = UpstreamTlsReader::default();
         let read = |tls: &FieldReader<'_>| authorities.read_roots(tls, &notify_tls::CA);
         let roots = if is_plain { None } else { Some(fields.read_section(&notify::TLS, read)?.0) };
         Some(NotifyConfig { url: url?.1, secret: secret?, roots })

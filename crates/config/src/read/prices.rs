@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::named_file::read_named_file;
@@ -26,18 +26,13 @@ const FORM: &str = "a mapping such as { input: 0.25, output: 2 }";
 type PriceFile = Arc<NamedFile<PriceList>>;
 
 /// The files of prices that were read for limits.
-pub(crate) struct PriceReader<'a> {
-    folder: &'a Path,
+#[derive(Default)]
+pub(crate) struct PriceReader {
     /// By their paths, with the currency of their prices; `None` = wrong, and reported already.
     files: RefCell<HashMap<PathBuf, (Currency, Option<PriceFile>)>>,
 }
 
-impl<'a> PriceReader<'a> {
-    /// Relative paths start at `folder`.
-    pub(crate) fn new(folder: &'a Path) -> PriceReader<'a> {
-        PriceReader { folder, files: RefCell::default() }
-    }
-
+impl PriceReader {
     /// The prices of a limit with the charge in `fields`; `None` of one that counts no money, and after an error.
     pub(crate) fn read_pricing(&self, fields: &FieldReader<'_>, form: RateForm) -> Option<Arc<Pricing>> {
         let RateForm::Money(currency) = form else {
@@ -67,10 +62,11 @@ impl<'a> PriceReader<'a> {
         value: &FieldValue<'_>,
         currency: Currency,
     ) -> Option<PriceFile> {
-        let path = self.folder.join(value.as_text().unwrap_or_default());
+        let folder = value.folder();
+        let path = folder.join(value.as_text().unwrap_or_default());
         let mut files = self.files.borrow_mut();
         let (known, file) = files.entry(path).or_insert_with(|| {
-            let read = read_named_file(fields, &charge::PRICES, self.folder, parse_prices);
+            let read = read_named_file(fields, &charge::PRICES, &folder, parse_prices);
             (currency, read.flatten())
         });
         if *known == Currency::NONE {
@@ -119,7 +115,7 @@ fn parse_prices(bytes: &[u8]) -> Result<PriceList, String> {
             }
         }
     }
-    let problems = sink.into_sorted().0;
+    let problems = sink.take_sorted().0;
     if problems.is_empty() { Ok(PriceList::new(prices)) } else { Err(describe_problems(&problems)) }
 }
 

@@ -34,11 +34,11 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
         }
     }
     let root = whole.open_section(&root::SECTION);
-    let sets = IpSetReader::read_sets(&root, folder);
+    let sets = IpSetReader::read_sets(&root);
     let access = access::read_access_over(root.find(&root::ACCESS).as_ref(), &sets, &Arc::default());
-    let upstreams = UpstreamReader::read_upstreams(&root, folder);
+    let upstreams = UpstreamReader::read_upstreams(&root);
     let state = state::read_state(&root, folder);
-    let mut limits = LimitReader::read_limits(&root, &sets, &state, &upstreams, folder);
+    let mut limits = LimitReader::read_limits(&root, &sets, &state, &upstreams);
     let server = read_server(&root, &mut limits);
     let mut listen = listen::read_listen(&root, &server, folder);
     let service = service::read_service(&root, &mut listen, &server, folder, &mut limits);
@@ -69,7 +69,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
         log: root.read_section(&root::LOG, log::read),
         access_log: operation::read_access_log(&root, folder),
         tracing: operation::read_tracing(&root),
-        notify: operation::read_notify(&root, folder),
+        notify: operation::read_notify(&root),
     };
     root.report_unknown();
     if !sink.has_problems() {

@@ -66,7 +66,7 @@ pub(crate) fn read_tier_numbers(
         let merged = limit.fields.overlay_fields(&own, &sink);
         NumberReader { fields: &merged, ..limit }.read_algorithm()
     };
-    for problem in sink.into_sorted().0 {
+    for problem in sink.take_sorted().0 {
         let of_tier = problem.field.strip_prefix(&tier.path).is_some_and(|rest| rest.starts_with('.'));
         let (position, field) = (problem.position(), problem.field.clone());
         if of_tier {
@@ -164,8 +164,8 @@ pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<P
         algorithm::read_warm_up(&fields, std::iter::once(numbers));
         check_shared_limit(&limit.with_numbers_alone(numbers), &grant, None);
     }
-    let mut problems = sink.into_sorted().0;
-    problems.extend(own_sink.into_sorted().0.into_iter().filter(|problem| problem.field == "warm_up"));
+    let mut problems = sink.take_sorted().0;
+    problems.extend(own_sink.take_sorted().0.into_iter().filter(|problem| problem.field == "warm_up"));
     for problem in &mut problems {
         let field = problem.field.trim_start_matches(PATH).trim_start_matches('.').to_owned();
         problem.field = field;

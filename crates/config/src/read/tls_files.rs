@@ -99,9 +99,9 @@ fn contains_marker(bytes: &[u8], mark: &[u8]) -> bool {
     bytes.windows(mark.len()).any(|window| window == mark)
 }
 
-/// The base folder of paths and the system's authorities, common to all upstreams of a file.
+/// The system's authorities, common to all upstreams of a file.
+#[derive(Default)]
 pub(crate) struct UpstreamTlsReader {
-    folder: PathBuf,
     /// Read once, on first use.
     system_store: OnceCell<Arc<RootCertStore>>,
 }
@@ -113,10 +113,6 @@ pub(crate) type ReadAuthorities = (Arc<RootCertStore>, Option<CertificateFile>);
 type FileField = Field<OrWord<Text<PathBuf>>>;
 
 impl UpstreamTlsReader {
-    pub(crate) fn new(folder: PathBuf) -> UpstreamTlsReader {
-        UpstreamTlsReader { folder, system_store: OnceCell::new() }
-    }
-
     /// The TLS settings for these servers; `None` if they use none. `named` is the value that lists the servers.
     pub(crate) fn read_tls(
         &self,
@@ -160,7 +156,7 @@ impl UpstreamTlsReader {
         }
         let identity = self.read_identity(fields, &tls::CERT, &tls::KEY);
         let own_file = identity.as_ref().zip(fields.read(&tls::CERT)).and_then(|(identity, name)| {
-            certificate_file("upstream", self.folder.join(name), &identity.cert)
+            certificate_file("upstream", fields.whole.folder().join(name), &identity.cert)
         });
         Some(UpstreamTlsConfig {
             roots: roots.filter(|_| verifies),
@@ -189,7 +185,7 @@ impl UpstreamTlsReader {
             let file = certificate_file("upstream_ca", path.to_owned(), &certificates);
             Ok((collect_authorities(certificates)?, file))
         };
-        fields.read_with(ca, |name| self.load_file(name, load)).flatten()
+        fields.read_with(ca, |name| load_named(fields, name, load)).flatten()
     }
 
     /// The certificate and key of the files that `cert` and `key` name.
@@ -199,9 +195,9 @@ impl UpstreamTlsReader {
         cert: &FileField,
         key: &FileField,
     ) -> Option<Arc<CertifiedKey>> {
-        let load_chain = |name| self.load_file(name, load_certificates);
+        let load_chain = |name| load_named(fields, name, load_certificates);
         let chain = fields.read_with(cert, load_chain);
-        let private = fields.read_with(key, |name| self.load_file(name, load_private_key));
+        let private = fields.read_with(key, |name| load_named(fields, name, load_private_key));
         let is_written = |value: &FieldValue<'_>| !value.is_word("none");
         match (fields.find(cert).filter(is_written), fields.find(key).filter(is_written)) {
             (Some(_), None) => fields.report_missing("key", "write key: FILE, the private key of cert"),
@@ -217,15 +213,6 @@ impl UpstreamTlsReader {
         }
     }
 
-    /// `None` for a word instead of a name.
-    fn load_file<T>(
-        &self,
-        name: Option<PathBuf>,
-        load: impl FnOnce(&Path) -> Result<T, String>,
-    ) -> Parsed<Option<T>> {
-        name.map(|name| load_file(&self.folder, &name, load)).transpose()
-    }
-
     /// The authorities of the system, loaded once; without any, the field that needs them gets the error.
     fn system_roots(&self, user: &FieldValue<'_>) -> Option<Arc<RootCertStore>> {
         let roots = self.system_store.get_or_init(|| Arc::new(load_system_roots()));
@@ -237,6 +224,15 @@ impl UpstreamTlsReader {
         }
         Some(roots.clone())
     }
+}
+
+/// The file of a field; `None` for a word instead of a name.
+fn load_named<T>(
+    fields: &FieldReader<'_>,
+    name: Option<PathBuf>,
+    load: impl FnOnce(&Path) -> Result<T, String>,
+) -> Parsed<Option<T>> {
+    name.map(|name| load_file(&fields.whole.folder(), &name, load)).transpose()
 }
 
 /// A chain of certificates with the key of the first.

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
-use std::path::Path;
 
 use super::keys;
 use super::tls_files::UpstreamTlsReader;
@@ -50,12 +49,11 @@ impl NamedUpstreams {
 }
 
 impl<'a> UpstreamReader<'a> {
-    /// Relative paths of certificates and keys start at `folder`.
-    pub(crate) fn read_upstreams(root: &FieldReader<'a>, folder: &Path) -> UpstreamReader<'a> {
+    pub(crate) fn read_upstreams(root: &FieldReader<'a>) -> UpstreamReader<'a> {
         let mut upstreams = UpstreamReader {
             known: RefCell::default(),
             defined: Vec::new(),
-            tls_reader: UpstreamTlsReader::new(folder.to_path_buf()),
+            tls_reader: UpstreamTlsReader::default(),
             is_misshapen: root
                 .find(&root::UPSTREAMS)
                 .is_some_and(|value| !value.is_map() && !value.is_null()),
@@ -71,6 +69,7 @@ impl<'a> UpstreamReader<'a> {
             }
             value.accept_name(names::check_name(&key.name));
             let upstream = read_upstream(&key.name, &value, &upstreams.tls_reader);
+            let upstream = UpstreamConfig { owner: value.owner(), ..upstream };
             let index = upstreams.known.get_mut().add_upstream(upstream);
             upstreams.defined.push((index, value));
         }
@@ -155,6 +154,7 @@ fn read_settings(
 ) -> UpstreamConfig {
     UpstreamConfig {
         name: name.to_owned(),
+        owner: None,
         kind,
         balance: fields.read(&upstream::BALANCE),
         protocol: fields.read(&upstream::PROTOCOL),

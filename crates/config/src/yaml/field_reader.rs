@@ -12,7 +12,7 @@ use crate::schema::field::{Field, FieldSource, OneOrMore, ParseScalar, PlainValu
 use crate::schema::kinds::{Nested, NestedOrNone, OneOrMoreOrWord};
 use crate::schema::tables::root::root;
 use crate::schema::{sections_with, show_nested};
-use sluicegate_model::{Parsed, ProblemSink, ValueError, codes, did_you_mean, find_nearest};
+use sluicegate_model::{Parsed, Position, ProblemSink, ValueError, codes, did_you_mean, find_nearest};
 
 /// The fields of one mapping. [`FieldReader::report_unknown`] reports those that the section does not have.
 pub struct FieldReader<'a> {
@@ -95,17 +95,24 @@ impl<'a> FieldReader<'a> {
         self.find(field)?.parse_with(|text| convert(field.value.parse_text(text)?))
     }
 
-    /// The name of one of the `things`, reported with `help` if it `is_taken`; `None` if it is absent or wrong.
+    /// The name of one of the `things`, reported with `help` if `take` finds that another one has it, and returns its
+    /// place, or this one for one that it does not know; `None` if it is absent or wrong.
     pub(crate) fn read_unique_name<S: PlainValue<Value = Option<String>>>(
         &self,
         field: &Field<S>,
         things: &str,
         help: Option<&str>,
-        is_taken: impl FnOnce(&str) -> bool,
+        take: impl FnOnce(&str, Position) -> Option<Position>,
     ) -> Option<String> {
         let (name, value) = (self.read(field)?, self.find(field)?);
-        if is_taken(&name) {
-            let message = format!("two {things} are named `{}`", value.written_text());
+        if let Some(first) = take(&name, value.node.position) {
+            let line = value.sink.show_line(first, value.node.position);
+            let other = if first == value.node.position {
+                String::new()
+            } else {
+                format!(", the other in line {line}")
+            };
+            let message = format!("two {things} are named `{}`{other}", value.written_text());
             value.report_at_value(
                 ValueError::new(codes::NAME, message).with_optional_help(help.map(str::to_owned)),
             );

@@ -1,5 +1,8 @@
 //! A value of the file with its position. Every problem is reported, and reading goes on.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use super::hints::{field_name, suggest_example, suggest_form, suggest_template, suggest_value};
 use super::tree::{MapKey, Node, NodeContent, ScalarText};
 use sluicegate_model::diagnostics::redact::may_hold_secret;
@@ -22,6 +25,16 @@ impl<'a> FieldValue<'a> {
     /// Reports an error at the position of the value.
     pub fn report_at_value(&self, error: ValueError) {
         self.sink.add_problem(self.node.position, &self.path, error);
+    }
+
+    /// The folder at which relative paths in the file of this value start.
+    pub fn folder(&self) -> PathBuf {
+        self.sink.source_at(self.named_at).map(|source| source.folder.clone()).unwrap_or_default()
+    }
+
+    /// The team that owns the file of this value.
+    pub fn owner(&self) -> Option<Arc<str>> {
+        self.sink.source_at(self.named_at)?.owner.get().cloned()
     }
 
     /// Reports an error at the key of the value, or in a list at the value itself.

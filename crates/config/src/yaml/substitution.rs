@@ -45,7 +45,8 @@ pub fn report_duplicate_keys(entries: &[(MapKey, Node)], sink: &ProblemSink) {
     for (key, _) in entries {
         match first.get(key.name.as_str()) {
             Some(before) => {
-                let message = format!("the key `{}` appears twice, first on line {}", key.name, before.line);
+                let line = sink.show_line(*before, key.position);
+                let message = format!("the key `{}` appears twice, first on line {line}", key.name);
                 let error = ValueError::new(codes::DUPLICATE_KEY, message);
                 sink.add_problem(key.position, &key.name, error.with_help("write both values under one key"));
             }

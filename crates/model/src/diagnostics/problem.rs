@@ -1,8 +1,12 @@
 //! Collects the problems of a file with their positions, and renders them in the style of rustc.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str};
@@ -15,7 +19,7 @@ use sluicegate_base::json_shape::json_object;
 /// A position in the file: line and column counted from 1, in characters, and the width to underline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// The line, from 1.
+    /// The line, from 1. Those of an included file follow those of the files before it: see [`SourceFile`].
     pub line: usize,
     /// The column, from 1, in characters.
     pub column: usize,
@@ -34,6 +38,7 @@ json_object! {
     pub struct Problem as "Problem" {
         /// One of the stable constants in [`super::codes`].
         pub code: &'static str = "The code of the problem, e.g. E006.",
+        pub file: String = maybe "The included file that has it; absent for gateway.yaml itself.",
         pub field: String = "The field, e.g. `limits.per-ip.rate`; empty for the file as a whole.",
         pub line: usize = "Its line in the file, from 1.",
         /// Counted in characters.
@@ -47,6 +52,11 @@ json_object! {
 }
 
 impl Problem {
+    /// The included file that has the problem, or else `main`.
+    pub fn file_or<'a>(&'a self, main: &'a str) -> &'a str {
+        if self.file.is_empty() { main } else { &self.file }
+    }
+
     /// The place of the problem in the file.
     pub fn position(&self) -> Position {
         Position { line: self.line, column: self.column, width: self.width }
@@ -66,9 +76,9 @@ pub struct ProblemReport {
     pub file: String,
     /// The problems, in file order.
     pub problems: Vec<Problem>,
-    /// The file's lines with every secret masked; empty if there is no text to show.
+    /// The lines of each file by [`Problem::file`], with every secret masked; empty if there is no text to show.
     #[serde(skip)]
-    pub lines: Vec<String>,
+    pub lines: HashMap<String, Vec<String>>,
 }
 
 impl ProblemReport {
@@ -77,7 +87,7 @@ impl ProblemReport {
         ProblemReport {
             file: file.to_owned(),
             problems: vec![error.at_position(Position::START, "")],
-            lines: Vec::new(),
+            lines: HashMap::new(),
         }
     }
 
@@ -103,11 +113,12 @@ impl ProblemReport {
         let mut group = Group::with_title(title);
         // A file that cannot be read has neither lines nor positions.
         if !self.lines.is_empty() || (problem.line, problem.column) != (1, 1) {
-            let line = self.lines.get(problem.line.saturating_sub(1)).map_or("", String::as_str);
+            let lines = self.lines.get(&problem.file).map_or(&[][..], Vec::as_slice);
+            let line = lines.get(problem.line.saturating_sub(1)).map_or("", String::as_str);
             let line = truncate_line(line, problem);
             let label = (!problem.field.is_empty()).then_some(problem.field.as_str());
             let mark = AnnotationKind::Primary.span(underline_range(line, problem)).label(label);
-            let snippet = Snippet::source(line).line_start(problem.line).path(self.file.as_str());
+            let snippet = Snippet::source(line).line_start(problem.line).path(problem.file_or(&self.file));
             group = group.element(snippet.annotation(mark));
         }
         if let Some(suggestion) = &problem.suggestion {
@@ -138,9 +149,26 @@ fn underline_range(line: &str, problem: &Problem) -> Range<usize> {
     byte_of(start)..byte_of(start + problem.width.max(1))
 }
 
+/// One file of a set: the main file, or one that it includes.
+#[derive(Debug)]
+pub struct SourceFile {
+    /// The [`Position::line`] of its first line.
+    pub first_line: usize,
+    /// Its path, as problems show it.
+    pub name: String,
+    /// Relative paths in it start here.
+    pub folder: PathBuf,
+    /// Locations of the files before it.
+    pub locations_before: usize,
+    /// The team that owns what it defines.
+    pub owner: OnceCell<Arc<str>>,
+}
+
 /// Collects problems while the file is read.
 #[derive(Debug, Default)]
 pub struct ProblemSink {
+    /// In the order of their lines; empty = positions are those of the only file.
+    sources: RefCell<Vec<Rc<SourceFile>>>,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
     mentions: RefCell<Vec<(Position, String, Mention)>>,
@@ -197,6 +225,7 @@ impl ValueError {
     pub fn at_position(self, position: Position, field: &str) -> Problem {
         Problem {
             code: self.code,
+            file: String::new(),
             field: redact_credentials(field),
             line: position.line,
             column: position.column,
@@ -211,14 +240,52 @@ impl ValueError {
 const PROBLEMS_MAX: usize = 1000;
 
 impl ProblemSink {
+    /// Adds the file that is read next; its lines follow those of the files before it.
+    pub fn add_source(&self, source: SourceFile) -> Rc<SourceFile> {
+        let source = Rc::new(source);
+        self.sources.borrow_mut().push(source.clone());
+        source
+    }
+
+    /// The file at `position`; `None` if there is only one, without a name.
+    pub fn source_at(&self, position: Position) -> Option<Rc<SourceFile>> {
+        let sources = self.sources.borrow();
+        let after = sources.partition_point(|source| source.first_line <= position.line);
+        sources.get(after.checked_sub(1)?).cloned()
+    }
+
+    /// The line of a place that a message at `from` mentions: "5", or "5 of teams/a.yaml" in another file.
+    pub fn show_line(&self, place: Position, from: Position) -> String {
+        let Some(source) = self.source_at(place) else { return place.line.to_string() };
+        let line = place.line + 1 - source.first_line;
+        let is_other = self.source_at(from).is_some_and(|other| !Rc::ptr_eq(&source, &other));
+        if is_other { format!("{line} of {}", source.name) } else { line.to_string() }
+    }
+
+    /// The problem with the names of its own file: line, and number of the location.
+    fn locate_problem(&self, mut problem: Problem) -> Problem {
+        let Some(source) = self.source_at(problem.position()).filter(|source| source.first_line > 1) else {
+            return problem;
+        };
+        problem.file.clone_from(&source.name);
+        problem.line -= source.first_line - 1;
+        if let Some((number, rest)) =
+            problem.field.strip_prefix("locations[").and_then(|rest| rest.split_once(']'))
+            && let Ok(number) = number.parse::<usize>()
+        {
+            problem.field = format!("locations[{}]{rest}", number.saturating_sub(source.locations_before));
+        }
+        problem
+    }
+
     /// Adds an error at this place; those beyond the 1,000th are dropped.
     pub fn add_problem(&self, position: Position, field: &str, error: ValueError) {
-        push_capped(&self.problems, position, field, error);
+        self.push_capped(&self.problems, error.at_position(position, field));
     }
 
     /// Adds a warning at this place; those beyond the 1,000th are dropped.
     pub fn add_warning(&self, position: Position, field: &str, error: ValueError) {
-        push_capped(&self.warnings, position, field, error);
+        self.push_capped(&self.warnings, error.at_position(position, field));
     }
 
     /// True if further problems would be dropped, so that suggestions need not be computed.
@@ -241,20 +308,21 @@ impl ProblemSink {
         self.mentions.take()
     }
 
-    /// Problems, then warnings, each in file order.
-    pub fn into_sorted(self) -> (Vec<Problem>, Vec<Problem>) {
-        let (mut problems, mut warnings) = (self.problems.into_inner(), self.warnings.into_inner());
-        problems.sort_by(|a, b| (a.line, a.column, a.code).cmp(&(b.line, b.column, b.code)));
+    /// Problems, then warnings, each in file order; the sink is empty afterwards.
+    pub fn take_sorted(&self) -> (Vec<Problem>, Vec<Problem>) {
+        let (mut problems, mut warnings) = (self.problems.take(), self.warnings.take());
+        let place = |one: &Problem| (one.line, one.column);
+        problems.sort_by(|a, b| (&a.file, place(a), a.code).cmp(&(&b.file, place(b), b.code)));
         problems.dedup();
-        warnings.sort_by_key(|warning| (warning.line, warning.column));
+        warnings.sort_by(|a, b| (&a.file, place(a)).cmp(&(&b.file, place(b))));
         (problems, warnings)
     }
-}
 
-fn push_capped(list: &RefCell<Vec<Problem>>, position: Position, field: &str, error: ValueError) {
-    let mut list = list.borrow_mut();
-    if list.len() < PROBLEMS_MAX {
-        list.push(error.at_position(position, field));
+    fn push_capped(&self, list: &RefCell<Vec<Problem>>, problem: Problem) {
+        let mut list = list.borrow_mut();
+        if list.len() < PROBLEMS_MAX {
+            list.push(self.locate_problem(problem));
+        }
     }
 }
 
@@ -316,7 +384,7 @@ mod tests {
         let report = ProblemReport {
             file: "gateway.yaml".to_owned(),
             problems: vec![error.at_position(position, "locations[0].upsteam")],
-            lines: vec!["locations:".to_owned(), "  - upsteam: app".to_owned()],
+            lines: [(String::new(), vec!["locations:".to_owned(), "  - upsteam: app".to_owned()])].into(),
         };
         let text = report.to_string();
         assert!(text.contains("error[E006]: unknown field `upsteam`"), "{text}");

@@ -50,7 +50,7 @@ pub(crate) fn read_state(root: &FieldReader<'_>, folder: &Path) -> StateReader {
         let on_failure = redis::ON_FAILURE.parse_default();
         let mut state = StateReader { store: named, is_redis_missing: true, on_failure, config };
         match fields.find(&state::REDIS) {
-            Some(value) if !value.is_null() => state.read_redis(&value, folder),
+            Some(value) if !value.is_null() => state.read_redis(&value),
             _ => state.is_redis_missing = !fields.is_misnamed("redis"),
         }
         if let (Some(StoreConfig::Redis), Some(value), true) = (state.store, store, state.is_redis_missing) {
@@ -112,22 +112,22 @@ fn probe_writable(path: &Path) -> io::Result<()> {
 }
 
 impl StateReader {
-    fn read_redis(&mut self, value: &FieldValue<'_>, folder: &Path) {
+    fn read_redis(&mut self, value: &FieldValue<'_>) {
         let form = "a mapping such as { url: \"redis://HOST:6379\" }";
         match value.open_map(&redis::SECTION, form) {
-            Some(fields) => fields.read_all(|fields| self.read_redis_fields(fields, folder)),
+            Some(fields) => fields.read_all(|fields| self.read_redis_fields(fields)),
             None => self.is_redis_missing = false,
         }
     }
 
-    fn read_redis_fields(&mut self, fields: &FieldReader<'_>, folder: &Path) {
+    fn read_redis_fields(&mut self, fields: &FieldReader<'_>) {
         let url = fields.find(&redis::URL).filter(|url| !url.is_null() && !url.is_word("none"));
         self.is_redis_missing = url.is_none() && !fields.is_misnamed("url");
         let endpoint = url.as_ref().and_then(read_redis_endpoint);
         let is_encrypted = endpoint.as_ref().is_some_and(|endpoint| endpoint.tls);
         let read_url = url.as_ref().filter(|_| endpoint.is_some());
         let tls_files = fields.read_section(&redis::TLS, |tls| {
-            let reader = UpstreamTlsReader::new(folder.to_path_buf());
+            let reader = UpstreamTlsReader::default();
             let own_roots = tls.find(&redis_tls::CA).filter(|ca| !ca.is_word("system"));
             let roots = own_roots
                 .as_ref()

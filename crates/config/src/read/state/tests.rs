@@ -14,7 +14,7 @@ fn try_read_endpoint(yaml: &str) -> Result<RedisConfig, Vec<String>> {
         named_at: Position::START,
         sink: &sink,
     });
-    let messages: Vec<String> = sink.into_sorted().0.into_iter().map(|problem| problem.message).collect();
+    let messages: Vec<String> = sink.take_sorted().0.into_iter().map(|problem| problem.message).collect();
     endpoint.filter(|_| messages.is_empty()).ok_or(messages)
 }
 

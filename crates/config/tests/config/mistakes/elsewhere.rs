@@ -233,7 +233,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
     ("server: { trusted_proxies: 10.0.0.0/33 }\n", 1, 28, "is not an address", "the prefix is at most 32"),
     ("server: { trusted_proxies: \"2001:db8::/129\" }\n", 1, 28, "is not an address", "the prefix is at most 128"),
     ("locations:\n  - { path: /, upstream: demo }\n  - { path: /, upstream: demo }\n", 3, 0,
-        "as locations[0] in line 2", "remove one"),
+        "as the location in line 2", "remove one"),
     ("server: { ssl_certificate: a.pem }\n", 1, 11,
         "unknown field `ssl_certificate`", "write listen: { address: \":443\", tls: { cert: a.pem, key: key.pem } }"),
     ("server: { error_page: 429 }\n", 1, 11, "unknown field `error_page`", "write on_reject: { body: "),

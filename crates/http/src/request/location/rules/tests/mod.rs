@@ -32,6 +32,7 @@ fn location(path: &str, hosts: &str, conditions: &str) -> LocationConfig {
     };
     LocationConfig {
         reads_account: true,
+        owner: None,
         access: Default::default(),
         name: path.to_owned(),
         written_path: path.to_owned(),
