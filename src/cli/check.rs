@@ -37,8 +37,9 @@ pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> CommandResult 
         _ => Vec::new(),
     };
     if let Ok(loaded) = &outcome {
-        let text = std::fs::read_to_string(&name).unwrap_or_default();
-        warnings.extend(find_unresolved(&loaded.config, &text));
+        let files = [&name].into_iter().chain(&loaded.included);
+        let texts = files.map(|file| (file.as_str(), std::fs::read_to_string(file).unwrap_or_default()));
+        warnings.extend(find_unresolved(&loaded.config, &texts.collect::<Vec<_>>()));
     }
     if json {
         let mut findings = omit_nulls(json!({

@@ -15,8 +15,8 @@ const LOOKUP_MAX: Duration = Duration::from_secs(2);
 /// Names that are looked up.
 const NAMES_MAX: usize = 32;
 
-/// A warning for each name of a server that does not resolve here. `text` is the file.
-pub(super) fn find_unresolved(config: &Config, text: &str) -> Vec<Problem> {
+/// A warning for each name of a server that does not resolve here. `texts` are gateway.yaml and the included files.
+pub(super) fn find_unresolved(config: &Config, texts: &[(&str, String)]) -> Vec<Problem> {
     let servers = config.upstreams.iter().flat_map(|upstream| match &upstream.kind {
         UpstreamKind::Servers(servers) => servers.as_slice(),
         UpstreamKind::Demo => &[],
@@ -28,7 +28,7 @@ pub(super) fn find_unresolved(config: &Config, text: &str) -> Vec<Problem> {
     let names: BTreeSet<String> = names.take(NAMES_MAX).collect();
     let mut unresolved = look_up(names);
     unresolved.sort_unstable();
-    unresolved.iter().map(|name| warn_of_name(name, text)).collect()
+    unresolved.iter().map(|name| warn_of_name(name, texts)).collect()
 }
 
 /// The `names` that do not exist.
@@ -50,16 +50,18 @@ fn look_up(names: BTreeSet<String>) -> Vec<String> {
     (0..waiting).map_while(next).flatten().collect()
 }
 
-fn warn_of_name(name: &str, text: &str) -> Problem {
-    let place = |(index, line): (usize, &str)| {
+fn warn_of_name(name: &str, texts: &[(&str, String)]) -> Problem {
+    let place = |(file, (index, line)): (usize, (usize, &str))| {
         let line = line.to_lowercase();
         let byte = line.find(name)?;
-        Some((index + 1, line[..byte].chars().count() + 1))
+        Some((file, index + 1, line[..byte].chars().count() + 1))
     };
-    let (line, column) = text.lines().enumerate().find_map(place).unwrap_or((1, 1));
+    let mut lines =
+        (0..).zip(texts).flat_map(|(file, (_, text))| text.lines().enumerate().map(move |line| (file, line)));
+    let (file, line, column) = lines.find_map(place).unwrap_or((0, 1, 1));
     Problem {
         code: codes::UNRESOLVED,
-        file: String::new(),
+        file: if file == 0 { String::new() } else { texts[file].0.to_owned() },
         field: "upstreams".to_owned(),
         line,
         column,
@@ -82,7 +84,7 @@ mod tests {
                     old: [Nowhere.invalid:1]\nlocations:\n  - { path: /, upstream: app }\n  \
                     - { path: /old, upstream: old }\n";
         let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
-        let found = find_unresolved(&config, text);
+        let found = find_unresolved(&config, &[("x", text.to_owned())]);
         let found: Vec<_> = found.iter().map(|one| (one.code, one.line, one.column)).collect();
         assert_eq!(found, [(codes::UNRESOLVED, 3, 9)]);
     }

@@ -12,7 +12,6 @@ use super::control_thread::{ControlCommand, ControlThread};
 use super::heavy_keys::TOP_MAX;
 use crate::operate::traffic::LimitTraffic;
 use sluicegate_base::clock::Now;
-use sluicegate_base::file::FileFingerprint;
 use sluicegate_base::value_hash::ValueHasher;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::heavy_keys::fleet::{FleetKeys, REPORTED_MAX, ReportedKeys, merge_fleet};
@@ -185,13 +184,6 @@ fn encode_keys(lists: &[(Arc<str>, Vec<HeavyKey>, Vec<HeavyKey>)]) -> Value {
     };
     let fits = |keys: &Value| keys.to_string().len() <= KEYS_BYTES_MAX;
     KEYS_EACH.into_iter().map(encode).find(fits).unwrap_or_default()
-}
-
-/// The hash that tells files apart, which `sha256sum gateway.yaml` begins with; files that it names are left out, as
-/// they may differ from host to host. Empty without a file.
-pub(super) fn hash_of_file(files: &[FileFingerprint]) -> String {
-    // The first one that was read is gateway.yaml.
-    files.first().map(FileFingerprint::short_hash).unwrap_or_default()
 }
 
 /// The name of this host, or `unknown`.

@@ -136,7 +136,8 @@ pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Resu
     let mut handover = ReceivedHandover::receive_handover().map_err(ProcessFault::Run)?;
     let mut spare = systemd::take_passed_sockets().map_err(ProcessFault::Listen)?;
     wall_clock::sync_clock();
-    let LoadedConfig { mut config, files, warnings, .. } = loaded;
+    let LoadedConfig { mut config, files, warnings, file_hash, .. } = loaded;
+    let file_hash = if files.is_empty() { String::new() } else { file_hash };
     config.share_certificates(None);
     acme::fill_certificates(&config);
     let failed = |error: std::io::Error| ProcessFault::Run(error.to_string());
@@ -160,7 +161,7 @@ pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Resu
     let listeners = Listeners::new(bound, spare);
     let serving = serve_until_stopped(
         signals,
-        (source, files, warnings),
+        (source, files, warnings, file_hash),
         gateway,
         listeners,
         admin,
@@ -198,7 +199,7 @@ fn restore_state(
 /// All that could fail has succeeded; no connection is accepted yet.
 async fn serve_until_stopped(
     signals: Signals,
-    (source, files, warnings): (ConfigSource, Vec<FileFingerprint>, Vec<Problem>),
+    (source, files, warnings, file_hash): (ConfigSource, Vec<FileFingerprint>, Vec<Problem>, String),
     gateway: Arc<Gateway>,
     listeners: Listeners,
     admin: Option<AdminListener>,
@@ -223,7 +224,7 @@ async fn serve_until_stopped(
         history: ReloadHistory::new(&gateway),
         traffic: Rc::new(TrafficSampler::new(&gateway, Now::read_clock())),
         listeners: RefCell::new(listeners),
-        file_hash: RefCell::new(fleet::hash_of_file(&files)),
+        file_hash: RefCell::new(file_hash),
         files: RefCell::new(files),
         warnings: RefCell::new(warnings),
         fleet: FleetReader::default(),

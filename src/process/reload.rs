@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::control_thread::{ControlCommand, ControlThread};
-use super::{acme, config_diff, fleet, systemd};
+use super::{acme, config_diff, systemd};
 use crate::operate::admin::AdminError;
 use crate::operate::admin::status::Reloaded;
 use sluicegate_base::clock::Now;
@@ -110,7 +110,7 @@ impl ControlThread {
         if let Some(note) = loaded.note_slow_reading(started.elapsed()) {
             tracing::info!("{note}");
         }
-        let LoadedConfig { mut config, warnings, .. } = loaded;
+        let LoadedConfig { mut config, warnings, file_hash, .. } = loaded;
         for warning in warnings.iter().take(if log_warnings { WARNINGS_MAX } else { 0 }) {
             tracing::warn!(code = warning.code, line = warning.line, "{}", warning.message);
         }
@@ -143,7 +143,7 @@ impl ControlThread {
             self.workers.send_to_all(|| WorkerCommand::CloseListener(listener)).await;
         }
         *self.warnings.borrow_mut() = warnings;
-        *self.file_hash.borrow_mut() = fleet::hash_of_file(&self.files.borrow());
+        *self.file_hash.borrow_mut() = file_hash;
         self.history.record_applied(&changes);
         self.reloaded.notify_waiters();
         Ok(changes)

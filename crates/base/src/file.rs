@@ -1,6 +1,7 @@
 //! Reads files up to a size limit, and notices their changes.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -11,6 +12,7 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
+use crate::glob::{self, GlobBounds};
 use crate::value_hash::sha256;
 
 /// A file that the configuration names, with its last valid content.
@@ -112,17 +114,24 @@ fn read_stamp(path: &Path) -> Option<FileStamp> {
     Some((data.ino(), data.mtime(), data.mtime_nsec(), data.len()))
 }
 
-/// A file that was read, with a digest of its content.
+/// A file that was read, with a digest of its content; or a folder that was searched, with one of what was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileFingerprint {
-    /// The path of the file.
+    /// The path of the file or the folder.
     pub path: PathBuf,
+    /// The pattern that was searched for.
+    pattern: Option<PathBuf>,
     bytes_max: u64,
     digest: FileDigest,
 }
 
 /// The bytes of a digest that people compare.
 const SHORT_HASH_BYTES: usize = 6;
+
+/// The first digits of the SHA-256 of `bytes`, as `sha256sum` writes it.
+pub fn short_hash(bytes: &[u8]) -> String {
+    sha256::<SHORT_HASH_BYTES>(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
 
 impl FileFingerprint {
     fn new(path: &Path, bytes_max: u64, read: &Result<Vec<u8>, String>) -> FileFingerprint {
@@ -131,44 +140,71 @@ impl FileFingerprint {
             // An unreadable file has a digest too, so that a repair shows as a change.
             Err(reason) => sha256(format!("unreadable: {reason}").as_bytes()),
         };
-        FileFingerprint { path: path.to_owned(), bytes_max, digest }
+        FileFingerprint { path: path.to_owned(), pattern: None, bytes_max, digest }
     }
 
-    /// The first digits of the content's SHA-256, as `sha256sum` writes it.
-    pub fn short_hash(&self) -> String {
-        self.digest[..SHORT_HASH_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    /// The current state of the file. Blocks on the disk.
+    /// The current state of the file or the folder. Blocks on the disk.
     pub fn read_again(&self) -> FileFingerprint {
-        FileFingerprint::new(&self.path, self.bytes_max, &read_bytes(&self.path, self.bytes_max))
+        let read = match &self.pattern {
+            None => read_bytes(&self.path, self.bytes_max),
+            Some(pattern) => {
+                Ok(list_found(&self.path, &find_included(&self.path, pattern, &mut { INCLUDE_BOUNDS })))
+            }
+        };
+        let now = FileFingerprint::new(&self.path, self.bytes_max, &read);
+        FileFingerprint { pattern: self.pattern.clone(), ..now }
     }
 }
 
 thread_local! {
-    /// The files that this thread read since [`record_reads`] began.
-    static READ: RefCell<Option<Vec<FileFingerprint>>> = const { RefCell::new(None) };
+    /// The files that this thread read since [`record_reads`] began, each once.
+    static READ: RefCell<Option<(Vec<FileFingerprint>, HashSet<PathBuf>)>> = const { RefCell::new(None) };
 }
 
 /// Runs `read` and also returns each file that it read or failed to read, once. The files are recorded per thread,
 /// because so many sections name files that passing a list on would touch every reader.
 pub fn record_reads<T>(read: impl FnOnce() -> T) -> (T, Vec<FileFingerprint>) {
-    READ.set(Some(Vec::new()));
+    READ.set(Some(Default::default()));
     let outcome = read();
-    (outcome, READ.take().unwrap_or_default())
+    (outcome, READ.take().unwrap_or_default().0)
 }
 
 /// The bytes of `path`, or a phrase that follows its name: "does not exist", "is larger than 1 MiB".
 pub fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>, String> {
     let read = read_bytes(path, max);
     READ.with_borrow_mut(|known| {
-        if let Some(known) = known
-            && !known.iter().any(|known| known.path == path)
+        if let Some((known, paths)) = known
+            && paths.insert(path.to_owned())
         {
             known.push(FileFingerprint::new(path, max, &read));
         }
     });
     read
+}
+
+/// The most files that the patterns of one file stand for, and names that are compared with them.
+pub const INCLUDE_BOUNDS: GlobBounds = GlobBounds { matches_max: 10_000, names_left: 200_000 };
+
+/// The paths below `folder` that fit `pattern`, by their bytes. What was found is recorded as a file that was read.
+///
+/// # Errors
+/// A folder cannot be read, or there are too many files to look at.
+pub fn find_included(folder: &Path, pattern: &Path, bounds: &mut GlobBounds) -> Result<Vec<PathBuf>, String> {
+    let found = glob::find_files(folder, pattern, bounds, glob::compile_wildcards);
+    READ.with_borrow_mut(|known| {
+        if let Some((known, _)) = known {
+            let listed = FileFingerprint::new(folder, 0, &Ok(list_found(folder, &found)));
+            known.push(FileFingerprint { pattern: Some(pattern.to_owned()), ..listed });
+        }
+    });
+    found
+}
+
+/// What was found, and where links lead.
+fn list_found(folder: &Path, found: &Result<Vec<PathBuf>, String>) -> Vec<u8> {
+    let resolve = |path: &PathBuf| (path.clone(), folder.join(path).canonicalize().ok());
+    let found = found.as_ref().map(|paths| paths.iter().map(resolve).collect::<Vec<_>>());
+    format!("{found:?}").into_bytes()
 }
 
 /// The place of a file that cannot be read, for the help of the message.

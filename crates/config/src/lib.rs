@@ -3,14 +3,15 @@
 //! [`load`] reads a file into a [`Config`] or into all of its [`Problem`]s at once.
 //!
 //! The steps for a file: its bytes ([`file`]) become a tree with positions ([`yaml::tree`]), `${NAME}` is replaced
-//! ([`yaml::substitution`]), the sections are read ([`read`]) through [`yaml::field_reader`] by the tables of
-//! [`schema`], and [`lint`] warns of traps. All problems are reported at once.
+//! ([`yaml::substitution`]), included files join the tree ([`file_set`]), the sections are read ([`read`]) through
+//! [`yaml::field_reader`] by the tables of [`schema`], and [`lint`] warns of traps. All problems are reported at once.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]
 #![warn(clippy::unwrap_used)]
 
 pub mod describe;
+mod file_set;
 mod lint;
 mod read;
 pub mod schema;
@@ -19,22 +20,22 @@ pub mod yaml;
 use std::path::Path;
 use std::time::Duration;
 
+pub use file_set::FILE_MAX;
 pub use read::tiers::read_grant;
 pub use schema::json_schema::json_schema_text;
 pub use schema::reference::markdown_reference;
 
+use file_set::{FileSet, TOO_LARGE, describe_bad_utf8, process_environment};
 use read::{operation, sections};
 use schema::tables::root::root;
 use sluicegate_base::file::{self, FileFingerprint};
-use sluicegate_model::diagnostics::redact;
 use sluicegate_model::{
-    AdminConfig, Config, LocationConfig, PathRule, Position, Problem, ProblemReport, ProblemSink, SourceFile,
-    ValueError, codes,
+    AdminConfig, Config, LocationConfig, PathRule, Position, Problem, ProblemReport, ProblemSink, ValueError,
+    codes,
 };
 use yaml::field_value::FieldValue;
-use yaml::substitution::Environment;
 use yaml::tree::NodeContent;
-use yaml::{foreign_text, substitution, tree};
+use yaml::{substitution, tree};
 
 /// A valid configuration and its warnings.
 #[derive(Debug, Clone)]
@@ -45,6 +46,11 @@ pub struct LoadedConfig {
     pub warnings: Vec<Problem>,
     /// The files that were read, as of [`load_with_files`].
     pub files: Vec<FileFingerprint>,
+    /// The paths of included files, as problems show them.
+    pub included: Vec<String>,
+    /// The first digits of the SHA-256 of the file, as `sha256sum` writes it, or of a list of the set. Files that it
+    /// names otherwise are left out, as they may differ from host to host.
+    pub file_hash: String,
 }
 
 impl LoadedConfig {
@@ -59,9 +65,6 @@ impl LoadedConfig {
 
 /// Reading that takes longer is worth a line.
 const SLOW_READING: Duration = Duration::from_secs(1);
-
-/// Size limit of the configuration file, in bytes.
-pub const FILE_MAX: u64 = 1 << 20;
 
 /// Reads and checks the file at `path`.
 pub fn load(path: &Path) -> Result<LoadedConfig, ProblemReport> {
@@ -116,61 +119,16 @@ fn read_config(path: &Path) -> Result<LoadedConfig, ProblemReport> {
     }
 }
 
-/// Checks `text`; problems show `file_name`, and the paths of `${file:PATH}` are relative to its folder.
+/// Checks `text`; problems show `file_name`, and relative paths start at its folder.
 pub fn parse(text: &str, file_name: &str) -> Result<LoadedConfig, ProblemReport> {
-    let environment = process_environment(file_name);
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let report = |mut problems: Vec<Problem>| {
-        let lines = redact::redact_lines(text);
-        problems.iter_mut().for_each(|problem| foreign_text::name_lookalike(problem, &lines));
-        ProblemReport { file: file_name.to_owned(), problems, lines: [(String::new(), lines)].into() }
-    };
-    if text.len() as u64 > FILE_MAX {
-        let error =
-            ValueError::new(codes::UNREADABLE, format!("the file `{file_name}` is larger than 1 MiB"));
-        return Err(ProblemReport::for_file(file_name, error.with_help(TOO_LARGE)));
-    }
-    if let Some((position, error)) = foreign_text::find_other_program(text) {
-        return Err(report(vec![error.at_position(position, "")]));
-    }
-    let mut root = tree::parse_document(text)
-        .map_err(|(position, error)| report(vec![error.at_position(position, "")]))?;
-    let sink = ProblemSink::default();
-    sink.add_source(SourceFile {
-        first_line: 1,
-        name: file_name.to_owned(),
-        folder: environment.folder.clone(),
-        locations_before: 0,
-        owner: Default::default(),
-    });
-    substitution::substitute_all(&mut root, &environment, &sink);
-    let config = sections::read_sections(&root, &environment.folder, &sink);
-    let (problems, warnings) = sink.take_sorted();
+    let set = FileSet::read_all(text, file_name)?;
+    let config = sections::read_sections(&set.root, &set.folder, &set.sink);
+    let (included, file_hash) = (set.included(), set.short_hash());
+    let (problems, warnings) = set.sink.take_sorted();
     match config {
-        Some(config) if problems.is_empty() => Ok(LoadedConfig { config, warnings, files: Vec::new() }),
-        _ => Err(report(problems)),
+        Some(config) if problems.is_empty() => {
+            Ok(LoadedConfig { config, warnings, files: Vec::new(), included, file_hash })
+        }
+        _ => Err(set.report(problems)),
     }
-}
-
-fn process_environment(file_name: &str) -> Environment<'static> {
-    Environment {
-        variable: &|name| std::env::var(name).ok(),
-        variable_names: std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect(),
-        folder: Path::new(file_name).parent().map(Path::to_path_buf).unwrap_or_default(),
-    }
-}
-
-const TOO_LARGE: &str =
-    "1 MiB is the most; long lists of networks and accounts belong into files of their own";
-
-fn describe_bad_utf8(bytes: &[u8], valid_up_to: usize) -> (Position, ValueError) {
-    let before = String::from_utf8_lossy(&bytes[..valid_up_to]);
-    let line = before.matches('\n').count() + 1;
-    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-    let message = format!("the file is not UTF-8 text: byte {valid_up_to} cannot be read");
-    let encoding = match bytes {
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it is UTF-16: save it as UTF-8",
-        _ => "save it as UTF-8",
-    };
-    (Position { line, column, width: 1 }, ValueError::new(codes::NOT_UTF8, message).with_help(encoding))
 }

@@ -17,6 +17,7 @@ pub fn json_schema() -> Value {
     let (file, rest) = sections.split_first().expect("the file is a section"); // Cannot fail: it is the first one.
     let mut schema = section_schema(file);
     let defs = rest.iter().map(|section| (definition_name(section), section_schema(section)));
+    schema["minProperties"] = json!(1);
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["$defs"] = Value::Object(defs.collect());
     schema

@@ -1,14 +1,24 @@
 //! The sections of the file.
 
+use std::path::PathBuf;
+
 use super::{
     access, account, limits, listen, locations, operation, reject, server, service, state, upstreams,
 };
-use crate::schema::field::{Shape, section};
-use crate::schema::kinds::{Nested, NestedOrNone, Special, text};
+use crate::schema::field::{OneOrMore, Shape, section};
+use crate::schema::kinds::{FILE, Nested, NestedOrNone, OrWord, Special, Text, text};
 
 section! {
     /// The whole file.
     mod root = "";
+    /// Files whose upstreams, limits, locations and sets of networks belong to this one, relative to its folder; `*`
+    /// is any text within one name and `?` any character. See [many teams, one gateway](tasks/teams.md).
+    INCLUDE: OneOrMore<Text<PathBuf>> = OneOrMore(FILE),
+        "include", "[]", "[conf.d/*.yaml, \"teams/*/limits.yaml\"]";
+    /// The team that owns what this file defines: in lines of the access log, in the admin API and in metrics. Each
+    /// included file has its own.
+    OWNER: OrWord<Text<String>> = OrWord("none", Text::new("a name", super::limits::parse_name)),
+        "owner", "none", "payments";
     /// The addresses to listen on.
     LISTEN: Special = Special(listen::listen_shape), "listen", "8080", "[80, 443]";
     /// Settings for all clients and locations.
@@ -17,9 +27,10 @@ section! {
     UPSTREAMS: Special = Special(upstreams::upstreams_shape), "upstreams", "{}", "{ app: [10.0.0.1:9000] }";
     /// Limits, by name.
     LIMITS: Special = Special(limits_by_name), "limits", "{}", "{ per-ip: { rate: 10/s } }";
-    /// The rules that choose what happens to a request.
+    /// The rules that choose what happens to a request. This file or one that it includes must have them, unless it is
+    /// for `service` alone.
     LOCATIONS: Special = Special(|| Shape::List(Box::new(Shape::Section(&locations::location::SECTION)))),
-        "locations", required, "[{ path: /, upstream: demo }]";
+        "locations", "[]", "[{ path: /, upstream: demo }]";
     /// Identification of callers.
     ACCOUNT: Nested = Nested(&account::account::SECTION), "account", "{}", "{ from: header:X-Account-Id }";
     /// Named lists of networks.

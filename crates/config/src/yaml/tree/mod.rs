@@ -99,9 +99,27 @@ impl Node {
         self.entries().iter().any(|(key, _)| key.name == name)
     }
 
+    /// The value of a field, if this is a mapping that has it.
+    pub fn find_value(&self, name: &str) -> Option<&Node> {
+        self.entries().iter().find(|(key, _)| key.name == name).map(|(_, node)| node)
+    }
+
+    /// Moves all positions down by a number of lines.
+    pub fn shift_lines(&mut self, lines: usize) {
+        self.position.line += lines;
+        match &mut self.content {
+            NodeContent::List(items) => items.iter_mut().for_each(|item| item.shift_lines(lines)),
+            NodeContent::Map(entries) => entries.iter_mut().for_each(|(key, node)| {
+                key.position.line += lines;
+                node.shift_lines(lines);
+            }),
+            NodeContent::Null | NodeContent::Invalid | NodeContent::Text(_) => {}
+        }
+    }
+
     /// The scalar of a field, if this is a mapping that has it.
     pub fn find_field(&self, name: &str) -> Option<&ScalarText> {
-        self.entries().iter().find(|(key, _)| key.name == name)?.1.text()
+        self.find_value(name)?.text()
     }
 }
 
