@@ -5,6 +5,7 @@ mod accounts;
 mod adaptive;
 mod charges;
 mod files;
+mod includes;
 mod limits;
 mod listen;
 mod mistakes;
