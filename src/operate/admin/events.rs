@@ -107,6 +107,7 @@ json_object! {
 
     struct LocationRates<'a> as "LocationRates" {
         location: &'a str = "Its name; `none` for requests without a location.",
+        owner: Option<&'a str> = maybe "The team whose file defines it; absent without one.",
         responses: ResponseRates = "Responses of servers.",
         own: OwnRates = "Answers in place of a server's.",
     }
@@ -218,7 +219,7 @@ async fn render_event(state: &AdminState, sees_accounts: bool) -> String {
         wait: look.waits,
         limits: busiest_limits(&gateway, &look),
         upstreams: busiest_upstreams(&gateway, &look, now),
-        locations: failing_locations(&look),
+        locations: failing_locations(&gateway, &look),
         refusals: shown.take(ROWS_MAX).collect(),
         steps: steps.iter().map(|step| StepStatus::new(step, sees_accounts)).collect(),
         redis: gateway.store.as_deref().map(RedisState::from),
@@ -283,7 +284,7 @@ fn count_states<'a>(upstream: &'a Upstream, look: &TrafficLook, now: Now) -> Ups
     }
 }
 
-fn failing_locations(look: &TrafficLook) -> Vec<LocationRates<'_>> {
+fn failing_locations<'a>(gateway: &'a Gateway, look: &'a TrafficLook) -> Vec<LocationRates<'a>> {
     let mut all: Vec<&LocationTraffic> = look.locations.iter().collect();
     let key = |one: &LocationTraffic| (one.responses[4], one.own.iter().chain(&one.responses).sum::<f64>());
     all.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap_or(std::cmp::Ordering::Equal));
@@ -291,7 +292,9 @@ fn failing_locations(look: &TrafficLook) -> Vec<LocationRates<'_>> {
     let rates = all.into_iter().map(|one| {
         let [limit, ban, queue, server, fault] = one.own;
         let own = OwnRates { limit, ban, queue, server, fault };
-        LocationRates { location: &one.location, responses: one.responses.into(), own }
+        let found = gateway.config.locations.iter().find(|location| *location.name == *one.location);
+        let owner = found.and_then(|location| location.owner.as_deref());
+        LocationRates { location: &one.location, owner, responses: one.responses.into(), own }
     });
     rates.collect()
 }

@@ -17,6 +17,7 @@ json_object! {
 
     struct LimitStatus as "Limit" {
         limit: String = "Its name.",
+        owner: Option<String> = maybe "The team whose file defines it; absent without one.",
         algorithm: &'static str = "Its algorithm, as in the file.",
         key: String = "What it counts by, in words.",
         sentence: String = "The whole limit as a sentence.",
@@ -110,6 +111,7 @@ impl LimitStatus {
         });
         LimitStatus {
             limit: config.name.clone(),
+            owner: config.owner.as_deref().map(str::to_owned),
             algorithm: config.algorithm.word(),
             key: describe_key(&config.key),
             sentence: describe_limit(&gateway.config, found.limit, None),

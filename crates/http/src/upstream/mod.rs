@@ -76,6 +76,8 @@ use server_state::{DOWN, DRAINING, EJECTED};
 pub struct Upstream {
     /// The name of the upstream.
     pub name: Arc<str>,
+    /// The team that owns it.
+    pub owner: Option<Arc<str>>,
     /// The index of the upstream in the configuration.
     pub id: UpstreamId,
     /// The servers, in file order.
@@ -183,6 +185,7 @@ impl Upstream {
         });
         Upstream {
             name: config.name.as_str().into(),
+            owner: config.owner.clone(),
             id,
             balance: config.balance.clone(),
             balancer: Balancer::new(config.balance.clone(), &servers),

@@ -15,6 +15,7 @@ json_object! {
     #[derive(Debug)]
     pub struct UpstreamStatus as "Upstream" {
         pub upstream: String = "Its name.",
+        pub owner: Option<String> = maybe "The team whose file defines it; absent without one.",
         pub balance: String = "How a server is chosen.",
         pub queue: Option<QueueStatus> = maybe "The queue in front of its servers; absent without one.",
         pub responses: ResponseCounts = "Responses of servers since the start, without those tried again.",
@@ -157,6 +158,7 @@ impl Upstream {
         let queue = self.queue.as_ref().map(|queue| self.state.queue.status(queue.size));
         UpstreamStatus {
             upstream: self.name.to_string(),
+            owner: self.owner.as_deref().map(str::to_owned),
             balance,
             queue,
             responses: ResponseCounts::default(),

@@ -51,6 +51,7 @@ fn record(path: &str) -> AccessRecord<'_> {
         upstream: None,
         error: None,
         location: None,
+        owner: None,
         account: None,
         tier: None,
         verdict: "admit",

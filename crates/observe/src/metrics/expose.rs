@@ -1,5 +1,6 @@
 //! Renders the metrics as OpenMetrics text.
 
+use std::collections::HashMap;
 use std::fmt::Error;
 use std::sync::Arc;
 
@@ -235,12 +236,13 @@ impl MetricsCollector {
             let kind = if is_counter { MetricType::Counter } else { MetricType::Gauge };
             let mut family = out.encode_descriptor(name, help, None, kind)?;
             let mut sums: Vec<(&Vec<(&str, String)>, u64)> = Vec::new();
+            let mut places = HashMap::new();
             for other in watched.iter().filter(is_same) {
-                let value = (other.read)();
-                match sums.iter_mut().find(|(known, _)| **known == other.labels) {
-                    Some((_, sum)) => *sum += value,
-                    None => sums.push((&other.labels, value)),
+                let place = *places.entry(&other.labels).or_insert(sums.len());
+                if place == sums.len() {
+                    sums.push((&other.labels, 0));
                 }
+                sums[place].1 += (other.read)();
             }
             for (labels, value) in sums {
                 match (labels.is_empty(), is_counter) {

@@ -125,6 +125,10 @@ pub const NUMBERS_DIFFER: ValueMetric =
 pub const NAME_COLLIDES: ValueMetric =
     gauge("sluicegate_limit_collides", "1 while others use the name for another key or algorithm");
 
+/// Labelled by `kind`, `name` and `owner`: always 1, to be joined by the name.
+pub const OWNER_INFO: ValueMetric =
+    gauge("sluicegate_owner_info", "The team that owns a limit, location or upstream");
+
 // === Upstreams ===
 
 /// Labelled by `reason`.

@@ -134,6 +134,11 @@ impl Gateway {
     pub fn location_name(&self, route: Option<LocationId>) -> Option<&Arc<str>> {
         route.filter(|route| *route != self.call_route()).map(|route| &self.routes[route.0].name)
     }
+
+    /// The team that owns a location.
+    pub fn location_owner(&self, route: Option<LocationId>) -> Option<&str> {
+        self.config.locations.get(route?.0)?.owner.as_deref()
+    }
 }
 
 // === impl Route ===

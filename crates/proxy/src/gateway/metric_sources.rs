@@ -1,5 +1,6 @@
 //! The labels of a gateway's metrics, and the values that they read at each scrape.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -46,6 +47,21 @@ impl Gateway {
         self.watch_certificates();
         self.watch_notify();
         self.watch_steps();
+        self.watch_owners();
+    }
+
+    fn watch_owners(&self) {
+        let Config { limits, locations, upstreams, .. } = &self.config;
+        let limits = limits.iter().map(|one| ("limit", &one.name, &one.owner));
+        let locations = locations.iter().map(|one| ("location", &one.name, &one.owner));
+        let upstreams = upstreams.iter().map(|one| ("upstream", &one.name, &one.owner));
+        let all: BTreeSet<_> = limits.chain(locations).chain(upstreams).collect();
+        for (kind, name, owner) in all {
+            let Some(owner) = owner else { continue };
+            let labels = [("kind", kind), ("name", name), ("owner", owner)];
+            let labels = labels.map(|(label, value)| (label, value.to_owned())).into();
+            self.metrics.watch_value(values::OWNER_INFO, labels, || 1);
+        }
     }
 
     fn watch_notify(&self) {

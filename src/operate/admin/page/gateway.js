@@ -20,7 +20,7 @@ const certificates = new Table($('certificates'), {
   ],
 });
 
-const words = problem => 'line ' + problem.line + ': ' + problem.message;
+const words = problem => (problem.file ? problem.file + ', ' : '') + 'line ' + problem.line + ': ' + problem.message;
 
 function facts(status) {
   const found = [['file', status.file || 'none'], ['generation', number(status.generation)], ['listening', status.listening.join(' ')],

@@ -27,7 +27,8 @@ const limits = new Table($('limits'), {
   label: 'limits', key: row => row.limit, empty: 'The file has no limits.', sort: 'rejected/s',
   columns: [
     { title: 'limit', kind: 'text name', value: row => row.limit, draw: (cell, row) => drawLink(cell, row.limit, 'limit ' + row.limit, () => choose(row.limit)) },
-    { title: 'counts', kind: 'text soft', cell: row => row.numbers + ', by ' + row.key + acts(row) + classes(row) },
+    { title: 'counts', kind: 'text soft', cell: row => row.numbers + ', by ' + row.key + acts(row) + classes(row)
+      + (row.owner ? '; owned by ' + row.owner : '') },
     { title: '2 min', kind: 'spark', about: 'requests of the last 2 minutes; filled: rejected', value: asks,
       draw: (cell, row) => drawSpark(cell, spans['10m'], 'l' + row.limit, 'L' + row.limit, 'requests of ' + row.limit + ', now '
         + perSecond(asks(row))) },

@@ -57,7 +57,7 @@ const all = row => sum(row.responses) + sum(row.own);
 const locations = new Table($('locations'), {
   label: 'locations', key: row => row.location, empty: 'No request came lately.', sort: 'limits',
   columns: [
-    { title: 'location', kind: 'text name', cell: row => row.location, value: row => row.location },
+    { title: 'location', kind: 'text name', cell: row => row.location + (row.owner ? ' (' + row.owner + ')' : ''), value: row => row.location },
     { title: '2 min', kind: 'spark', about: 'requests of the last 2 minutes; filled: errors', value: all,
       draw: (cell, row) => drawSpark(cell, spans['10m'], 'o' + row.location, 'O' + row.location, 'requests of ' + row.location + ', now ' + perSecond(all(row))) },
     ...CLASSES.map(name => ({ ...per(name, row => row.responses[name]), kind: name === '3xx' ? 'number least' : 'number',

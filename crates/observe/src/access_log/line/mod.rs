@@ -49,6 +49,8 @@ pub struct AccessRecord<'a> {
     pub error: Option<&'a str>,
     /// The name of the location; `None` = no location serves it.
     pub location: Option<&'a str>,
+    /// The team that owns the location.
+    pub owner: Option<&'a str>,
     /// The account in clear; the line has its hash, unless accounts are written in clear.
     pub account: Option<&'a str>,
     /// The tier of the account; `None` = it has none.
@@ -188,6 +190,7 @@ impl LineFormat {
         out.push(b'"');
         write_optional(out, b",\"protocol\":\"", record.protocol);
         write_optional(out, b",\"location\":\"", record.location);
+        write_optional(out, b",\"owner\":\"", record.owner);
         write_optional(out, b",\"upstream\":\"", record.upstream);
         write_optional(out, b",\"error\":\"", record.error);
         if let Some(account) = record.account {

@@ -21,6 +21,7 @@ fn record<'a>() -> AccessRecord<'a> {
         upstream: None,
         error: None,
         location: Some("/a/"),
+        owner: Some("payments"),
         account: Some("alice"),
         tier: Some("gold"),
         verdict: "reject",
@@ -66,8 +67,8 @@ fn a_line_has_every_field_of_a_request() {
     let expected = concat!(
         r#"{"ts":"2025-11-20T20:22:11.045007Z","id":"01JD3Z0V7Q","ip":"192.0.2.17","method":"GET","#,
         r#""host":"example.com","path":"/a/b","status":429,"bytes":285,"dur_ms":1.234,"wait_ms":0.000,"#,
-        r#""verdict":"reject","location":"/a/","account":"alice","tier":"gold","limit":"per-ip","#,
-        r#""key":"account=#00ff,uri=/a","retry_after":0.101}"#,
+        r#""verdict":"reject","location":"/a/","owner":"payments","account":"alice","tier":"gold","#,
+        r#""limit":"per-ip","key":"account=#00ff,uri=/a","retry_after":0.101}"#,
         "\n"
     );
     assert_eq!(line(&record()), expected);
@@ -98,6 +99,7 @@ fn unknown_fields_are_left_out() {
     let bare = AccessRecord {
         ip: None,
         location: None,
+        owner: None,
         account: None,
         tier: None,
         limit: None,
@@ -109,6 +111,7 @@ fn unknown_fields_are_left_out() {
     for name in [
         "ip",
         "location",
+        "owner",
         "account",
         "tier",
         "limit",

@@ -93,6 +93,7 @@ impl RequestState {
             upstream: self.outcome.server.map(|server| &*gateway.servers[server].name),
             error: self.outcome.error,
             location: gateway.location_name(self.route).map(|name| &**name),
+            owner: gateway.location_owner(self.route),
             account: self.identity.account(),
             tier: self.identity.tier.as_ref().map(Tier::as_str),
             verdict: self.outcome.verdict.as_str(),
