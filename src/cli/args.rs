@@ -97,6 +97,9 @@ pub(super) struct CheckArgs {
     /// Treat warnings as errors
     #[arg(long)]
     pub strict: bool,
+    /// Another file, to tell what changes from it
+    #[arg(long, value_name = "OLD", value_hint = ValueHint::FilePath)]
+    pub against: Option<PathBuf>,
     /// Fetch the keys of the issuers of tokens, and show them
     #[arg(long)]
     pub fetch: bool,

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use http::Method;
 use serde_json::{Map, Value, json};
@@ -14,6 +15,7 @@ use super::{
     CONFIG_INVALID, CommandFault, CommandResult, FAILED, load_noted, print_error, print_output, render_json,
     warning_text,
 };
+use sluicegate_config as config;
 use sluicegate_config::describe::{
     advise_on_state, describe_access, describe_action, describe_auth, describe_bans, describe_chain_limit,
     describe_cors, describe_domains, describe_header_edits, describe_hosts, describe_limit, describe_listen,
@@ -25,6 +27,7 @@ use sluicegate_model::{Config, LimitId, LocationConfig, UpstreamConfig};
 /// depend on the machine.
 pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> CommandResult {
     let CheckArgs { strict, fetch, json, .. } = *args;
+    let old = args.against.as_deref().map(config::load).transpose()?;
     let name = input.display_name();
     let outcome = load_noted(input);
     let (problems, mut warnings) = match &outcome {
@@ -41,12 +44,15 @@ pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> CommandResult 
         let texts = files.map(|file| (file.as_str(), std::fs::read_to_string(file).unwrap_or_default()));
         warnings.extend(find_unresolved(&loaded.config, &texts.collect::<Vec<_>>()));
     }
+    let both = old.iter().zip(&outcome).next();
+    let changes = both.map(|(old, loaded)| old.values.changes_to(&loaded.values));
     if json {
         let mut findings = omit_nulls(json!({
             "file": name,
             "valid": valid,
             "problems": problems,
             "warnings": warnings,
+            "changes": changes,
         }));
         if fetch {
             findings.insert("issuers".to_owned(), json!(issuers));
@@ -57,6 +63,9 @@ pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> CommandResult 
         warnings.iter().for_each(|warning| print_error(&warning_text(warning, &name)));
         match &outcome {
             Err(report) => print_error(&CommandFault::from(report).text),
+            Ok(_) if let (true, Some(changes)) = (valid, &changes) => {
+                changes.iter().for_each(|change| print_output(&format!("{change}\n")));
+            }
             Ok(loaded) if valid => {
                 let mut overview = render_overview(&loaded.config);
                 write_list(&mut overview, "issuers", issuers.iter().map(IssuerKeys::to_string));
@@ -74,13 +83,16 @@ pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> CommandResult 
 
 /// The effects of a valid file in `check --json`, without those that the file does not set.
 fn summarize_config(config: &Config) -> Map<String, Value> {
-    let named = |name: &str, does: String| json!({ "name": name, "does": does });
+    let named = |name: &str, owner: &Option<Arc<str>>, does: String| {
+        omit_nulls(json!({ "name": name, "owner": owner.as_deref(), "does": does }))
+    };
     let limit = |id: LimitId, location: Option<&LocationConfig>| {
-        named(limit_name(config, id), describe_limit(config, id, location))
+        named(limit_name(config, id), &config.limits[id].owner, describe_limit(config, id, location))
     };
     let location = |location: &LocationConfig| {
         omit_nulls(json!({
             "path": location.written_path,
+            "owner": location.owner.as_deref(),
             "hosts": describe_hosts(location),
             "methods": location.methods.iter().map(Method::as_str).collect::<Vec<_>>(),
             "to": describe_action(config, location),
@@ -92,7 +104,7 @@ fn summarize_config(config: &Config) -> Map<String, Value> {
             "limits": location.limits.iter().map(|&id| limit(id, Some(location))).collect::<Vec<_>>(),
         }))
     };
-    let upstream = |one: &UpstreamConfig| named(&one.name, describe_upstream(one));
+    let upstream = |one: &UpstreamConfig| named(&one.name, &one.owner, describe_upstream(one));
     omit_nulls(json!({
         "listen": describe_listen(config),
         "upstreams": config.upstreams.iter().map(upstream).collect::<Vec<_>>(),
@@ -125,8 +137,13 @@ fn limit_name(config: &Config, limit: LimitId) -> &str {
 
 /// Every listener, upstream and limit as a sentence, then every location.
 pub(super) fn render_overview(config: &Config) -> String {
-    let upstreams = config.upstreams.iter().map(|one| format!("{}: {}", one.name, describe_upstream(one)));
-    let limits = list_limits(config).into_iter().map(|limit| describe_limit(config, limit, None));
+    let owned =
+        |owner: &Option<Arc<str>>| owner.iter().map(|owner| format!(" [{owner}]")).collect::<String>();
+    let upstream =
+        |one: &UpstreamConfig| format!("{}: {}{}", one.name, describe_upstream(one), owned(&one.owner));
+    let upstreams = config.upstreams.iter().map(upstream);
+    let limit = |id: LimitId| describe_limit(config, id, None) + &owned(&config.limits[id].owner);
+    let limits = list_limits(config).into_iter().map(limit);
     let mut out = String::new();
     write_list(&mut out, "listen", describe_listen(config));
     write_list(&mut out, "upstreams", upstreams);
@@ -169,6 +186,7 @@ fn write_list(out: &mut String, title: &str, lines: impl IntoIterator<Item = Str
 /// A location with its chain, its edits of headers, and the access rules and limits that differ there.
 fn render_location(config: &Config, location: &LocationConfig) -> String {
     let mut out = describe_location(config, location);
+    out.extend(location.owner.iter().map(|owner| format!(" [{owner}]")));
     if !location.limits.is_empty() {
         out += &format!(": {}", join_limit_names(config, &location.limits));
     }

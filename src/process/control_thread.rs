@@ -26,6 +26,7 @@ use crate::operate::admin::status::Reloaded;
 use crate::operate::admin::{AdminError, AdminListener, AdminState};
 use crate::operate::traffic::TrafficSampler;
 use sluicegate_base::file::FileFingerprint;
+use sluicegate_config::values::FileValues;
 use sluicegate_model::Problem;
 use sluicegate_proxy::downstream::connection_limits::ConnectionLimits;
 use sluicegate_proxy::downstream::worker_thread::WorkerCommand;
@@ -67,6 +68,8 @@ pub(super) struct ControlThread {
     pub files: RefCell<Vec<FileFingerprint>>,
     /// A hash of the file in force; empty without a file.
     pub file_hash: RefCell<String>,
+    /// What the files in force say.
+    pub values: RefCell<FileValues>,
     /// The warnings about the file in force.
     pub warnings: RefCell<Vec<Problem>>,
     /// Reads the reports of other gateways.

@@ -68,6 +68,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_base::file::FileFingerprint;
 use sluicegate_base::wall_clock;
 use sluicegate_config::LoadedConfig;
+use sluicegate_config::values::FileValues;
 use sluicegate_limit::snapshot;
 use sluicegate_model::{Config, Problem, ServerConfig};
 use sluicegate_observe::logging;
@@ -136,7 +137,7 @@ pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Resu
     let mut handover = ReceivedHandover::receive_handover().map_err(ProcessFault::Run)?;
     let mut spare = systemd::take_passed_sockets().map_err(ProcessFault::Listen)?;
     wall_clock::sync_clock();
-    let LoadedConfig { mut config, files, warnings, file_hash, .. } = loaded;
+    let LoadedConfig { mut config, files, warnings, file_hash, values, .. } = loaded;
     let file_hash = if files.is_empty() { String::new() } else { file_hash };
     config.share_certificates(None);
     acme::fill_certificates(&config);
@@ -161,7 +162,7 @@ pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Resu
     let listeners = Listeners::new(bound, spare);
     let serving = serve_until_stopped(
         signals,
-        (source, files, warnings, file_hash),
+        (source, files, warnings, file_hash, values),
         gateway,
         listeners,
         admin,
@@ -196,10 +197,13 @@ fn restore_state(
     (gateway, sections)
 }
 
+/// The files of a configuration: the source, all that were read, their warnings, a hash and the values.
+type ServedFiles = (ConfigSource, Vec<FileFingerprint>, Vec<Problem>, String, FileValues);
+
 /// All that could fail has succeeded; no connection is accepted yet.
 async fn serve_until_stopped(
     signals: Signals,
-    (source, files, warnings, file_hash): (ConfigSource, Vec<FileFingerprint>, Vec<Problem>, String),
+    (source, files, warnings, file_hash, values): ServedFiles,
     gateway: Arc<Gateway>,
     listeners: Listeners,
     admin: Option<AdminListener>,
@@ -225,6 +229,7 @@ async fn serve_until_stopped(
         traffic: Rc::new(TrafficSampler::new(&gateway, Now::read_clock())),
         listeners: RefCell::new(listeners),
         file_hash: RefCell::new(file_hash),
+        values: RefCell::new(values),
         files: RefCell::new(files),
         warnings: RefCell::new(warnings),
         fleet: FleetReader::default(),

@@ -18,6 +18,7 @@ use crate::operate::admin::AdminError;
 use crate::operate::admin::status::Reloaded;
 use sluicegate_base::clock::Now;
 use sluicegate_base::file::FileFingerprint;
+use sluicegate_config::values::Change;
 use sluicegate_config::{self as config, LoadedConfig};
 use sluicegate_model::ProblemReport;
 use sluicegate_observe::logging;
@@ -27,6 +28,8 @@ use sluicegate_proxy::gateway::Gateway;
 
 /// Time to read the file, which may be a pipe without a writer.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Changed values that a reload tells.
+const CHANGES_MAX: usize = 100;
 /// Logged warnings per file.
 const WARNINGS_MAX: usize = 10;
 /// Interval between retries of an unchanged file after a blocked reload.
@@ -66,10 +69,12 @@ impl ControlThread {
             systemd::send_states(&[NotifyState::Ready]);
         }
         match outcome {
-            Ok(changes) => {
+            Ok((changes, mut values)) => {
                 let generation = self.history.generation();
                 tracing::info!(generation, "reloaded: {changes}");
-                Ok(Reloaded { result: "ok", generation, changes })
+                let more = values.len().saturating_sub(CHANGES_MAX);
+                values.truncate(CHANGES_MAX);
+                Ok(Reloaded { result: "ok", generation, changes, values, more })
             }
             Err(rejection) => {
                 if let Some(found) = found
@@ -98,7 +103,7 @@ impl ControlThread {
         }
     }
 
-    async fn apply_config(&self, log_warnings: bool) -> Result<String, ReloadRejection> {
+    async fn apply_config(&self, log_warnings: bool) -> Result<(String, Vec<Change>), ReloadRejection> {
         let Some(file) = self.file.clone() else {
             let why = "this gateway was started without a file, so there is nothing to read again";
             return Err(ReloadRejection::NoFile(why.to_owned()));
@@ -110,9 +115,10 @@ impl ControlThread {
         if let Some(note) = loaded.note_slow_reading(started.elapsed()) {
             tracing::info!("{note}");
         }
-        let LoadedConfig { mut config, warnings, file_hash, .. } = loaded;
+        let LoadedConfig { mut config, warnings, file_hash, values, .. } = loaded;
         for warning in warnings.iter().take(if log_warnings { WARNINGS_MAX } else { 0 }) {
-            tracing::warn!(code = warning.code, line = warning.line, "{}", warning.message);
+            let file = (!warning.file.is_empty()).then_some(&*warning.file);
+            tracing::warn!(code = warning.code, file, line = warning.line, "{}", warning.message);
         }
         let before = self.current.load_full();
         if let Some(why) = before.restart_reason(&config) {
@@ -146,7 +152,9 @@ impl ControlThread {
         *self.file_hash.borrow_mut() = file_hash;
         self.history.record_applied(&changes);
         self.reloaded.notify_waiters();
-        Ok(changes)
+        let changed = self.values.borrow().changes_to(&values);
+        *self.values.borrow_mut() = values;
+        Ok((changes, changed))
     }
 
     /// Updates everything beside the workers.
@@ -193,6 +201,7 @@ impl ReloadRejection {
             ReloadRejection::Invalid(report) => {
                 let (file, more) = (&report.file, report.problems.len().saturating_sub(1));
                 let first = report.problems.first().map(|problem| {
+                    let file = problem.file_or(file);
                     format!("{file}:{}:{}: {}", problem.line, problem.column, problem.message)
                 });
                 let first = first.unwrap_or_else(|| format!("{file} is not valid"));

@@ -25,7 +25,7 @@ fn reload_reports_changes_and_problems() {
     let output = run(&gateway, &["reload"]);
     assert_eq!(
         (output.code, output.stdout.as_str()),
-        (Some(0), "reloaded: locations: changed /\n"),
+        (Some(0), "reloaded: locations: changed /\n  locations /.respond.body: one → two\n"),
         "{output:?}"
     );
     assert_eq!(gateway.get("/").expect(200).text(), "two");

@@ -27,7 +27,10 @@ fn a_listener_is_added_and_one_removed() {
     let mut clients: Vec<Client> = [stays, goes].map(Client::connect).into();
     clients.iter_mut().for_each(|client| drop(client.ask(&get("/")).expect(200)));
     let answer = gateway.change(&listening(&format!("[\"{stays}\", \"{comes}\"]")));
-    assert_eq!(answer, format!("reloaded: listen: added {comes}, removed {goes}\n"));
+    let told = format!(
+        "reloaded: listen: added {comes}, removed {goes}\n  listen: [{stays}, {goes}] → [{stays}, {comes}]\n"
+    );
+    assert_eq!(answer, told);
     eventually("the old listener to close", || !is_open(goes));
     clients.remove(1).assert_closed();
     clients.push(Client::connect(comes));

@@ -94,7 +94,7 @@ fn counters_survive() {
     let ask = |user: &str| gateway.ask(&get("/").header("x-user", user)).status;
     assert_eq!([ask("ann"), ask("ann"), ask("ann"), ask("bob")], [200, 200, 429, 200]);
     let answer = gateway.change(&file("  - { path: /more, respond: { body: more } }\n"));
-    assert_eq!(answer, "reloaded: locations: added /more\n");
+    assert_eq!(answer, "reloaded: locations: added /more\n  locations /more: new\n");
     assert_eq!([ask("ann"), ask("bob"), ask("bob"), ask("eve")], [429, 200, 429, 200]);
     let admitted = gateway.metric("sluicegate_decisions_total", &["limit=\"two\"", "admit"]);
     assert_eq!(admitted, 5.0);

@@ -20,7 +20,8 @@ fn counters_survive_a_reload_of_their_places() {
     let gateway = Gateway::start(&file("five"));
     assert_eq!(passed(&gateway, "/"), 5);
     let told = gateway.change(&file("{ use: five, burst: 12 }"));
-    assert!(told.contains("locations: changed /wide/") && !told.contains("limits:"), "{told}");
+    assert!(told.starts_with("reloaded: locations: changed /wide/\n"), "{told}");
+    assert!(told.contains("\n  locations /wide/.limits[five]: new\n"), "{told}");
     assert_eq!((passed(&gateway, "/wide/"), passed(&gateway, "/")), (7, 0));
     gateway.change(&file("{ use: five, burst: 15 }"));
     assert_eq!(passed(&gateway, "/wide/"), 3);

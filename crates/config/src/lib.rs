@@ -15,6 +15,7 @@ mod file_set;
 mod lint;
 mod read;
 pub mod schema;
+pub mod values;
 pub mod yaml;
 
 use std::path::Path;
@@ -33,6 +34,7 @@ use sluicegate_model::{
     AdminConfig, Config, LocationConfig, PathRule, Position, Problem, ProblemReport, ProblemSink, ValueError,
     codes,
 };
+use values::FileValues;
 use yaml::field_value::FieldValue;
 use yaml::tree::NodeContent;
 use yaml::{substitution, tree};
@@ -51,6 +53,8 @@ pub struct LoadedConfig {
     /// The first digits of the SHA-256 of the file, as `sha256sum` writes it, or of a list of the set. Files that it
     /// names otherwise are left out, as they may differ from host to host.
     pub file_hash: String,
+    /// What the files say, to tell changes.
+    pub values: FileValues,
 }
 
 impl LoadedConfig {
@@ -124,10 +128,11 @@ pub fn parse(text: &str, file_name: &str) -> Result<LoadedConfig, ProblemReport>
     let set = FileSet::read_all(text, file_name)?;
     let config = sections::read_sections(&set.root, &set.folder, &set.sink);
     let (included, file_hash) = (set.included(), set.short_hash());
+    let values = FileValues::list_all(&set.root, &set.sink);
     let (problems, warnings) = set.sink.take_sorted();
     match config {
         Some(config) if problems.is_empty() => {
-            Ok(LoadedConfig { config, warnings, files: Vec::new(), included, file_hash })
+            Ok(LoadedConfig { config, warnings, files: Vec::new(), included, file_hash, values })
         }
         _ => Err(set.report(problems)),
     }

@@ -304,12 +304,16 @@ async fn show_status(request: AdminRequest) -> Answered {
 async fn post_reload(request: AdminRequest) -> Answered {
     let actions = &request.state.actions;
     let generation = async || actions.show_status(request.token()).await.ok().map(|status| status.generation);
-    let before = json!({ "generation": generation().await });
+    let mut before = json!({ "generation": generation().await });
     let reloaded = actions.reload().await;
     let changes = reloaded.as_ref().ok().map(|reloaded| &reloaded.changes);
-    let after = json!({ "generation": generation().await, "changes": changes });
+    let mut after = json!({ "generation": generation().await, "changes": changes });
+    for change in reloaded.iter().flat_map(|reloaded| &reloaded.values) {
+        before["values"][&change.path] = json!(change.from);
+        after["values"][&change.path] = json!(change.to);
+    }
     let answer = match reloaded {
-        Ok(reloaded) => Answer::forms(format!("reloaded: {}\n", reloaded.changes), &reloaded),
+        Ok(reloaded) => Answer::forms(reloaded.to_string(), &reloaded),
         Err(error) => error.into(),
     };
     Ok(answer.with_change(Change { target: String::new(), before, after }))

@@ -44,7 +44,8 @@ pub(super) const EXPLANATION: &str = r#"{
   "verdict": { "outcome": "admit", "then": "forwarded to upstream app as GET /api/" }
 }"#;
 
-pub(super) const RELOADED: &str = r#"{ "result": "ok", "generation": 2, "changes": "limits per-ip" }"#;
+pub(super) const RELOADED: &str = r#"{ "result": "ok", "generation": 2, "changes": "limits: changed per-ip",
+  "values": [{ "path": "limits.per-ip.rate", "from": "10/s", "to": "20/s" }], "more": 0 }"#;
 
 pub(super) const NOT_RELOADED: &str = r#"{
   "error": "server.workers changes from 2 to 4: that needs a restart",

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::operate::text_table::{or_dash, render_table};
 use sluicegate_base::json_shape::json_object;
+use sluicegate_config::values::Change;
 use sluicegate_http::upstream::{QueueStatus, ServerStatus, UpstreamStatus};
 use sluicegate_model::Problem;
 
@@ -170,7 +171,8 @@ json_object! {
         pub name: String = "The name of its host.",
         pub version: String = "The version of its program.",
         pub file_hash: String
-            = "The first 12 digits of the SHA-256 of its gateway.yaml in force; empty without a file.",
+            = "The first 12 digits of the SHA-256 of its gateway.yaml in force, or a hash of that and the files that \
+               it includes; empty without a file.",
         pub started_at_ms: u64 = "When it began to serve, in milliseconds since 1970.",
         pub own: bool = "Whether it is the gateway that answers.",
         pub file_differs: Option<bool>
@@ -183,6 +185,16 @@ json_object! {
         pub result: &'static str = "The file is in force." in ["ok"],
         pub generation: u64 = "The number of the configuration in force, counted from 1.",
         pub changes: String = "What is different from before.",
+        pub values: Vec<Change> = "The values of the files that are different, at most 100.",
+        pub more: usize = "Values beyond these.",
+    }
+}
+
+impl fmt::Display for Reloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "reloaded: {}", self.changes)?;
+        self.values.iter().try_for_each(|change| writeln!(f, "  {change}"))?;
+        if self.more > 0 { writeln!(f, "  and {} more", self.more) } else { Ok(()) }
     }
 }
 
