@@ -13,6 +13,7 @@ mod load;
 mod operators;
 mod refused;
 mod requests;
+mod sets;
 mod signals;
 mod stops;
 mod upgrade;

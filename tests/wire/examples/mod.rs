@@ -25,6 +25,7 @@ pub fn moved(text: &str) -> String {
     let text = text.replace("api_keys.csv", concat!(env!("CARGO_MANIFEST_DIR"), "/examples/api_keys.csv"));
     let text = text
         .replace("prices/models.yaml", concat!(env!("CARGO_MANIFEST_DIR"), "/examples/prices/models.yaml"));
+    let text = text.replace("teams/*.yaml", concat!(env!("CARGO_MANIFEST_DIR"), "/examples/teams/*.yaml"));
     let text = text.replace("../tests/", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/"));
     // No issuer answers there.
     let text = text.replace("https://id.example.com", "https://127.0.0.1:9");
@@ -64,6 +65,19 @@ fn per_ip_limit() {
     let shots = volley(gateway.addr(), (0..30).map(|_| from_client("/", "203.0.113.1")));
     assert!((20..=24).contains(&count(&shots, 200)), "{} passed", count(&shots, 200));
     gateway.ask(&from_client("/", "203.0.113.2")).expect(200);
+}
+
+#[test]
+fn teams() {
+    let gateway = example("teams", "");
+    let paid = |account: &str| {
+        gateway.ask(&from_client("/payments/", "203.0.113.1").header("X-Account-Id", account)).status
+    };
+    assert_eq!([paid("a"), paid("a"), paid("a"), paid("b")], [200, 200, 429, 200]);
+    gateway.ask(&from_client("/search/", "203.0.113.2")).expect(200);
+    let log = gateway.wait_log(5);
+    let owner = |path: &str| log.iter().find(|line| line["path"] == path).expect("a line")["owner"].clone();
+    assert_eq!([owner("/payments/"), owner("/search/")], ["payments", "search"]);
 }
 
 #[test]
