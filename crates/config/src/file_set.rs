@@ -193,8 +193,7 @@ impl FileSet {
                 return self.sink.add_problem(found.entry, "include", error);
             }
         };
-        let list = if self.texts.len() == 1 { "\n" } else { "" };
-        self.hashes += &format!("{list}{} {}\n", file::short_hash(&bytes), found.path.display());
+        self.hashes += &format!("\n{} {}", file::short_hash(&bytes), found.path.display());
         let name = path.display().to_string();
         environment.folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
         let lossy = String::from_utf8_lossy(&bytes);

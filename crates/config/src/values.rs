@@ -132,8 +132,7 @@ fn name_items(list: &Node) -> Vec<(String, &Node)> {
         let name = ["name", "address", "url", "use"].into_iter().find_map(text);
         let mark = if path.is_some() { " " } else { "[" };
         let mut name = name.or(path).unwrap_or_else(|| index.to_string());
-        let count = counts.entry(name.clone()).or_default();
-        *count += 1;
+        let count = counts.entry(name.clone()).and_modify(|count| *count += 1).or_insert(1);
         if *count > 1 {
             name += &format!(" #{count}");
         }
@@ -164,14 +163,14 @@ fn show_scalars(path: &str, node: &Node) -> (String, String) {
     let (plain, written) =
         (join(texts().map(plain_text).collect()), join(texts().map(written_text).collect()));
     let field = path.rsplit('.').next().unwrap_or(path).to_ascii_lowercase();
-    let is_key_of_header = path.contains("headers.") && (field.contains("key") || field.contains("auth"));
     let is_secret = may_hold_secret(&field)
-        || is_key_of_header
+        || path.contains("headers.") && (field.contains("key") || field.contains("auth"))
         || ["tracing.headers.", "notify.url"].iter().any(|secret| path.starts_with(secret))
         || written.contains("-----BEGIN")
         || redact_credentials(&written) != written;
-    let shown = if is_secret { MASKED.to_owned() } else { written.escape_debug().take(SHOWN_MAX).collect() };
-    (plain, shown)
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    let shown = || written.chars().take(SHOWN_MAX).map(printable).collect();
+    (plain, if is_secret { MASKED.to_owned() } else { shown() })
 }
 
 #[cfg(test)]

@@ -60,6 +60,7 @@ fn locations_are_told_by_what_they_match() {
         ),
         [""; 0]
     );
+    assert_eq!(told(&["path: /"], &["path: /", r#"path: '~ ^/a\."x"$'"#]), [r#"locations ~ ^/a\."x"$: new"#]);
     assert_eq!(told(&["path: /a, name: one"], &["path: /b, name: one"]), ["locations one.path: /a → /b"]);
     assert_eq!(
         told(&["path: /, limits: 1/s"], &["path: /, limits: [{ rate: 2/s, name: x }]"]),
@@ -115,7 +116,8 @@ fn a_secret_is_told_as_changed() {
 fn accounts_are_told_without_their_names() {
     let members = |tiers: &str| {
         format!(
-            "account: {{ from: header:x-id, tier: {{ members: {{ {tiers} }} }} }}\nlimits: {{ a: {{ rate: 1/s, tiers: {{ gold: {{ rate: 2/s }} }} }} }}\n"
+            "account: {{ from: header:x-id, tier: {{ members: {{ {tiers} }} }} }}\n\
+             limits: {{ a: {{ rate: 1/s, tiers: {{ gold: {{ rate: 2/s }} }} }} }}\n"
         )
     };
     let told = changes(&members("alice: gold"), &members("alice: gold, bob: gold"));
