@@ -64,15 +64,10 @@ impl KeyPart {
             KeyPart::Method => ("method", ""),
             KeyPart::Priority => ("priority", ""),
             KeyPart::Global => ("global", ""),
-            KeyPart::Source(ValueSource::Header(name)) => ("header:", name.as_str()),
-            KeyPart::Source(ValueSource::Cookie(name)) => ("cookie:", name),
-            KeyPart::Source(ValueSource::Query(name)) => ("query:", name),
-            KeyPart::Source(ValueSource::Jwt(claim)) => ("jwt:", claim),
-            KeyPart::Source(ValueSource::Json(pointer)) => ("json:", pointer.as_str()),
+            KeyPart::Source(source) => source.words(),
             KeyPart::Mcp(McpPart::Method) => ("mcp:", "method"),
             KeyPart::Mcp(McpPart::Name) => ("mcp:", "name"),
             KeyPart::BodyHash => ("body:", "hash"),
-            KeyPart::Source(ValueSource::Auth(name)) => ("auth:", name.as_str()),
         }
     }
 }
@@ -92,6 +87,36 @@ pub enum ValueSource {
     Json(JsonPointer),
     /// A header in the answer of the auth service; of accounts alone.
     Auth(HeaderName),
+}
+
+impl ValueSource {
+    /// The words of the file: the kind with its colon, and the name.
+    pub fn words(&self) -> (&'static str, &str) {
+        match self {
+            ValueSource::Header(name) => ("header:", name.as_str()),
+            ValueSource::Cookie(name) => ("cookie:", name),
+            ValueSource::Query(name) => ("query:", name),
+            ValueSource::Jwt(claim) => ("jwt:", claim),
+            ValueSource::Json(pointer) => ("json:", pointer.as_str()),
+            ValueSource::Auth(name) => ("auth:", name.as_str()),
+        }
+    }
+
+    /// The kind and the name, equal for sources that are read as one.
+    pub fn folded_words(&self) -> (&'static str, Vec<u8>) {
+        let (kind, name) = self.words();
+        match self {
+            ValueSource::Cookie(_) | ValueSource::Query(_) => (kind, name.bytes().map(fold_name).collect()),
+            _ => (kind, name.into()),
+        }
+    }
+}
+
+/// A byte in the name of a cookie or parameter, equal for bytes that some server takes for one. PHP takes a dot, a
+/// space and a bracket for an underscore; nginx and ASP.NET ignore case.
+#[inline]
+pub fn fold_name(byte: u8) -> u8 {
+    if b". [".contains(&byte) { b'_' } else { byte.to_ascii_lowercase() }
 }
 
 /// The places of the values in an MCP message: of the method, of the name of a tool or a prompt, and of the URI of a

@@ -1,10 +1,12 @@
-//! The typed model of `bandwidth` and `cors` of a location.
+//! The typed model of `bandwidth`, `cors`, `when` and `rewrite` of a location.
 
+use std::fmt;
 use std::time::Duration;
 
 use http::{HeaderName, Method};
 
-use super::key::KeyPart;
+use super::key::{KeyPart, ValueSource};
+use crate::value::path_regex::PathRegex;
 use crate::value::scalars::Rate;
 
 /// The pace of response bodies.
@@ -54,4 +56,52 @@ pub enum OriginRule {
         /// The domain with the dot in front of it, and the port unless it is that of the scheme.
         suffix: String,
     },
+}
+
+/// A condition of `when`.
+#[derive(Debug, Clone)]
+pub struct ConditionConfig {
+    /// A header, a cookie or a query parameter.
+    pub source: ValueSource,
+    /// The test that its value must pass.
+    pub test: ValueTest,
+    /// The value as written, because a replaced one may be a secret.
+    pub written: String,
+}
+
+/// A test of a value; one that is given twice passes none.
+#[derive(Debug, Clone)]
+pub enum ValueTest {
+    /// Exactly this text, which is not empty.
+    Equals(String),
+    /// Any value.
+    Present,
+    /// No value.
+    Absent,
+    /// A match somewhere in the value.
+    Matches(PathRegex),
+}
+
+impl ConditionConfig {
+    /// A text that is equal for conditions that the same requests meet.
+    pub fn identity(&self) -> String {
+        format!("{:?} {:?}", self.source.folded_words(), self.test)
+    }
+}
+
+/// "header:x-env=canary"
+impl fmt::Display for ConditionConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, name) = self.source.words();
+        write!(f, "{kind}{name}={}", self.written)
+    }
+}
+
+/// Another path in place of those that match.
+#[derive(Debug, Clone)]
+pub struct RewriteConfig {
+    /// Compiled with its groups.
+    pub from: PathRegex,
+    /// The whole path: `$1` to `$9` are groups of `from`, `$$` is a dollar, and nothing else follows a `$`.
+    pub to: String,
 }

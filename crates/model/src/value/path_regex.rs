@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use regex_automata::meta;
 use regex_automata::nfa::thompson::WhichCaptures;
+use regex_automata::{Input, meta};
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::literal::{ExtractKind, Extractor};
 use regex_syntax::hir::{Hir, Look};
@@ -24,6 +24,8 @@ pub struct PathRegex(Arc<CompiledRegex>);
 
 struct CompiledRegex {
     pattern: String,
+    /// Matches the empty text and no other.
+    is_empty_alone: bool,
     program: meta::Regex,
     /// Matches bytes that are no UTF-8.
     takes_bytes: bool,
@@ -47,6 +49,22 @@ impl PathRegex {
         pattern: &str,
         case_insensitive: bool,
     ) -> Result<PathRegex, (String, Option<Range<usize>>)> {
+        PathRegex::compile_with(pattern, case_insensitive, WhichCaptures::None)
+    }
+
+    /// An expression for [`PathRegex::find_groups`].
+    ///
+    /// # Errors
+    /// As [`PathRegex::compile_or_locate`].
+    pub fn compile_with_groups(pattern: &str) -> Result<PathRegex, (String, Option<Range<usize>>)> {
+        PathRegex::compile_with(pattern, false, WhichCaptures::All)
+    }
+
+    fn compile_with(
+        pattern: &str,
+        case_insensitive: bool,
+        captures: WhichCaptures,
+    ) -> Result<PathRegex, (String, Option<Range<usize>>)> {
         let mut parser = ParserBuilder::new();
         // `(?-u:.)` is one byte.
         let parsed = parser.utf8(false).case_insensitive(case_insensitive).build().parse(pattern);
@@ -54,16 +72,20 @@ impl PathRegex {
         let options = meta::Config::new()
             .nfa_size_limit(Some(PROGRAM_MAX_BYTES))
             .hybrid_cache_capacity(CACHE_BYTES)
-            .which_captures(WhichCaptures::None);
+            .which_captures(captures);
         let program = meta::Builder::new().configure(options).build_from_hir(&hir);
         let program = program.map_err(|error| match error.size_limit() {
             Some(_) => ("it is too large".to_owned(), None),
             None => (error.to_string(), None),
         })?;
+        let properties = hir.properties();
         Ok(PathRegex(Arc::new(CompiledRegex {
-            pattern: pattern.to_owned(),
+            pattern: format!("{}{pattern}", if case_insensitive { "(?i)" } else { "" }),
             program,
-            takes_bytes: !hir.properties().is_utf8(),
+            is_empty_alone: properties.maximum_len() == Some(0)
+                && properties.look_set_prefix().contains(Look::Start)
+                && properties.look_set_suffix().contains(Look::End),
+            takes_bytes: !properties.is_utf8(),
             prefixes: extract_literals(&hir, ExtractKind::Prefix),
             suffixes: extract_literals(&hir, ExtractKind::Suffix),
         })))
@@ -72,6 +94,37 @@ impl PathRegex {
     /// Bytes of `path` that are no UTF-8 match `(?-u:.)`; `lossy` is its text for expressions without such bytes.
     pub fn is_match(&self, path: &[u8], lossy: &str) -> bool {
         self.0.program.is_match(if self.0.takes_bytes { path } else { lossy.as_bytes() })
+    }
+
+    /// The parts of `path` that the whole expression and its groups 1 to 9 match, and nothing for a group that takes no
+    /// part; `None` = it does not match. Only for expressions that are compiled with groups.
+    pub fn find_groups<'p>(&self, path: &'p [u8]) -> Option<[&'p [u8]; 10]> {
+        let lossy = String::from_utf8_lossy(path);
+        let text = if self.0.takes_bytes { path } else { lossy.as_bytes() };
+        let mut slots = [None; 20];
+        self.0.program.search_slots(&Input::new(text), &mut slots)?;
+        let is_same = text.len() == path.len();
+        let place = |slot: usize| {
+            let offset = slots[slot]?.get();
+            Some(if is_same { offset } else { original_offset(path, offset) })
+        };
+        let group = |number: usize| path.get(place(2 * number)?..place(2 * number + 1)?);
+        Some(std::array::from_fn(|number| group(number).unwrap_or_default()))
+    }
+
+    /// The number of groups, without the whole expression.
+    pub fn group_count(&self) -> usize {
+        self.0.program.captures_len().saturating_sub(1)
+    }
+
+    /// The expression as written, after `(?i)` if it ignores case.
+    pub fn pattern(&self) -> &str {
+        &self.0.pattern
+    }
+
+    /// True if it matches the empty text and no other.
+    pub fn is_empty_alone(&self) -> bool {
+        self.0.is_empty_alone
     }
 
     /// The literals that matching texts begin with; `None` = any.
@@ -96,6 +149,20 @@ impl fmt::Debug for PathRegex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PathRegex").field(&self.0.pattern).finish()
     }
+}
+
+/// The place in `path` of an offset into its lossy text, in which U+FFFD stands for each invalid sequence.
+fn original_offset(path: &[u8], offset: usize) -> usize {
+    let (mut original, mut lossy) = (0, 0);
+    for chunk in path.utf8_chunks() {
+        let valid = chunk.valid().len();
+        if offset <= lossy + valid {
+            return original + (offset - lossy);
+        }
+        lossy += valid + char::REPLACEMENT_CHARACTER.len_utf8();
+        original += valid + chunk.invalid().len();
+    }
+    original
 }
 
 fn describe_parse_error(error: &regex_syntax::Error) -> (String, Option<Range<usize>>) {

@@ -6,7 +6,7 @@ use http::HeaderMap;
 use http::header::{COOKIE, HeaderName};
 use percent_encoding::percent_decode;
 
-use sluicegate_model::ValueSource;
+use sluicegate_model::{ValueSource, fold_name};
 
 mod body;
 mod body_texts;
@@ -137,11 +137,10 @@ fn trim_spaces(mut text: &[u8]) -> &[u8] {
     }
 }
 
-/// True if a server may read the name of a cookie or parameter as that name. PHP takes a dot, a space and a bracket for
-/// an underscore, skips spaces in front and stops at a zero; nginx and ASP.NET ignore case. PHP, Rails and parsers for
-/// Node take brackets in pairs for a part of the value.
+/// True if a server may read the name of a cookie or parameter as that name, by [`fold_name`]. PHP skips spaces in
+/// front and stops at a zero; PHP, Rails and parsers for Node take brackets in pairs for a part of the value.
 fn is_read_as(found: &[u8], name: &[u8]) -> bool {
-    let fold = |byte: &u8| if b". [".contains(byte) { b'_' } else { byte.to_ascii_lowercase() };
+    let fold = |byte: &u8| fold_name(*byte);
     let found = found.trim_ascii_start();
     let is_name = |text: &[u8]| text.iter().take_while(|b| **b != 0).map(fold).eq(name.iter().map(fold));
     let bracket = found.iter().position(|byte| *byte == b'[').filter(|at| found[*at..].contains(&b']'));
