@@ -73,7 +73,10 @@ fn prefix(path: &str) -> model::LocationConfig {
         },
         limits: Vec::new(),
         views: Vec::new(),
+        when: Vec::new(),
         strip: None,
+        rewrite: None,
+        add_prefix: None,
         host_header: model::HostHeader::Client,
         request_headers: model::HeaderEdits::default(),
         response_headers: model::HeaderEdits::default(),
@@ -81,6 +84,7 @@ fn prefix(path: &str) -> model::LocationConfig {
         timeout: None,
         bandwidth: None,
         body_peek: None,
+        max_body: None,
         cors: None,
     }
 }

@@ -311,6 +311,8 @@ pub struct LocationConfig {
     pub scheme: Option<Scheme>,
     /// Names of listeners; empty = any.
     pub listeners: Vec<String>,
+    /// All of them must hold; empty = none.
+    pub when: Vec<ConditionConfig>,
     /// The action on its requests: forward, respond or redirect.
     pub action: ActionConfig,
     /// Indices into [`Config::limits`], in the order of evaluation.
@@ -319,6 +321,10 @@ pub struct LocationConfig {
     pub views: Vec<(LimitId, ViewId)>,
     /// The beginning of the path that is removed before forwarding; `None` = nothing.
     pub strip: Option<String>,
+    /// The change of the path after that; `None` = none.
+    pub rewrite: Option<RewriteConfig>,
+    /// The beginning that the path gets at last; `None` = none.
+    pub add_prefix: Option<String>,
     /// The `Host` of forwarded requests.
     pub host_header: HostHeader,
     /// Edits of forwarded requests.
@@ -337,6 +343,8 @@ pub struct LocationConfig {
     pub bandwidth: Option<BandwidthConfig>,
     /// The bytes of a request body that are read before its limits are judged, if they read it; `None` = auto.
     pub body_peek: Option<u64>,
+    /// Bytes of a request body, by default as in [`ServerConfig::max_body`]; `None` = no limit.
+    pub max_body: Option<u64>,
     /// `None` = preflights are ordinary requests, and responses have no fields for scripts of other origins.
     pub cors: Option<CorsConfig>,
     /// The service that decides on its requests; `None` = none is asked.
@@ -504,10 +512,28 @@ impl Config {
 }
 
 impl LocationConfig {
-    /// The rank among locations with the same path: they are tried by rank, then in file order. Narrower ones come
-    /// before wider ones; listener and scheme outrank the method.
-    pub fn match_rank(&self) -> (bool, bool, bool) {
-        (self.listeners.is_empty(), self.scheme.is_none(), self.methods.is_empty())
+    /// The rank among locations with the same path: they are tried by rank, then in file order. Those with conditions
+    /// come first. Of the others, narrower ones come before wider ones; listener and scheme outrank the method.
+    pub fn match_rank(&self) -> [bool; 4] {
+        let is_plain = self.when.is_empty();
+        let rank = [true, self.listeners.is_empty(), self.scheme.is_none(), self.methods.is_empty()];
+        rank.map(|is_later| is_plain && is_later)
+    }
+
+    /// The path, the same for locations that take the same paths.
+    pub fn path_identity(&self) -> String {
+        match &self.path {
+            PathRule::Exact(path) => format!("={path}"),
+            PathRule::Prefix { path, .. } => path.clone(),
+            PathRule::Regex(_) => self.written_path.replace(' ', ""),
+        }
+    }
+
+    /// The conditions, equal for locations whose conditions the same requests meet.
+    pub fn when_identity(&self) -> Vec<String> {
+        let mut conditions: Vec<String> = self.when.iter().map(ConditionConfig::identity).collect();
+        conditions.sort_unstable();
+        conditions
     }
 }
 

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use http::{HeaderValue, Method};
 
+use super::conditions::read_when;
 use super::limits::{self, LimitReader};
+use super::path_edits::{read_rewrite, read_strip, refuse_without_upstream};
 use super::patterns::{self, PathPatterns};
 use super::upstreams::UpstreamReader;
 use super::{access, auth, cors, headers, keys, reject};
@@ -19,8 +21,8 @@ use crate::yaml::tree::NodeContent;
 use sluicegate_model::value::byte_rate::parse_byte_rate;
 use sluicegate_model::value::scalars;
 use sluicegate_model::{
-    AccessConfig, ActionConfig, BandwidthConfig, CannedResponse, HostRule, ListenConfig, LocationConfig,
-    Parsed, PathRule, Position, Scheme, TemplatePiece, ValueError, codes, did_you_mean,
+    AccessConfig, ActionConfig, BandwidthConfig, CannedResponse, ConditionConfig, HostRule, ListenConfig,
+    LocationConfig, Parsed, PathRule, Position, Scheme, ServerConfig, TemplatePiece, ValueError, codes, did_you_mean,
 };
 
 /// Reads all locations; their inline limits and upstreams are added to `limits` and `upstreams`.
@@ -29,7 +31,8 @@ pub(crate) fn read_locations(
     limits: &mut LimitReader<'_>,
     upstreams: &UpstreamReader<'_>,
     access: &Arc<AccessConfig>,
-    (listen, body_memory): (&[ListenConfig], u64),
+    listen: &[ListenConfig],
+    server: &ServerConfig,
 ) -> Vec<LocationConfig> {
     let Some(value) = root.find(&root_fields::LOCATIONS) else {
         let is_service_alone = listen.is_empty() && root.find(&root_fields::SERVICE).is_some();
@@ -45,9 +48,13 @@ pub(crate) fn read_locations(
     }
     let items = value.one_or_more();
     let paths = items.iter().filter_map(|item| item.node.find_field("path")?.as_plain());
-    let Some(patterns) = value.accept_name(PathPatterns::compile_all(paths)) else { return Vec::new() };
+    let fields = items.iter().flat_map(|item| item.node.entries());
+    let conditions =
+        fields.filter(|(key, _)| key.name == location::WHEN.name).flat_map(|(_, when)| when.entries());
+    let texts = paths.chain(conditions.filter_map(|(_, value)| value.text()?.as_plain()));
+    let Some(patterns) = value.accept_name(PathPatterns::compile_all(texts)) else { return Vec::new() };
     let (mut locations, mut places, mut seen) = (Vec::new(), Vec::new(), SeenLocations::default());
-    let mut section = LocationSection { access, listen, body_memory, patterns, names: HashMap::new() };
+    let mut section = LocationSection { access, listen, server, patterns, names: HashMap::new() };
     for item in items {
         let form = "a mapping such as { path: /, upstream: demo }";
         let Some(fields) = item.open_map(&location::SECTION, form) else { continue };
@@ -55,8 +62,9 @@ pub(crate) fn read_locations(
         let Some(location) = location else { continue };
         if let Some(earlier) = find_or_insert(&mut seen, &location, locations.len()) {
             let line = item.sink.show_line(places[earlier], item.node.position);
-            let message =
-                format!("the same host, path, methods, scheme and listener as the location in line {line}");
+            let message = format!(
+                "the same host, path, methods, scheme, listener and conditions as the location in line {line}"
+            );
             let help = "remove one, or let them differ in one of these";
             fields.find(&location::PATH).unwrap_or(item.clone()).refuse(codes::SAME_LOCATION, message, help);
         }
@@ -70,7 +78,7 @@ pub(crate) fn read_locations(
 struct LocationSection<'s> {
     access: &'s Arc<AccessConfig>,
     listen: &'s [ListenConfig],
-    body_memory: u64,
+    server: &'s ServerConfig,
     patterns: PathPatterns,
     /// The names that locations have been given so far.
     names: HashMap<String, Position>,
@@ -93,22 +101,14 @@ fn read_location(
     let take = |name: &str, place| section.names.insert(name.to_owned(), place);
     let given_name = fields.read_unique_name(&location::NAME, "locations", None, take);
     let action = read_action(fields, limits, upstreams);
-    let owner = match &given_name {
-        Some(name) => name.clone(),
-        None => {
-            // Locations of the same path differ by these; the marks keep them from being read as hosts.
-            let listeners =
-                if listeners.is_empty() { String::new() } else { format!("@{}", listeners.join(",")) };
-            let scheme = scheme.map_or_else(String::new, |scheme| format!("{}:", scheme.as_str()));
-            let hosts: Vec<String> = hosts.iter().map(spell_host).collect();
-            let methods: Vec<&str> = methods.iter().map(Method::as_str).collect();
-            [listeners, scheme, hosts.join(","), methods.join(","), written_path.clone()]
-                .into_iter()
-                .filter(|part| !part.is_empty())
-                .collect::<Vec<_>>()
-                .join(" ")
-        }
-    };
+    refuse_without_upstream(fields, action.as_ref());
+    let when = read_when(fields, &section.patterns);
+    let owner = given_name.clone().unwrap_or_else(|| {
+        let (hosts, methods) = (hosts.iter().map(spell_host), methods.iter().map(Method::to_string));
+        let lists =
+            [hosts.collect(), methods.collect(), when.iter().map(ConditionConfig::to_string).collect()];
+        name_owner(&listeners, scheme, lists, &written_path)
+    });
     let chain = fields.find(&location::LIMITS);
     let chain = chain.map(|value| limits.read_chain(&value, &owner)).unwrap_or_default();
     let location = LocationConfig {
@@ -119,9 +119,12 @@ fn read_location(
         methods,
         scheme,
         listeners,
+        when,
         limits: chain.limits,
         views: chain.views,
         strip: read_strip(fields, path.as_ref()),
+        rewrite: read_rewrite(fields),
+        add_prefix: fields.read(&location::ADD_PREFIX),
         host_header: fields.read(&location::HOST_HEADER),
         request_headers: headers::read_edits(fields, &location::REQUEST_HEADERS),
         response_headers: headers::read_edits(fields, &location::RESPONSE_HEADERS),
@@ -134,13 +137,24 @@ fn read_location(
         reads_account: fields.read(&location::ACCOUNT),
         timeout: fields.read(&location::TIMEOUT),
         bandwidth: read_bandwidth(fields),
-        body_peek: read_body_peek(fields, section.body_memory),
+        body_peek: read_body_peek(fields, section.server.body_memory),
+        max_body: fields.read(&location::MAX_BODY).unwrap_or(section.server.max_body),
         cors: cors::read_cors(fields),
         auth: auth::read_auth(fields, limits, upstreams, &owner),
         path: path?,
         action: action?,
     };
     Some(location)
+}
+
+/// The beginning of the names of inline limits: all by which locations of the same path differ, and the path. Marks
+/// keep listeners and schemes from being read as hosts.
+fn name_owner(listeners: &[String], scheme: Option<Scheme>, lists: [Vec<String>; 3], path: &str) -> String {
+    let listeners = if listeners.is_empty() { String::new() } else { format!("@{}", listeners.join(",")) };
+    let scheme = scheme.map_or_else(String::new, |scheme| format!("{}:", scheme.as_str()));
+    let [hosts, methods, when] = lists.map(|list| list.join(","));
+    let parts = [listeners, scheme, hosts, methods, when, path.to_owned()].into_iter();
+    parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// The bytes that are read of a body, which must fit into the room of one network.
@@ -236,20 +250,6 @@ fn read_usage(value: &FieldValue<'_>, limits: &mut LimitReader<'_>) -> Option<Ac
     Some(ActionConfig::Usage { limits: shown.map(|shown| limits.read_shown(&shown)) })
 }
 
-fn read_strip(fields: &FieldReader<'_>, path: Option<&PathRule>) -> Option<String> {
-    let strip = fields.read(&location::STRIP)?;
-    let value = fields.find(&location::STRIP)?;
-    let reachable = match path {
-        Some(PathRule::Exact(path) | PathRule::Prefix { path, .. }) => path.starts_with(&strip),
-        Some(PathRule::Regex(_)) | None => true,
-    };
-    if !reachable {
-        let message = format!("no path of this location starts with `{}`", value.written_text());
-        value.refuse(codes::PATH, message, "strip a prefix of the location's own path");
-    }
-    Some(strip)
-}
-
 /// The default of `burst` is the bytes of this time …
 const BURST: Duration = Duration::from_secs(1);
 /// … but at least the head of a small page.
@@ -323,18 +323,12 @@ fn report_unknown_listener(item: &FieldValue<'_>, name: &str, listen: &[ListenCo
 /// The locations read so far, by each host with all that narrows them.
 type SeenLocations = HashMap<MatchedRequests, usize>;
 
-/// A path with a mark that tells prefixes from exact paths, a host (`None` = any), the methods, the scheme and the
-/// listeners; lists are sorted.
-type MatchedRequests = (String, Option<HostRule>, Vec<String>, Option<Scheme>, Vec<String>);
+/// What a location takes of one host (`None` = any): its path, methods, scheme, listeners and conditions; lists are
+/// sorted.
+type MatchedRequests = (String, Option<HostRule>, Vec<String>, Option<Scheme>, Vec<String>, Vec<String>);
 
-/// The first earlier location with the same path, methods, scheme and listeners on a common host. `location` gets
-/// `index`.
+/// The first earlier location that takes the same requests of a common host. `location` gets `index`.
 fn find_or_insert(seen: &mut SeenLocations, location: &LocationConfig, index: usize) -> Option<usize> {
-    let path = match &location.path {
-        PathRule::Exact(path) => format!("={path}"),
-        PathRule::Prefix { path, .. } => path.clone(),
-        PathRule::Regex(_) => location.written_path.replace(' ', ""),
-    };
     let mut methods: Vec<String> = location.methods.iter().map(ToString::to_string).collect();
     methods.sort_unstable();
     let mut listeners = location.listeners.clone();
@@ -343,9 +337,10 @@ fn find_or_insert(seen: &mut SeenLocations, location: &LocationConfig, index: us
         [] => vec![None],
         hosts => hosts.iter().cloned().map(Some).collect(),
     };
+    let (path, when) = (location.path_identity(), location.when_identity());
     let entries = hosts.into_iter().map(|host| {
-        let matched = (path.clone(), host, methods.clone(), location.scheme, listeners.clone());
-        *seen.entry(matched).or_insert(index)
+        let (methods, listeners, when) = (methods.clone(), listeners.clone(), when.clone());
+        *seen.entry((path.clone(), host, methods, location.scheme, listeners, when)).or_insert(index)
     });
     entries.filter(|&first| first != index).min()
 }

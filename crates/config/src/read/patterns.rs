@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -99,15 +100,29 @@ fn compile_path(path: &str) -> Parsed<PathRegex> {
         None => (path.strip_prefix('~').unwrap_or(path), false),
     };
     let pattern = pattern.trim_start();
+    explain_errors(path, pattern, PathRegex::compile_or_locate(pattern, case_insensitive))
+}
+
+/// An expression whose groups are taken over, without a `~` before it.
+pub(super) fn compile_with_groups(pattern: &str) -> Parsed<PathRegex> {
+    explain_errors(pattern, pattern, PathRegex::compile_with_groups(pattern))
+}
+
+/// The result for a `pattern` at the end of the text that is `written`.
+fn explain_errors(
+    written: &str,
+    pattern: &str,
+    compiled: Result<PathRegex, (String, Option<Range<usize>>)>,
+) -> Parsed<PathRegex> {
     if pattern.is_empty() {
-        return Err(ValueError::new(codes::REGEX, "the regular expression is empty")
-            .with_help("write e.g. ~ \\.php$"));
+        let help = if written.is_empty() { "write e.g. ^/old/(.*)$" } else { "write e.g. ~ \\.php$" };
+        return Err(ValueError::new(codes::REGEX, "the regular expression is empty").with_help(help));
     }
-    PathRegex::compile_or_locate(pattern, case_insensitive).map_err(|(reason, place)| {
+    compiled.map_err(|(reason, place)| {
         let message = format!("the regular expression does not work: {reason}");
-        let before = path.len() - pattern.len();
+        let before = written.len() - pattern.len();
         let part = place.and_then(|place| {
-            let start = path.get(..before + place.start)?.chars().count();
+            let start = written.get(..before + place.start)?.chars().count();
             Some((start, pattern.get(place)?.chars().count()))
         });
         let error = ValueError { part, ..ValueError::new(codes::REGEX, message) };

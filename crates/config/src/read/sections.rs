@@ -42,8 +42,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let server = read_server(&root, &mut limits);
     let mut listen = listen::read_listen(&root, &server, folder);
     let service = service::read_service(&root, &mut listen, &server, folder, &mut limits);
-    let locations =
-        locations::read_locations(&root, &mut limits, &upstreams, &access, (&listen, server.body_memory));
+    let locations = locations::read_locations(&root, &mut limits, &upstreams, &access, &listen, &server);
     let on_reject = reject::read_on_reject(&root, &upstreams);
     let mut limits = limits.into_limits(service.as_ref().is_some_and(|service| !service.listen.is_empty()));
     let bans = access::read_bans(&root);

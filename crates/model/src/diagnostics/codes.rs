@@ -56,7 +56,7 @@ pub const FOREIGN_FIELD: &str = "E026";
 pub const LIMIT_NUMBERS: &str = "E027";
 /// None, or more than one, of upstream, respond and redirect.
 pub const ACTION: &str = "E028";
-/// The same host, path, methods, scheme and listener twice.
+/// The same host, path, methods, scheme, listener and conditions twice.
 pub const SAME_LOCATION: &str = "E029";
 /// A header that the gateway itself must write.
 pub const PROTECTED_HEADER: &str = "E030";

@@ -38,6 +38,13 @@ section! {
     /// Names of listeners.
     LISTENER: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("any", Text::new("the name of a listener", parse_name)),
         "listener", "any", "plain";
+    /// Conditions that all must hold, 1 to 16: `header:NAME`, `cookie:NAME` or `query:NAME` with its exact value, `"*"`
+    /// for any, `"!"` for none, or `"~ regex"`, which matches anywhere in it. A value that is given twice fulfils
+    /// nothing, `"!"` neither. Locations with one path are tried in the order of the file, those without `when` last.
+    WHEN: Special = Special(|| Shape::Either(vec![
+        Shape::Words(vec!["none"]),
+        Shape::Map("headers, cookies and query parameters", Box::new(text("a value, `*`, `!` or `~ regex`"))),
+    ])), "when", "none", "{ \"header:X-Env\": canary }";
     /// Forwards to an upstream. A location has exactly one of `upstream`, `respond`, `redirect` and `usage`.
     UPSTREAM: Special = Special(|| text("the name or the URL of an upstream")), "upstream", "none", "app";
     /// Responds without an upstream.
@@ -54,6 +61,12 @@ section! {
     LIMITS: Special = Special(chain), "limits", "[]", "[per-ip, 100/s]";
     /// A prefix of the path that is removed before forwarding.
     STRIP: OrWord<Text<String>> = OrWord("none", Text::new("a path", parse_plain_path)), "strip", "none", "/api";
+    /// Another path for the upstream in place of one that matches, after `strip`.
+    REWRITE: NestedOrNone = NestedOrNone(&rewrite::SECTION),
+        "rewrite", "none", "{ from: \"^/old/(.*)$\", to: \"/new/$1\" }";
+    /// A beginning that the path gets for the upstream, after `strip` and `rewrite`.
+    ADD_PREFIX: OrWord<Text<String>> = OrWord("none", Text::new("a path", parse_sent_path)),
+        "add_prefix", "none", "/v1";
     /// The Host of forwarded requests: the client's, the server's own name, or a fixed one.
     HOST_HEADER: Text<HostHeader> = Text::new("client, upstream or a host name", parse_host_header),
         "host_header", "client", "upstream";
@@ -78,11 +91,24 @@ section! {
     /// quarter of `server.body_memory` is the most. The body goes on to
     /// the upstream as it is, and nothing is read where nothing asks for it.
     BODY_PEEK: OrWord<Size> = OrWord("auto", Size(1, BODY_PEEK_MAX)), "body_peek", "auto", "1MiB";
+    /// The size of a request's body, in place of `server.max_body`, which is `auto`; a larger one gets 413.
+    MAX_BODY: OrWord<OrWord<Size>> = OrWord("auto", OrWord("none", Size(0, u64::MAX))),
+        "max_body", "auto", "50MiB";
     /// Lets scripts of other origins use this location (the CORS protocol of the Fetch standard). Preflights are
     /// answered here and never limited, and rejections carry what a script needs to read them.
     CORS: NestedOrNone = NestedOrNone(&cors::SECTION), "cors", "none", "{ origins: https://app.example.com }";
     /// A service that decides on each request before its chain does.
     AUTH: NestedOrNone = NestedOrNone(&auth::SECTION), "auth", "none", "{ url: http://127.0.0.1:9091/verify }";
+}
+
+section! {
+    /// Another path for the upstream. Limits and logs know the original one, and the query stays. A new path with a `.`
+    /// or `..` segment gets 400.
+    mod rewrite = "locations[].rewrite";
+    /// A regular expression for the decoded path without its query, which matches anywhere in it.
+    FROM: Special = Special(|| text("a regular expression")), "from", required, "\"^/old/(.*)$\"";
+    /// The whole path, decoded: `$1` to `$9` are groups of `from`, and `$$` is a dollar.
+    TO: Special = Special(|| text("a path")), "to", required, "\"/new/$1\"";
 }
 
 section! {
@@ -167,6 +193,19 @@ pub fn parse_plain_path(path: &str) -> Parsed<String> {
         return Err(wrong("a path cannot have control characters".to_owned()));
     }
     Ok(path.to_owned())
+}
+
+/// Checks a path that is sent to an upstream.
+pub fn parse_sent_path(path: &str) -> Parsed<String> {
+    parse_plain_path(path).map_err(|_| {
+        let error = ValueError::new(codes::PATH, format!("`{path}` is not a path to send"));
+        match path.starts_with('/') {
+            true => {
+                error.with_help("write it without `?`, `#`, control characters and segments `.` and `..`")
+            }
+            false => error.with_help(format!("write /{path}")),
+        }
+    })
 }
 
 fn parse_host_rule(text: &str) -> Parsed<HostRule> {

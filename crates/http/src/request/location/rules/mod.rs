@@ -93,7 +93,7 @@ struct LocationRule {
     listeners: Box<[String]>,
     no_regex: bool,
     /// The rank by [`LocationConfig::match_rank`].
-    rank: (bool, bool, bool),
+    rank: [bool; 4],
 }
 
 // === impl Locations ===

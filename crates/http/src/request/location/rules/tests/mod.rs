@@ -48,7 +48,10 @@ fn location(path: &str, hosts: &str, conditions: &str) -> LocationConfig {
         },
         limits: Vec::new(),
         views: Vec::new(),
+        when: Vec::new(),
         strip: None,
+        rewrite: None,
+        add_prefix: None,
         host_header: HostHeader::Client,
         request_headers: HeaderEdits::default(),
         response_headers: HeaderEdits::default(),
@@ -56,6 +59,7 @@ fn location(path: &str, hosts: &str, conditions: &str) -> LocationConfig {
         timeout: None,
         bandwidth: None,
         body_peek: None,
+        max_body: None,
         cors: None,
         auth: None,
     }
