@@ -19,7 +19,8 @@ use sluicegate_config as config;
 use sluicegate_config::describe::{
     advise_on_state, describe_access, describe_action, describe_auth, describe_bans, describe_chain_limit,
     describe_cors, describe_domains, describe_header_edits, describe_hosts, describe_limit, describe_listen,
-    describe_location, describe_service, describe_state, describe_upstream,
+    describe_location, describe_max_body, describe_path_edits, describe_service, describe_state,
+    describe_upstream,
 };
 use sluicegate_model::{Config, LimitId, LocationConfig, UpstreamConfig};
 
@@ -95,7 +96,10 @@ fn summarize_config(config: &Config) -> Map<String, Value> {
             "owner": location.owner.as_deref(),
             "hosts": describe_hosts(location),
             "methods": location.methods.iter().map(Method::as_str).collect::<Vec<_>>(),
+            "when": describe_conditions(location),
             "to": describe_action(config, location),
+            "path_becomes": describe_path_edits(location),
+            "max_body": describe_max_body(config, location),
             "access": describe_access(config, &location.access),
             "cors": location.cors.as_ref().map(describe_cors),
             "auth": location.auth.as_ref().map(|auth| describe_auth(config, auth)),
@@ -118,6 +122,12 @@ fn summarize_config(config: &Config) -> Map<String, Value> {
         "response_headers": describe_header_edits(&config.server.headers),
         "locations": config.locations.iter().map(location).collect::<Vec<_>>(),
     }))
+}
+
+/// `None` without conditions.
+fn describe_conditions(location: &LocationConfig) -> Option<Vec<String>> {
+    let conditions = location.when.iter().map(ToString::to_string);
+    (!location.when.is_empty()).then(|| conditions.collect())
 }
 
 fn omit_nulls(object: Value) -> Map<String, Value> {

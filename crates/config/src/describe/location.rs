@@ -6,25 +6,29 @@ use super::{format_bytes, format_full_period, format_key, format_period, join_na
 use crate::schema::tables::locations::cors;
 use sluicegate_model::{
     ActionConfig, AuthConfig, BandwidthConfig, Config, CorsConfig, CorsOrigins, HeaderEdits, HeaderText,
-    HostRule, LocationConfig, OriginRule,
+    HostRule, LocationConfig, OriginRule, RewriteConfig,
 };
 
 /// More names would hide the rest of the line.
 const NAMES_MAX: usize = 3;
 
 /// "/api/ (*.example.com, GET) -> app", "= /x -> answers 204", "apex: / (http, listener plain) -> redirects to / with
-/// 308", "/files/ -> app (bodies: 1 MiB per second per client IP, 4 MiB at once)", "/api -> app (cors: every origin)".
+/// 308", "/files/ -> app (bodies: 1 MiB per second per client IP, 4 MiB at once)", "/api -> app (cors: every origin)",
+/// "/ (header:x-env=canary) -> app (path: ^/old becomes /new)".
 pub fn describe_location(config: &Config, location: &LocationConfig) -> String {
     let mut narrowed = describe_hosts(location);
     narrowed.extend(location.methods.iter().map(Method::to_string));
     narrowed.extend(location.scheme.map(|scheme| scheme.as_str().to_owned()));
     narrowed.extend(location.listeners.iter().map(|listener| format!("listener {listener}")));
+    narrowed.extend(location.when.iter().map(|condition| shorten(&condition.to_string())));
+    let changed = describe_path_edits(location).map(|edits| format!(" (path: {edits})"));
+    let bounded = describe_max_body(config, location).map(|size| format!(" (request bodies: {size})"));
     let paced =
         location.bandwidth.as_ref().map(|bandwidth| format!(" (bodies: {})", describe_bandwidth(bandwidth)));
     let shared = location.cors.as_ref().map(|cors| format!(" (cors: {})", describe_cors(cors)));
     let asked = location.auth.as_ref().map(|auth| format!(" (auth: {})", describe_auth(config, auth)));
-    let action =
-        describe_action(config, location) + &[paced, shared, asked].map(Option::unwrap_or_default).concat();
+    let action = describe_action(config, location)
+        + &[changed, bounded, paced, shared, asked].map(Option::unwrap_or_default).concat();
     let place = match location.name == location.written_path {
         true => location.name.clone(),
         false => format!("{}: {}", location.name, location.written_path),
@@ -33,6 +37,24 @@ pub fn describe_location(config: &Config, location: &LocationConfig) -> String {
         [] => format!("{place} -> {action}"),
         narrowed => format!("{place} ({}) -> {action}", narrowed.join(", ")),
     }
+}
+
+/// "^/old becomes /new; /v1 in front"; `None` without `rewrite` and `add_prefix`.
+pub fn describe_path_edits(location: &LocationConfig) -> Option<String> {
+    let rewritten = location
+        .rewrite
+        .as_ref()
+        .map(|RewriteConfig { from, to }| format!("{} becomes {}", shorten(from.pattern()), shorten(to)));
+    let prefixed = location.add_prefix.as_ref().map(|prefix| format!("{} in front", shorten(prefix)));
+    let steps: Vec<String> = rewritten.into_iter().chain(prefixed).collect();
+    (!steps.is_empty()).then(|| steps.join("; "))
+}
+
+/// "at most 1 MiB", "of any size"; `None` if it is that of the server.
+pub fn describe_max_body(config: &Config, location: &LocationConfig) -> Option<String> {
+    let own =
+        location.max_body.map_or("of any size".to_owned(), |max| format!("at most {}", format_bytes(max)));
+    (location.max_body != config.server.max_body).then_some(own)
 }
 
 /// "http://127.0.0.1:9091 for /verify; copies x-user; kept for 30 seconds".

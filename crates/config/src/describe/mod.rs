@@ -20,7 +20,7 @@ pub use access::{describe_access, describe_bans};
 pub(crate) use location::spell_host;
 pub use location::{
     describe_action, describe_auth, describe_bandwidth, describe_cors, describe_header_edits, describe_hosts,
-    describe_location,
+    describe_location, describe_max_body, describe_path_edits,
 };
 pub use sentence::{describe_chain_limit, describe_limit};
 pub use service::{describe_domains, describe_listen, describe_service};

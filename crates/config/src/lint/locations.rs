@@ -3,20 +3,23 @@
 //! Every group of a host rule has hosts that no other group covers, so a location is dead only if it is dead in each of
 //! its groups. Inside a group, the order is that of the router (`request`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};
 
 use http::Method;
+use http::header::{CACHE_CONTROL, HeaderName, VARY};
 
 use super::LintContext;
 use sluicegate_model::{
-    Config, HostRule, ListenAddress, ListenConfig, LocationConfig, PathRegex, PathRule, codes,
+    Config, HeaderEdits, HeaderText, HostRule, ListenAddress, ListenConfig, LocationConfig, PathRegex,
+    PathRule, ValueSource, codes,
 };
 
 /// Patterns that match every path: a path starts with a slash, and `$` alone matches at the end of any.
 const MATCH_ALL: [&str; 11] = ["^", "^/", "/", ".", "^.", ".*", "^.*", "^/.*", "/.*", "$", ".*$"];
 
 pub(super) fn lint_locations(file: &LintContext<'_>) {
+    warn_of_public_answers(file);
     let locations = &file.config.locations;
     let mut groups: HashMap<Option<&HostRule>, Vec<usize>> = HashMap::new();
     for (index, location) in locations.iter().enumerate() {
@@ -78,6 +81,32 @@ pub(super) fn selects_listener(location: &LocationConfig, listen: &ListenConfig)
         || listen.name.as_ref().is_some_and(|name| location.listeners.contains(name))
 }
 
+/// Warns once of answers that caches may give to requests whose conditions would choose another location.
+fn warn_of_public_answers(file: &LintContext<'_>) {
+    let locations = &file.config.locations;
+    let by_header = |one: &LocationConfig| {
+        one.when.iter().any(|condition| !matches!(condition.source, ValueSource::Query(_)))
+    };
+    let places: HashSet<_> = locations.iter().filter(|one| by_header(one)).map(place_of).collect();
+    let is_public = |(name, value): &(HeaderName, HeaderText)| {
+        let HeaderText::Fixed(value) = value else { return false };
+        let value = String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase();
+        *name == CACHE_CONTROL && (value.contains("public") || value.contains("s-maxage"))
+    };
+    let found = locations.iter().enumerate().find(|(_, one)| {
+        let HeaderEdits { set, add, .. } = &one.response_headers;
+        let mut edits = set.iter().chain(add);
+        let varies = edits.clone().any(|(name, _)| *name == VARY);
+        places.contains(&place_of(one)) && !varies && edits.any(is_public)
+    });
+    if let Some((index, _)) = found {
+        let message =
+            "caches may give this answer to requests that `when` sends elsewhere: `Vary` is not added";
+        let help = "write Vary with the headers of the conditions beside Cache-Control, e.g. Vary: Cookie";
+        file.location_value(index, &["response_headers"]).warn(codes::MISREAD, message, help);
+    }
+}
+
 fn suggest_fix(loser: &LocationConfig, winner: &LocationConfig) -> &'static str {
     match (&loser.path, &winner.path) {
         (PathRule::Regex(_), PathRule::Regex(_)) => {
@@ -90,8 +119,8 @@ fn suggest_fix(loser: &LocationConfig, winner: &LocationConfig) -> &'static str 
             "a regular expression comes before a plain prefix: write ^~ here, or a narrower expression there"
         }
         _ => {
-            "for one path, locations with a listener, a scheme or methods come before those without, then file order \
-             decides: remove one"
+            "for one path, locations with `when` come first, then those with a listener, a scheme or methods, then \
+             file order decides: remove one"
         }
     }
 }
@@ -118,8 +147,11 @@ impl<'a> HostRuleGroup<'a> {
             same_path.entry(path_key(&locations[member])).or_default().push(member);
         }
         let is_regex = |member: usize| matches!(locations[member].path, PathRule::Regex(_));
-        for same in same_path.values_mut().filter(|same| !is_regex(same[0])) {
-            same.sort_by_key(|&member| locations[member].match_rank());
+        for same in same_path.values_mut() {
+            match is_regex(same[0]) {
+                true => same.sort_by_key(|&member| locations[member].when.is_empty()),
+                false => same.sort_by_key(|&member| locations[member].match_rank()),
+            }
         }
         let takes_all = |member: &usize| is_regex(*member) && is_match_all(&locations[*member].written_path);
         let prefix_of = |member: usize| match &locations[member].path {
@@ -156,7 +188,9 @@ impl<'a> HostRuleGroup<'a> {
         let before = same.iter().copied().take_while(|&other| other != member);
         let winners: Vec<usize> = match &location.path {
             PathRule::Regex(regex) => {
-                let earlier = self.match_all.iter().copied().filter(|&other| other < member);
+                // One with conditions is tried where the first of its expression stands.
+                let place = if location.when.is_empty() { member } else { member.min(first_of(same)) };
+                let earlier = self.match_all.iter().copied().filter(|&other| other < place);
                 before.chain(earlier).chain(self.find_blocking(regex)).collect()
             }
             PathRule::Prefix { no_regex: false, .. } => {
@@ -195,8 +229,16 @@ impl<'a> HostRuleGroup<'a> {
     }
 }
 
-/// True if `winner` takes requests of every scheme and listener that `location` takes.
+fn first_of(members: &[usize]) -> usize {
+    members.iter().copied().min().unwrap_or(usize::MAX)
+}
+
+/// True if `winner` takes requests of every scheme and listener, and with all values, that `location` takes.
 fn accepts_arrivals_of(winner: &LocationConfig, location: &LocationConfig) -> bool {
+    let conditions = location.when_identity();
+    if !winner.when_identity().iter().all(|condition| conditions.contains(condition)) {
+        return false;
+    }
     let accepts_listeners = winner.listeners.is_empty()
         || !location.listeners.is_empty()
             && location.listeners.iter().all(|listener| winner.listeners.contains(listener));
@@ -205,6 +247,11 @@ fn accepts_arrivals_of(winner: &LocationConfig, location: &LocationConfig) -> bo
 
 fn accepts_method(methods: &[Method], method: &Method) -> bool {
     methods.contains(method) || *method == Method::HEAD && methods.contains(&Method::GET)
+}
+
+/// The hosts and the path.
+fn place_of(location: &LocationConfig) -> (&[HostRule], (Discriminant<PathRule>, &str)) {
+    (&location.hosts, path_key(location))
 }
 
 /// The kind of a path and its text.

@@ -109,7 +109,7 @@ fn warn_of_slashes(file: &LintContext<'_>) {
         let PathRule::Prefix { path, .. } = &location.path else { continue };
         let url = value.as_text().filter(|url| value.path.ends_with(".upstream") && url.contains("://"));
         let Some(server) = url.and_then(|url| url.strip_suffix('/')) else { continue };
-        if path != "/" && location.strip.is_none() && !server.is_empty() {
+        if path != "/" && location.strip.is_none() && location.rewrite.is_none() && !server.is_empty() {
             let prefix = path.trim_end_matches('/');
             let message = format!("the slash at the end does not remove {prefix} from the path of a request");
             let help = format!("write strip: {prefix} for that, and leave the slash out");

@@ -55,7 +55,7 @@ fn warn_of_plain_locations(file: &LintContext<'_>, redirect: &LocationConfig, sc
     let serves_plain =
         listeners.any(|listen| listen.scheme() == Scheme::Http && selects_listener(redirect, listen));
     let is_root = matches!(&redirect.path, PathRule::Prefix { path, .. } if path == "/");
-    if !is_root || !serves_plain {
+    if !redirect.when.is_empty() || !is_root || !serves_plain {
         return;
     }
     for (index, location) in file.config.locations.iter().enumerate() {

@@ -259,6 +259,14 @@ fn location_fields() {
     let ActionConfig::Redirect { to, status } = &config.locations[5].action else { panic!("no redirect") };
     assert_eq!((status.as_u16(), to.0.len()), (301, 3));
     assert_eq!(config.locations[4].name, "~* \\.PNG$");
+    let [chosen, plain, any] = &config.locations[12..] else { panic!("three more") };
+    let conditions = chosen.when.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(conditions, ["header:x-env=canary", "cookie:beta=*", "query:old=!", "query:v=~ ^2"]);
+    let rewrite = chosen.rewrite.as_ref().expect("a rewrite");
+    assert_eq!((rewrite.from.group_count(), rewrite.to.as_str()), (1, "/$$/$1"));
+    assert_eq!((chosen.add_prefix.as_deref(), chosen.max_body), (Some("/v1"), Some(50 << 20)));
+    assert!(plain.when.is_empty() && plain.rewrite.is_none() && plain.add_prefix.is_none());
+    assert_eq!((plain.max_body, any.max_body, any.when[0].to_string().as_str()), (None, None, "query:n=2"));
 }
 
 #[test]
