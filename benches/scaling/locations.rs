@@ -27,7 +27,8 @@ enum Kind {
 const KINDS: [Kind; 4] = [Kind::ExactAndPrefix, Kind::Limited, Kind::Regex, Kind::AlikeRegex];
 const SIZES: [usize; 3] = [100, 1_000, 10_000];
 const LOOKUPS: usize = 20_000;
-const ARRIVAL: Arrival<'static> = Arrival { method: &Method::GET, scheme: Scheme::Http, listener: None };
+const ARRIVAL: Arrival<'static> =
+    Arrival { method: &Method::GET, scheme: Scheme::Http, listener: None, values: None };
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Kind {

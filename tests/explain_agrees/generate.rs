@@ -110,6 +110,9 @@ fn location() -> impl Strategy<Value = String> {
             "strip: /api",
             "cors: { origins: 'https://a.test' }",
             "cors: { origins: '*', methods: [GET] }",
+            "when: { 'header:X-K': '*' }",
+            "when: { 'query:q': '!', 'cookie:k': '~ .' }",
+            "max_body: 50B",
             "scheme: http",
             "scheme: https",
         ],
@@ -154,10 +157,11 @@ pub fn configuration() -> impl Strategy<Value = String> {
                 limits.iter().enumerate().map(|(index, limit)| format!("  l{index}: {limit}\n")).collect();
             let mut distinct: Vec<String> = Vec::new();
             for location in locations {
-                // Equal paths are told apart by their schemes.
+                // Equal paths are told apart by their schemes and conditions.
                 let place = |text: &str| {
                     let scheme = text.split("scheme: ").nth(1).map(|rest| rest.starts_with("https"));
-                    (text.split(", ").next().map(str::to_owned), scheme)
+                    let when = text.split("when: ").nth(1).map(|rest| rest.starts_with("{ 'header"));
+                    (text.split(", ").next().map(str::to_owned), scheme, when)
                 };
                 if !distinct.iter().any(|other| place(other) == place(&location)) {
                     distinct.push(location);

@@ -126,7 +126,8 @@ impl Facts {
             .map_err(|error| format!("{error:?}"))?;
         let peer: IpAddr = peer.parse().expect("an address");
         let client = self.client_ip.find_client(Some(peer.to_canonical()), &headers);
-        let arrival = Arrival { method: &Method::GET, scheme: model::Scheme::Http, listener: None };
+        let arrival =
+            Arrival { method: &Method::GET, scheme: model::Scheme::Http, listener: None, values: None };
         let LocationLookup::Found(location) = self.locations.find_location(&host, &path, &arrival) else {
             return Err("no location".to_owned());
         };

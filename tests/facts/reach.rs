@@ -1,9 +1,10 @@
 //! A location with a warning that it is unreachable is reached by no request.
 
-use http::Method;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use proptest::prelude::*;
 use sluicegate_config as config;
 use sluicegate_http::request::location::{Arrival, LocationLookup, Locations};
+use sluicegate_http::request::source::SourceInput;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::{LocationId, Scheme};
 
@@ -28,18 +29,28 @@ const HOSTS: [&str; 6] =
     ["any", "a.test", "b.test", "\"*.test\"", "[a.test, \"*.test\"]", "[a.test, b.test]"];
 const METHODS: [&str; 6] = ["any", "GET", "HEAD", "POST", "[GET, POST]", "[HEAD, POST]"];
 
-/// Scheme and listener of a location.
-const ORIGINS: [(&str, &str); 6] =
-    [("any", "any"), ("http", "any"), ("https", "any"), ("any", "a"), ("http", "[b, a]"), ("https", "b")];
+/// Scheme, listener and conditions of a location.
+const ORIGINS: [(&str, &str, &str); 10] = [
+    ("any", "any", "none"),
+    ("http", "any", "none"),
+    ("https", "any", "none"),
+    ("any", "a", "none"),
+    ("http", "[b, a]", "none"),
+    ("https", "b", "none"),
+    ("any", "any", "{ \"header:x-a\": 1 }"),
+    ("any", "any", "{ \"header:x-a\": \"*\" }"),
+    ("http", "any", "{ \"header:x-a\": \"!\" }"),
+    ("any", "[b, a]", "{ \"header:x-b\": \"!\", \"header:X-A\": 1 }"),
+];
 
 /// The locations begin on the third line. The trusted proxy may tell any scheme.
 fn file(rows: &[(usize, usize, usize, usize)]) -> String {
     let head = "listen: [{ address: \":1\", name: a }, { address: \":2\", name: b }]\n\
                 server: { trusted_proxies: 10.0.0.1 }\nlocations:\n";
     rows.iter().fold(head.to_owned(), |text, &(path, host, methods, origin)| {
-        let (path, host, methods, (scheme, listener)) =
+        let (path, host, methods, (scheme, listener, when)) =
             (PATHS[path], HOSTS[host], METHODS[methods], ORIGINS[origin]);
-        let origin = format!("scheme: {scheme}, listener: {listener}");
+        let origin = format!("scheme: {scheme}, listener: {listener}, when: {when}");
         text + &format!(
             "  - {{ path: \"{path}\", host: {host}, methods: {methods}, {origin}, upstream: demo }}\n"
         )
@@ -49,15 +60,23 @@ fn file(rows: &[(usize, usize, usize, usize)]) -> String {
 /// The locations that some request of a full grid reaches.
 fn reached(locations: &Locations) -> Vec<usize> {
     let mut reached = Vec::new();
+    let lines: [&[(&'static str, &'static str)]; 4] =
+        [&[], &[("x-a", "1")], &[("x-a", "1"), ("x-b", "1")], &[("x-a", "2"), ("x-b", "1")]];
+    let field = |&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value));
+    let mut heads: Vec<HeaderMap> = lines.iter().map(|lines| lines.iter().map(field).collect()).collect();
+    heads.truncate(if locations.has_conditions { 4 } else { 1 });
     for host in ["a.test", "b.test", "c.test", "other", ""] {
         for path in ["/", "/a", "/ab", "/a/b", "/a/bc", "/c", "/A", "/x/b", "/cb"] {
             for method in [Method::GET, Method::HEAD, Method::POST, Method::PUT] {
                 for scheme in [Scheme::Http, Scheme::Https] {
                     for listener in [None, Some("a"), Some("b")] {
-                        let arrival = Arrival { method: &method, scheme, listener };
-                        let found = locations.find_location(host, path.as_bytes(), &arrival);
-                        if let LocationLookup::Found(LocationId(index)) = found {
-                            reached.push(index);
+                        for headers in &heads {
+                            let values = Some(SourceInput { headers, query: None, token: None, body: None });
+                            let arrival = Arrival { method: &method, scheme, listener, values };
+                            let found = locations.find_location(host, path.as_bytes(), &arrival);
+                            if let LocationLookup::Found(LocationId(index)) = found {
+                                reached.push(index);
+                            }
                         }
                     }
                 }

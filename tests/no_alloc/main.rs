@@ -193,7 +193,12 @@ limits:
     { key: account, rate: 1/h, burst: 1, methods: [GET, POST], bypass: 10.7.0.0/16, tiers: { gold: { burst: 1000 } } }
   per-tier: { key: [tier, ip], rate: 1/h, burst: 1, warm_up: 1m, tiers: { lead: none, gold: { burst: 1000 } } }
   watched: { key: ip, algorithm: sliding_window, rate: 1000/h, dry_run: true }
-locations: [{ path: /, upstream: demo, limits: [per-account, per-tier, watched] }]
+locations:
+  - { path: /, upstream: demo }
+  - path: /
+    when: { 'header:x-account': '~ ^al', 'query:page': 1, 'cookie:old': '!' }
+    upstream: demo
+    limits: [per-account, per-tier, watched]
 access_log: { output: none }
 ";
 

@@ -131,6 +131,25 @@ fn a_described_request_is_judged_by_its_location() {
     assert_eq!(lines.iter().filter(|line| line.get("protocol").is_none()).count(), 2);
 }
 
+/// The location is chosen by the headers and the query of the described request.
+#[test]
+fn a_described_request_meets_conditions() {
+    let gateway = Gateway::start(
+        "listen: 127.0.0.1:0\nservice: { listen: 127.0.0.1:0 }\n\
+         limits: { canary: { key: global, rate: 1/1h, burst: 1 } }\nlocations:\n  \
+           - { path: /, upstream: demo }\n  \
+           - { path: /, when: { \"cookie:beta\": \"*\", \"query:v\": 2 }, upstream: demo, limits: canary }\n",
+    );
+    let call = |path: &str, cookie: &str| {
+        let headers = json!({ "Cookie": cookie });
+        check(&gateway, &json!({ "request": { "ip": "192.0.2.1", "path": path, "headers": headers } }))
+    };
+    call("/?v=2", "beta=1").expect(200);
+    call("/?v=2", "beta=1").expect(429);
+    call("/?v=2", "beta=1; beta=2").expect(200);
+    call("/?v=1", "beta=1").expect(200);
+}
+
 #[test]
 fn bad_calls_name_the_member_and_change_nothing() {
     let gateway = start(&format!("{SMS}\nserver: {{ max_waiting: 10 }}"));

@@ -20,7 +20,7 @@ use sluicegate_base::json_shape::json_object;
 use sluicegate_base::wall_clock::WallClock;
 use sluicegate_config::describe::describe_location;
 use sluicegate_http::request::cors;
-use sluicegate_http::request::location::{Arrival, LocationCandidate};
+use sluicegate_http::request::location::{Arrival, LocationCandidate, LossReason, UnmetCondition};
 use sluicegate_http::request::source::{Token, TokenVerifier};
 use sluicegate_model::{AccessLogOutput, Config, LocationConfig};
 use sluicegate_proxy::gateway::Gateway;
@@ -274,9 +274,9 @@ fn explain_facts(
         // A preflight belongs to the location of the request that it asks for.
         let requested = cors::requested_method(facts.head.method, facts.head.headers);
         let method = requested.as_ref().filter(|_| facts.is_preflight()).unwrap_or(facts.head.method);
-        let arrival = Arrival { method, ..facts.arrival() };
+        let arrival = Arrival { method, ..facts.arrival(&gateway.locations) };
         let candidates = gateway.locations.list_candidates(&facts.host, &facts.path, &arrival);
-        explain_locations(gateway, &candidates, &mut explanation);
+        explain_locations(gateway, &candidates, &arrival, &mut explanation);
     }
     if facts.is_token_read {
         let fault = facts.token.map(Token::fault);
@@ -293,17 +293,28 @@ fn explain_facts(
 
 fn explain_arrival(gateway: &Gateway, facts: &RequestFacts<'_>) -> Option<ArrivalExplanation> {
     let depends = |location: &LocationConfig| location.scheme.is_some() || !location.listeners.is_empty();
-    let arrival = facts.arrival();
+    let arrival = facts.arrival(&gateway.locations);
     let explained =
         ArrivalExplanation { scheme: arrival.scheme.as_str(), listener: arrival.listener.map(str::to_owned) };
     gateway.config.locations.iter().any(depends).then_some(explained)
 }
 
-fn explain_locations(gateway: &Gateway, candidates: &[LocationCandidate], explanation: &mut Explanation) {
+fn explain_locations(
+    gateway: &Gateway,
+    candidates: &[LocationCandidate],
+    arrival: &Arrival<'_>,
+    explanation: &mut Explanation,
+) {
     for candidate in candidates {
         let index = candidate.location;
-        let location = describe_location(&gateway.config, &gateway.config.locations[index]);
-        let why = candidate.loss.map_or_else(|| candidate.winning_reason(), |loss| loss.text().to_owned());
+        let config = &gateway.config.locations[index];
+        let location = describe_location(&gateway.config, config);
+        let unmet = || UnmetCondition::find(config, arrival);
+        let why = match candidate.loss {
+            None => candidate.winning_reason(),
+            Some(LossReason::Condition) => unmet().map(|unmet| unmet.to_string()).unwrap_or_default(),
+            Some(loss) => loss.text().to_owned(),
+        };
         let explained = LocationExplanation { index: index.0, location, why };
         match candidate.loss {
             None => explanation.location = Some(explained),

@@ -31,7 +31,7 @@ impl ReplayScope {
         let not_judged: Vec<_> = limits
             .filter_map(|(index, limit)| Some((LimitId(index), known.reason_against(limit)?)))
             .collect();
-        let notes = list_notes(&config, fields, may_be_sampled);
+        let notes = list_notes(&config, &known, may_be_sampled);
         let is_judged = |id: &LimitId| not_judged.iter().all(|(limit, _)| limit != id);
         config.server.limits.retain(is_judged);
         for location in &mut config.locations {
@@ -146,7 +146,8 @@ impl<'f> KnownFacts<'f> {
 }
 
 /// The unjudged parts beside limits, where the configuration has them.
-fn list_notes(config: &Config, fields: &KnownFields, may_be_sampled: bool) -> Vec<String> {
+fn list_notes(config: &Config, known: &KnownFacts<'_>, may_be_sampled: bool) -> Vec<String> {
+    let fields = known.fields;
     let mut notes = Vec::new();
     let mut note = |is_present: bool, text: &str| {
         if is_present {
@@ -169,6 +170,9 @@ fn list_notes(config: &Config, fields: &KnownFields, may_be_sampled: bool) -> Ve
     );
     let by_listener = config.locations.iter().any(|location| !location.listeners.is_empty());
     note(by_listener, "the log has no listeners: every request counts as one to the first listener");
+    let conditions = || config.locations.iter().flat_map(|location| &location.when);
+    let by_unknown = conditions().any(|condition| !known.has_source(&condition.source));
+    note(by_unknown, "the log lacks values that locations test with `when`: they count as absent");
     let has_cors = config.locations.iter().any(|own| own.cors.is_some());
     note(has_cors, "preflights of cors count as ordinary requests");
     let AccessLogConfig { sample, .. } = config.access_log;

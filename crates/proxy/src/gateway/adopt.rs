@@ -157,11 +157,13 @@ pub(super) struct KnownBandwidths<'a>(
     HashMap<LocationRef<'a>, (&'a model::BandwidthConfig, &'a Arc<Bandwidth>)>,
 );
 
-/// The conditions of a location: the path as written, hosts, methods, scheme and listeners.
-type LocationRef<'a> = (&'a str, &'a [model::HostRule], &'a [Method], Option<model::Scheme>, &'a [String]);
+/// All that narrows a location: the path as written, hosts, methods, scheme, listeners and conditions.
+type LocationRef<'a> =
+    (&'a str, &'a [model::HostRule], &'a [Method], Option<model::Scheme>, &'a [String], Vec<String>);
 
 fn location_ref(location: &model::LocationConfig) -> LocationRef<'_> {
-    (&location.written_path, &location.hosts, &location.methods, location.scheme, &location.listeners)
+    let model::LocationConfig { written_path, hosts, methods, scheme, listeners, .. } = location;
+    (written_path, hosts, methods, *scheme, listeners, location.when_identity())
 }
 
 impl KnownBandwidths<'_> {

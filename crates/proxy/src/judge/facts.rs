@@ -22,7 +22,7 @@ use sluicegate_http::request::client::Client;
 use sluicegate_http::request::cors::CorsAnswer;
 use sluicegate_http::request::headers::summary::HeaderSummary;
 use sluicegate_http::request::headers::{forwarded, grpc};
-use sluicegate_http::request::location::{Arrival, LocationLookup};
+use sluicegate_http::request::location::{Arrival, LocationLookup, Locations};
 use sluicegate_http::request::source::{BodyValues, SourceInput, Token};
 use sluicegate_limit::bandwidth::BandwidthShare;
 use sluicegate_limit::pushback::PauseCheck;
@@ -180,8 +180,10 @@ impl<'r> RequestFacts<'r> {
 
     /// The arrival of the request, beside its host and path.
     #[inline]
-    pub fn arrival(&self) -> Arrival<'r> {
-        Arrival { method: self.head.method, scheme: self.scheme, listener: self.head.listener }
+    pub fn arrival(&self, locations: &Locations) -> Arrival<'r> {
+        let RequestHead { method, listener, .. } = self.head;
+        let values = locations.has_conditions.then(|| self.sources());
+        Arrival { method, scheme: self.scheme, listener, values }
     }
 
     /// The values that were found in the body; `None` = it was not read.

@@ -183,7 +183,8 @@ fn locate_request<'r, M: JudgeMode<'r>>(
     {
         return Ok(());
     }
-    facts.location = gateway.locations.find_location(&facts.host, &facts.path, &facts.arrival());
+    facts.location =
+        gateway.locations.find_location(&facts.host, &facts.path, &facts.arrival(&gateway.locations));
     if let Some(cors) = facts.route().and_then(|route| gateway.routes[route.0].cors.as_ref()) {
         facts.cors = Some(cors.answer_request(head.headers, false));
     }
@@ -195,7 +196,7 @@ fn locate_request<'r, M: JudgeMode<'r>>(
 fn locate_preflight(gateway: &Gateway, facts: &mut RequestFacts<'_>) -> bool {
     let RequestHead { method, headers, .. } = facts.head;
     let Some(requested) = cors::requested_method(method, headers) else { return false };
-    let arrival = Arrival { method: &requested, ..facts.arrival() };
+    let arrival = Arrival { method: &requested, ..facts.arrival(&gateway.locations) };
     let location = gateway.locations.find_location(&facts.host, &facts.path, &arrival);
     let LocationLookup::Found(route) = location else { return false };
     let Some(cors) = &gateway.routes[route.0].cors else { return false };

@@ -7,5 +7,7 @@ mod target;
 
 pub use host::{HostError, canonical_host, named_host, request_host, set_host_header};
 pub use path::{PathError, encode_path, normalise_path, strip_location_prefix};
-pub use rules::{Arrival, HostMatch, LocationCandidate, LocationLookup, Locations, LossReason, PathMatch};
+pub use rules::{
+    Arrival, HostMatch, LocationCandidate, LocationLookup, Locations, LossReason, PathMatch, UnmetCondition,
+};
 pub use target::{RequestTarget, TargetError, check_target, take_authority};

@@ -21,6 +21,7 @@ use sluicegate_admission::leases::{LeasePlace, NoLease};
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::client::{Client, UNIX_CLIENT};
 use sluicegate_http::request::location::{self, Arrival, LocationLookup};
+use sluicegate_http::request::source::SourceInput;
 use sluicegate_limit::{Decision, Limit, LimitOutcome};
 use sluicegate_model::{LocationId, Scheme};
 use sluicegate_observe::metrics::CallResult;
@@ -96,7 +97,9 @@ fn find_route(gateway: &Gateway, inbound: &InboundRequest, scheme: Scheme) -> Op
     let request = &inbound.request;
     let host = location::request_host(request.version(), request.headers(), None).ok()?;
     let path = location::normalise_path(request.uri().path()).ok()?;
-    let arrival = Arrival { method: request.method(), scheme, listener: None };
+    let values =
+        SourceInput { headers: request.headers(), query: request.uri().query(), token: None, body: None };
+    let arrival = Arrival { method: request.method(), scheme, listener: None, values: Some(values) };
     match gateway.locations.find_location(&host, &path, &arrival) {
         LocationLookup::Found(route) => Some(route),
         _ => None,

@@ -37,6 +37,8 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
     };
     let account = &config.account;
     account.from.iter().chain(&account.tier.from).for_each(&mut protect);
+    let conditions = config.locations.iter().flat_map(|location| &location.when);
+    conditions.for_each(|condition| protect(&condition.source));
     account.jwt.iter().for_each(|jwt| protect(&ValueSource::Header(jwt.header.clone())));
     for part in
         config.locations.iter().filter_map(|location| location.bandwidth.as_ref()).flat_map(|own| &own.key)

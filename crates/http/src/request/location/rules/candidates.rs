@@ -54,6 +54,8 @@ labelled_enum! {
         Scheme = "its scheme does not match",
         /// The location is for requests of other listeners.
         Listener = "it is for another listener",
+        /// One of its conditions does not hold.
+        Condition = "a condition does not hold",
         /// A location of a closer host rule matches.
         Host = "a location of a closer host matches",
         /// An exact path comes before prefixes and regexes.
@@ -135,6 +137,7 @@ impl LocationRule {
         match () {
             () if !self.accepts_listener(arrival) => Some(LossReason::Listener),
             () if !self.accepts_scheme(arrival) => Some(LossReason::Scheme),
+            () if !self.accepts_values(arrival) => Some(LossReason::Condition),
             () if !self.accepts_method(arrival.method) => Some(LossReason::Method),
             () => None,
         }
@@ -175,7 +178,8 @@ fn find_loss(candidate: &LocationCandidate, winner: &LocationCandidate) -> Optio
 
 impl LocationCandidate {
     fn is_passed_over(&self) -> bool {
-        matches!(self.loss, Some(LossReason::Method | LossReason::Scheme | LossReason::Listener))
+        use LossReason::{Condition, Listener, Method, Scheme};
+        matches!(self.loss, Some(Method | Scheme | Listener | Condition))
     }
 
     /// The reason why it won, e.g. "the longest prefix".

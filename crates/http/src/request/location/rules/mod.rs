@@ -3,9 +3,11 @@
 //! Hosts come first, as nginx chooses among its servers: the exact name, then the `*.suffix` rules, longest first, then
 //! the locations for any host; after a group without a matching location the next one is searched. Inside a group: the
 //! exact path, then the longest prefix (`^~` ends the search), then the first regex in file order, else that prefix. A
-//! location with other methods, of another scheme or another listener is skipped.
+//! location with other methods, of another scheme or another listener, or with a condition that does not hold is
+//! skipped.
 
 mod candidates;
+mod conditions;
 mod prefix_table;
 mod regex_rules;
 
@@ -16,11 +18,16 @@ use http::{HeaderValue, Method};
 use siphasher::sip::SipHasher13;
 
 use super::canonical_host;
+use crate::request::source::SourceInput;
+use conditions::find_unmet;
 use prefix_table::PrefixTable;
 use regex_rules::RegexRules;
-use sluicegate_model::{ActionConfig, HostRule, LocationConfig, LocationId, PathRegex, PathRule, Scheme};
+use sluicegate_model::{
+    ActionConfig, ConditionConfig, HostRule, LocationConfig, LocationId, PathRegex, PathRule, Scheme,
+};
 
 pub use candidates::{HostMatch, LocationCandidate, LossReason, PathMatch};
+pub use conditions::UnmetCondition;
 
 /// Every location of one configuration, ordered for the search.
 #[derive(Debug)]
@@ -36,6 +43,8 @@ pub struct Locations {
     told: Box<[LocationId]>,
     /// Some location is only for requests of certain listeners.
     pub selects_listeners: bool,
+    /// Some location has conditions.
+    pub has_conditions: bool,
 }
 
 /// The arrival of a request, beside its host and path.
@@ -47,6 +56,8 @@ pub struct Arrival<'r> {
     pub scheme: Scheme,
     /// The name of the listener.
     pub listener: Option<&'r str>,
+    /// The values that conditions are about; needed only if a location has conditions.
+    pub values: Option<SourceInput<'r>>,
 }
 
 /// The result of the search.
@@ -54,7 +65,7 @@ pub struct Arrival<'r> {
 pub enum LocationLookup {
     /// An index into [`sluicegate_model::Config::locations`].
     Found(LocationId),
-    /// No location matches, or those that match the path are for another scheme or listener.
+    /// No location matches, or those that match the path are for another scheme or listener or other values.
     NotFound,
     /// Locations match the path, but none the method.
     MethodNotAllowed {
@@ -76,8 +87,8 @@ struct HostGroup {
 struct UnsortedGroup {
     exact: RulesByPath,
     prefixes: RulesByPath,
-    /// Regexes in file order.
-    regexes: Vec<(PathRegex, LocationRule)>,
+    /// Regexes in file order, with their [`LocationConfig::path_identity`].
+    regexes: Vec<(String, PathRegex, LocationRule)>,
 }
 
 type RulesByPath = HashMap<Box<[u8]>, Vec<LocationRule>>;
@@ -91,6 +102,10 @@ struct LocationRule {
     scheme: Option<Scheme>,
     /// Names; empty = any.
     listeners: Box<[String]>,
+    /// Empty = none.
+    when: Box<[ConditionConfig]>,
+    /// It takes requests of every scheme and listener, without conditions.
+    takes_any: bool,
     no_regex: bool,
     /// The rank by [`LocationConfig::match_rank`].
     rank: [bool; 4],
@@ -134,6 +149,7 @@ impl Locations {
             told: indices.filter(|index| is_told(&locations[index.0])).collect(),
             identities: locations.iter().map(hash_identity).collect(),
             selects_listeners: locations.iter().any(|location| !location.listeners.is_empty()),
+            has_conditions: locations.iter().any(|location| !location.when.is_empty()),
         }
     }
 
@@ -168,8 +184,8 @@ impl Locations {
         LocationLookup::Found(location)
     }
 
-    /// A number that identifies location `index`: the same path, hosts, methods, scheme and listeners have the same one
-    /// in the next configuration, wherever they are in the file.
+    /// A number that identifies location `index`: the same path, hosts, methods, scheme, listeners and conditions have
+    /// the same one in the next configuration, wherever they are in the file.
     pub fn identity_of(&self, index: LocationId) -> u64 {
         self.identities[index.0]
     }
@@ -198,7 +214,7 @@ impl Locations {
         let mut methods: Vec<&str> = Vec::new();
         for group in self.host_groups(host) {
             group.visit_matches(path, &mut |rule| {
-                if rule.accepts_origin(arrival) {
+                if rule.accepts_arrival(arrival) {
                     methods.extend(rule.methods.iter().map(Method::as_str));
                 }
             });
@@ -231,6 +247,9 @@ fn hash_identity(location: &LocationConfig) -> u64 {
     for listener in &location.listeners {
         (2_u8, listener).hash(&mut hasher);
     }
+    for condition in location.when_identity() {
+        (3_u8, condition).hash(&mut hasher);
+    }
     hasher.finish()
 }
 
@@ -247,12 +266,14 @@ impl UnsortedGroup {
             methods: methods.into(),
             scheme: location.scheme,
             listeners: location.listeners.as_slice().into(),
+            when: location.when.as_slice().into(),
+            takes_any: location.scheme.is_none() && location.listeners.is_empty() && location.when.is_empty(),
             no_regex: false,
             rank: location.match_rank(),
         };
         match &location.path {
             PathRule::Exact(path) => self.exact.entry(path.as_bytes().into()).or_default().push(rule),
-            PathRule::Regex(regex) => self.regexes.push((regex.clone(), rule)),
+            PathRule::Regex(regex) => self.regexes.push((location.path_identity(), regex.clone(), rule)),
             PathRule::Prefix { path, no_regex } => {
                 rule.no_regex = *no_regex;
                 self.prefixes.entry(path.as_bytes().into()).or_default().push(rule);
@@ -266,9 +287,28 @@ impl UnsortedGroup {
         HostGroup {
             exact: self.exact,
             prefixes: PrefixTable::new(self.prefixes),
-            regexes: RegexRules::new(self.regexes),
+            regexes: RegexRules::new(conditions_first(self.regexes)),
         }
     }
+}
+
+/// Regexes in file order, but with conditions before the same regex without any.
+fn conditions_first(regexes: Vec<(String, PathRegex, LocationRule)>) -> Vec<(PathRegex, LocationRule)> {
+    let mut without: HashMap<&str, usize> = HashMap::new();
+    for (index, (path, _, rule)) in regexes.iter().enumerate() {
+        if rule.when.is_empty() {
+            without.entry(path).or_insert(index);
+        }
+    }
+    let place = |(index, (path, _, rule)): (usize, &(String, PathRegex, LocationRule))| {
+        let first = without.get(path.as_str()).copied().unwrap_or(index);
+        if rule.when.is_empty() { (index, true) } else { (index.min(first), false) }
+    };
+    let places: Vec<(usize, bool)> = regexes.iter().enumerate().map(place).collect();
+    let rules = regexes.into_iter().map(|(_, regex, rule)| (regex, rule));
+    let mut placed: Vec<_> = places.into_iter().zip(rules).collect();
+    placed.sort_by_key(|(place, _)| *place);
+    placed.into_iter().map(|(_, rule)| rule).collect()
 }
 
 // === impl HostGroup ===
@@ -323,7 +363,7 @@ fn first_accepting<'r>(
     passed_over: &mut bool,
 ) -> Option<&'r LocationRule> {
     for rule in rules {
-        if rule.accepts_origin(arrival) {
+        if rule.accepts_arrival(arrival) {
             if rule.accepts_method(arrival.method) {
                 return Some(rule);
             }
@@ -339,10 +379,15 @@ impl LocationRule {
         self.methods.is_empty() || self.methods.contains(method)
     }
 
-    /// True if this location serves requests of this scheme and listener.
+    /// True if this location serves requests of this scheme and listener with these values.
     #[inline]
-    fn accepts_origin(&self, arrival: &Arrival<'_>) -> bool {
-        self.accepts_scheme(arrival) && self.accepts_listener(arrival)
+    fn accepts_arrival(&self, arrival: &Arrival<'_>) -> bool {
+        self.takes_any
+            || self.accepts_scheme(arrival) && self.accepts_listener(arrival) && self.accepts_values(arrival)
+    }
+
+    fn accepts_values(&self, arrival: &Arrival<'_>) -> bool {
+        find_unmet(&self.when, arrival).is_none()
     }
 
     #[inline]

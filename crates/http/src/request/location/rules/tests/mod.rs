@@ -1,5 +1,6 @@
 //! nginx's choice of a location, case by case.
 
+mod conditions;
 mod origins;
 mod search;
 
@@ -10,9 +11,9 @@ use super::*;
 use sluicegate_model::{ActionConfig, HeaderEdits, HostHeader, LocationId, OnRejectPatch, TemplateConfig};
 
 /// A location with its path as in the file; `hosts` and `conditions` are separated by spaces. A condition is a method,
-/// a scheme such as `http:` or a listener such as `@edge`.
+/// a scheme such as `http:`, a listener such as `@edge` or a value such as `?header:x-a=1`.
 fn location(path: &str, hosts: &str, conditions: &str) -> LocationConfig {
-    let is_method = |word: &&str| !word.ends_with(':') && !word.starts_with('@');
+    let is_method = |word: &&str| !word.ends_with(':') && !word.starts_with(['@', '?']);
     let words = || conditions.split_whitespace();
     let scheme = |word| match word {
         "http:" => Some(Scheme::Http),
@@ -48,7 +49,7 @@ fn location(path: &str, hosts: &str, conditions: &str) -> LocationConfig {
         },
         limits: Vec::new(),
         views: Vec::new(),
-        when: Vec::new(),
+        when: words().filter_map(|word| word.strip_prefix('?')).map(conditions::condition).collect(),
         strip: None,
         rewrite: None,
         add_prefix: None,
@@ -67,7 +68,7 @@ fn location(path: &str, hosts: &str, conditions: &str) -> LocationConfig {
 
 /// Over HTTP, by a listener without a name.
 fn plain(method: &Method) -> Arrival<'_> {
-    Arrival { method, scheme: Scheme::Http, listener: None }
+    Arrival { method, scheme: Scheme::Http, listener: None, values: None }
 }
 
 struct LocationTable {
@@ -311,8 +312,9 @@ proptest! {
         method in proptest::sample::select(vec![Method::GET, Method::HEAD, Method::POST, Method::PUT]),
         scheme in proptest::sample::select(vec![Scheme::Http, Scheme::Https]),
         listener in proptest::sample::select(vec![None, Some("edge"), Some("back")]),
+        headers in conditions::any_headers(),
     ) {
-        let arrival = Arrival { method: &method, scheme, listener };
+        let arrival = Arrival { method: &method, scheme, listener, values: Some(conditions::values(&headers)) };
         let rows: Vec<_> = rows
             .into_iter()
             .map(|(kind, path, host, methods)| (format!("{}{path}", KINDS[kind]), NARROW[host], METHODS[methods]))
@@ -326,7 +328,8 @@ proptest! {
                 prop_assert_eq!(winners.iter().map(|winner| winner.location).collect::<Vec<_>>(), [index]);
             }
             LocationLookup::NotFound => {
-                let origin = [Some(LossReason::Scheme), Some(LossReason::Listener)];
+                let origin =
+                    [LossReason::Scheme, LossReason::Listener, LossReason::Condition].map(Some);
                 prop_assert!(candidates.iter().all(|candidate| origin.contains(&candidate.loss)));
             }
             LocationLookup::MethodNotAllowed { .. } => {
@@ -339,8 +342,20 @@ proptest! {
 
 const KINDS: [&str; 5] = ["= /", "/", "^~ /", "~ ", "~* "];
 const NARROW: [&str; 5] = ["", "a.test", "*.a.test", "*.test", "a.test *.test"];
-const METHODS: [&str; 8] =
-    ["", "GET", "POST", "HEAD PUT", "http:", "https: GET", "@edge", "@edge @back http: POST"];
+const METHODS: [&str; 12] = [
+    "",
+    "GET",
+    "POST",
+    "HEAD PUT",
+    "http:",
+    "https: GET",
+    "@edge",
+    "@edge @back http: POST",
+    "?header:x-a=1",
+    "?header:x-a=* POST",
+    "?header:x-a=! @edge",
+    "?header:x-a=~[12] ?header:x-b=!",
+];
 
 #[test]
 fn every_loser_has_its_reason() {

@@ -17,7 +17,7 @@ fn equal_paths_are_told_apart_by_scheme_and_listener() {
     let find = |path: &str, scheme, listener| match site.search.find_location(
         "",
         path.as_bytes(),
-        &Arrival { method: &Method::GET, scheme, listener },
+        &Arrival { method: &Method::GET, scheme, listener, values: None },
     ) {
         LocationLookup::Found(LocationId(index)) => index,
         other => panic!("{other:?}"),

@@ -22,7 +22,7 @@ const PATTERNS: [&str; 14] = [
 
 /// nginx's rules for one host, read aloud: every location is tried.
 fn locate_naively(locations: &[LocationConfig], path: &str, arrival: &Arrival<'_>) -> Option<usize> {
-    let Arrival { method, scheme, listener } = *arrival;
+    let Arrival { method, scheme, listener, values } = *arrival;
     let accepts = |methods: &[Method]| {
         methods.is_empty()
             || methods.contains(method)
@@ -31,12 +31,20 @@ fn locate_naively(locations: &[LocationConfig], path: &str, arrival: &Arrival<'_
     let came_in = |one: &LocationConfig| {
         one.scheme.is_none_or(|own| own == scheme)
             && (one.listeners.is_empty() || one.listeners.iter().any(|own| Some(own.as_str()) == listener))
+            && one
+                .when
+                .iter()
+                .all(|condition| conditions::holds(condition, values.map(|values| values.headers)))
     };
     let accepting = || locations.iter().enumerate().filter(|(_, one)| accepts(&one.methods) && came_in(one));
-    // Of equal paths, the first with a listener comes first, then with a scheme, then with methods.
+    // Of equal paths, those with conditions come first; then the first with a listener, then with a scheme, then with
+    // methods.
     let by_rank = |one: &&(usize, &LocationConfig)| {
         let (index, one) = **one;
-        (one.listeners.is_empty(), one.scheme.is_none(), one.methods.is_empty(), index)
+        match one.when.is_empty() {
+            true => (1, one.listeners.is_empty(), one.scheme.is_none(), one.methods.is_empty(), index),
+            false => (0, false, false, false, index),
+        }
     };
     let exact: Vec<_> =
         accepting().filter(|(_, one)| matches!(&one.path, PathRule::Exact(own) if own == path)).collect();
@@ -54,10 +62,17 @@ fn locate_naively(locations: &[LocationConfig], path: &str, arrival: &Arrival<'_
     if let Some((index, LocationConfig { path: PathRule::Prefix { no_regex: true, .. }, .. })) = prefix {
         return Some(*index);
     }
-    let mut regexes = accepting().filter(
+    let regexes = accepting().filter(
         |(_, one)| matches!(&one.path, PathRule::Regex(regex) if regex.is_match(path.as_bytes(), path)),
     );
-    regexes.next().or(prefix.copied()).map(|(index, _)| index)
+    // With conditions, it stands before the first of the same expression without any.
+    let by_place = |(index, one): &(usize, &LocationConfig)| {
+        let is_alike =
+            |other: &&LocationConfig| other.when.is_empty() && other.written_path == one.written_path;
+        let plain = locations.iter().position(|other| is_alike(&other)).unwrap_or(usize::MAX);
+        if one.when.is_empty() { (*index, 1, 0) } else { (plain.min(*index), 0, *index) }
+    };
+    regexes.min_by_key(by_place).or(prefix.copied()).map(|(index, _)| index)
 }
 
 proptest! {
@@ -69,8 +84,9 @@ proptest! {
         method in proptest::sample::select(vec![Method::GET, Method::HEAD, Method::POST]),
         scheme in proptest::sample::select(vec![Scheme::Http, Scheme::Https]),
         listener in proptest::sample::select(vec![None, Some("edge"), Some("back")]),
+        headers in conditions::any_headers(),
     ) {
-        let arrival = Arrival { method: &method, scheme, listener };
+        let arrival = Arrival { method: &method, scheme, listener, values: Some(conditions::values(&headers)) };
         let rows: Vec<_> = rows
             .into_iter()
             .map(|(kind, path, pattern, methods)| match kind {
