@@ -44,7 +44,11 @@ pub(super) fn explain_admitted(
     let then = match &route.action {
         _ if facts.is_preflight() => describe_preflight(facts),
         Action::Upstream(upstream) if upstream.is_demo() => {
-            "answered by the built-in upstream demo".to_owned()
+            let answered = "answered by the built-in upstream demo";
+            facts
+                .target
+                .as_ref()
+                .map_or(answered.to_owned(), |target| format!("{answered} as {} {target}", facts.head.method))
         }
         Action::Upstream(upstream) => {
             format!("forwarded to upstream {} as {} {target}", upstream.name, facts.head.method)

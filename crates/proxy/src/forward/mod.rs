@@ -169,8 +169,7 @@ impl OutgoingRequest {
         let (worker, route_index) = (&state.worker, state.route);
         let trailers =
             || state.identity.is_grpc.then(|| rewrite::trailer_filter(worker.clone(), route_index));
-        let body_outcome =
-            request.body_mut().start_forwarding(&state.watch, gateway.config.server.max_body, trailers);
+        let body_outcome = request.body_mut().start_forwarding(&state.watch, route.max_body, trailers);
         if !request.body().is_empty() && !request.headers().contains_key(CONTENT_LENGTH) {
             // hyper would send a GET or HEAD without a length as one without a body.
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));

@@ -62,7 +62,7 @@ use sluicegate_http::request::headers::forwarded::ForwardedHeaders;
 use sluicegate_http::request::headers::hop_by_hop;
 use sluicegate_http::request::headers::underscores::UnderscoreFilter;
 use sluicegate_http::request::key::{KeyHasher, KeyNaming, KeySpec};
-use sluicegate_http::request::location::Locations;
+use sluicegate_http::request::location::{Locations, PathEdits};
 use sluicegate_http::request::source::{BodyPlan, KeySet, TokenVerification, TokenVerifier};
 use sluicegate_http::upstream::{ResponseCounts, Server, Upstream, UpstreamStatus};
 use sluicegate_limit::Limit;
@@ -207,8 +207,10 @@ pub struct Route {
     pub access: Option<Arc<Access>>,
     /// False if its requests have no account, whatever they present.
     pub reads_account: bool,
-    /// The prefix of the path that is removed before forwarding; `None` = the path stays.
-    pub strip: Option<String>,
+    /// The changes to the path before it is forwarded; `None` = it stays.
+    pub path_edits: Option<PathEdits>,
+    /// Bytes of a request body; `None` = no limit.
+    pub max_body: Option<u64>,
     /// The Host of forwarded requests.
     pub host_header: HostHeader,
     /// The edits of the header fields of forwarded requests, as configured.
@@ -333,6 +335,12 @@ impl Gateway {
         route.map_or(&self.unlocated.body_plan, |route| &self.routes[route.0].body_plan).as_ref()
     }
 
+    /// The bytes that a request body of a location, or of none, may have; `None` = any number.
+    #[inline]
+    pub fn max_body_for(&self, route: Option<LocationId>) -> Option<u64> {
+        route.map_or(self.config.server.max_body, |route| self.routes[route.0].max_body)
+    }
+
     /// The objects that the names of keys refer to.
     pub fn key_naming(&self) -> KeyNaming<'_> {
         KeyNaming {
@@ -446,7 +454,8 @@ impl Route {
             body_plan: limit_chain::build_body_plan(config, Some(location)),
             access: access_cache.get_or_build(&location.access),
             reads_account: location.reads_account,
-            strip: location.strip.clone(),
+            path_edits: PathEdits::new(location),
+            max_body: location.max_body,
             host_header: location.host_header.clone(),
             request_headers: location.request_headers.clone(),
             request_edits: CompiledEdits::new([&location.request_headers]),

@@ -53,7 +53,9 @@ pub(super) fn awaits_body(
         BodyView::Absent => return Ok(None),
         BodyView::Read(values) => values,
         BodyView::Unread if !plan.hashes_body && is_encoded(facts.head.headers) => &ENCODED,
-        BodyView::Unread if gateway.config.server.max_body.is_some_and(|max| facts.body.lower() > max) => {
+        BodyView::Unread
+            if gateway.max_body_for(facts.route()).is_some_and(|max| facts.body.lower() > max) =>
+        {
             return Err(Fault::BodyTooLarge);
         }
         // An `id` may stand in its beginning nevertheless.
@@ -140,7 +142,7 @@ pub(super) async fn read_values(
     plan: &Arc<BodyPlan>,
     body_use: BodyUse,
 ) -> Result<BodyValues, Fault> {
-    let max = state.worker.gateway.config.server.max_body.unwrap_or(u64::MAX);
+    let max = state.worker.gateway.max_body_for(state.route).unwrap_or(u64::MAX);
     let is_optional = body_use <= BodyUse::DryRun;
     match read_in_time(state, inbound, plan.peek_bytes, max, is_optional).await {
         Err(Fault::TooManyWaiting) if is_optional => {}

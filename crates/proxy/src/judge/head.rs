@@ -331,7 +331,7 @@ pub(super) fn check_ban<'r, M: JudgeMode<'r>>(
 #[inline]
 fn prepare_forward(gateway: &Gateway, facts: &mut RequestFacts<'_>) -> Result<(), Fault> {
     // Check a declared length before anything is charged and before a 100 Continue invites the body.
-    if gateway.config.server.max_body.is_some_and(|max| facts.body.lower() > max) {
+    if gateway.max_body_for(facts.route()).is_some_and(|max| facts.body.lower() > max) {
         return Err(Fault::BodyTooLarge);
     }
     let Some(route) = facts.route().map(|route| &gateway.routes[route.0]) else { return Ok(()) };
@@ -340,20 +340,19 @@ fn prepare_forward(gateway: &Gateway, facts: &mut RequestFacts<'_>) -> Result<()
     if facts.head.is_websocket_connect && !may_tunnel {
         return Err(Fault::BadMethod);
     }
-    facts.target = strip_target(route, facts)?;
+    facts.target = edit_target(route, facts)?;
     Ok(())
 }
 
-/// The target for `strip`: the normalised path without the prefix, encoded again.
+/// The target to forward; `None` = the path stays as it was sent.
 #[inline]
-fn strip_target(route: &Route, facts: &RequestFacts<'_>) -> Result<Option<PathAndQuery>, Fault> {
-    let Some(strip) = &route.strip else { return Ok(None) };
+fn edit_target(route: &Route, facts: &RequestFacts<'_>) -> Result<Option<PathAndQuery>, Fault> {
+    let Some(edits) = &route.path_edits else { return Ok(None) };
     let RequestHead { method, uri, .. } = facts.head;
     if let Ok(RequestTarget::Asterisk) = location::check_target(method, uri) {
         return Ok(None);
     }
-    let text =
-        location::strip_location_prefix(&facts.path, strip, uri.query()).map_err(|_| Fault::BadTarget)?;
+    let text = edits.build_target(&facts.path, uri.query()).map_err(|_| Fault::BadTarget)?;
     PathAndQuery::from_maybe_shared(Bytes::from(text)).map(Some).map_err(|_| Fault::BadTarget)
 }
 

@@ -6,7 +6,7 @@ mod rules;
 mod target;
 
 pub use host::{HostError, canonical_host, named_host, request_host, set_host_header};
-pub use path::{PathError, encode_path, normalise_path, strip_location_prefix};
+pub use path::{PathEdits, PathError, encode_path, normalise_path};
 pub use rules::{
     Arrival, HostMatch, LocationCandidate, LocationLookup, Locations, LossReason, PathMatch, UnmetCondition,
 };

@@ -3,10 +3,13 @@
 //! A normalised path is bytes, not text: `%FF` decodes to one byte that is invalid UTF-8, and a replacement for it
 //! would give two different paths one key.
 
+mod edits;
+
 use std::borrow::Cow;
 
 use percent_encoding::{AsciiSet, percent_encode};
 
+pub use edits::PathEdits;
 use sluicegate_base::escape::RESERVED;
 
 /// The reason why a path cannot be served; each is a 400.
@@ -22,6 +25,8 @@ pub enum PathError {
     EncodedNul,
     /// The path climbs above the root by `..`.
     AboveRoot,
+    /// The path to forward has a `.` or `..` segment, by which it could leave its location.
+    DotSegment,
 }
 
 const PLAIN: u8 = 0;
@@ -149,27 +154,6 @@ const ESCAPED: &AsciiSet = &RESERVED
 /// Encodes a normalised path for a request target; [`normalise_path`] returns the same path again.
 pub fn encode_path(path: &[u8]) -> String {
     percent_encode(path, ESCAPED).to_string()
-}
-
-/// The target to forward: `path` without the prefix `strip`, re-encoded, with the raw query.
-///
-/// A path that does not start with `strip` (a regex location) is forwarded whole. `/api../x` without `/api` would be
-/// `/../x`, which climbs out of the location, so it is rejected.
-pub fn strip_location_prefix(path: &[u8], strip: &str, query: Option<&str>) -> Result<String, PathError> {
-    let rest = path.strip_prefix(strip.as_bytes()).unwrap_or(path);
-    let rest = rest.strip_prefix(b"/").unwrap_or(rest);
-    if rest.first() == Some(&b'.') && is_dot_segment(rest) {
-        return Err(PathError::AboveRoot);
-    }
-    let query_bytes = query.map_or(0, |query| query.len() + 1);
-    let mut target = String::with_capacity(rest.len() + 1 + query_bytes);
-    target.push('/');
-    target.extend(percent_encode(rest, ESCAPED));
-    if let Some(query) = query {
-        target.push('?');
-        target.push_str(query);
-    }
-    Ok(target)
 }
 
 #[cfg(test)]

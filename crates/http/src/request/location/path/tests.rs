@@ -1,4 +1,4 @@
-//! Normalising paths before the search, and stripping them before they are forwarded.
+//! Normalising paths before the search.
 
 use proptest::prelude::*;
 
@@ -92,35 +92,6 @@ fn bytes_of_invalid_text_stay_distinct() {
     assert_eq!(encode_path(&spelled), "/%25FF");
 }
 
-#[test]
-fn strip_leaves_a_path_and_keeps_the_query() {
-    let rows = [
-        ("/api/x", "/api/", None, "/x"),
-        ("/api/x", "/api", None, "/x"),
-        ("/api/", "/api/", None, "/"),
-        ("/api", "/api", Some("a=%2F"), "/?a=%2F"),
-        ("/apix", "/api", None, "/x"),
-        ("/other", "/api/", Some(""), "/other?"),
-        ("/api/a b?c", "/api", None, "/a%20b%3Fc"),
-        ("/api/..x", "/api", None, "/..x"),
-        ("/api.x", "/api", None, "/.x"),
-    ];
-    for (path, strip, query, expected) in rows {
-        assert_eq!(
-            strip_location_prefix(path.as_bytes(), strip, query).as_deref(),
-            Ok(expected),
-            "{path} without {strip}"
-        );
-    }
-}
-
-#[test]
-fn strip_never_climbs_out_of_its_location() {
-    for path in ["/api..", "/api../etc/passwd", "/api.", "/api./x"] {
-        assert_eq!(strip_location_prefix(path.as_bytes(), "/api", None), Err(PathError::AboveRoot), "{path}");
-    }
-}
-
 /// Paths of the characters that normalisation acts on, so that the interesting cases are common.
 fn tricky_path() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
@@ -162,17 +133,6 @@ proptest! {
         if is_normal(path.as_bytes()) {
             let rewritten = rewrite_path(path.as_bytes());
             prop_assert_eq!(rewritten.as_deref(), Ok(path.as_bytes()));
-        }
-    }
-
-    #[test]
-    fn a_stripped_target_is_normal_again(path in tricky_path(), cut in 0usize..8) {
-        if let Ok(normal) = normalise_path(&path) {
-            let strip = String::from_utf8_lossy(&normal[..cut.min(normal.len())]).into_owned();
-            if let Ok(target) = strip_location_prefix(&normal, &strip, None) {
-                let again = normalise_path(&target).map(|path| encode_path(&path));
-                prop_assert_eq!(again, Ok(target));
-            }
         }
     }
 }
