@@ -18,6 +18,7 @@ mod charge;
 mod charge_llm;
 mod charge_money;
 mod commands;
+mod conditions;
 mod connections;
 mod cors;
 mod degrade;

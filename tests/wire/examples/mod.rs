@@ -81,6 +81,19 @@ fn teams() {
 }
 
 #[test]
+fn canary() {
+    let gateway = example("canary", "");
+    let mut client = gateway.client();
+    let mut named = |ask: Ask| client.ask(&ask).expect(200).header("ratelimit-policy").is_some();
+    assert!(named(get("/").header("x-env", "canary")) && named(get("/").header("Cookie", "a=b; beta=1")));
+    assert!(!named(get("/")) && !named(get("/").header("X-Env", "production")));
+    assert!(!named(get("/").header("X-Env", "canary").header("X-Env", "canary")));
+    let lines = gateway.wait_log(5);
+    let locations: Vec<_> = lines.iter().filter_map(|line| line["location"].as_str()).collect();
+    assert_eq!(locations, ["canary-by-header", "canary-by-cookie", "/", "/", "/"]);
+}
+
+#[test]
 fn two_windows() {
     let gateway = example("two_windows", "");
     let mut client = gateway.client();

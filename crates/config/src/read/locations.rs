@@ -22,7 +22,8 @@ use sluicegate_model::value::byte_rate::parse_byte_rate;
 use sluicegate_model::value::scalars;
 use sluicegate_model::{
     AccessConfig, ActionConfig, BandwidthConfig, CannedResponse, ConditionConfig, HostRule, ListenConfig,
-    LocationConfig, Parsed, PathRule, Position, Scheme, ServerConfig, TemplatePiece, ValueError, codes, did_you_mean,
+    LocationConfig, Parsed, PathRule, Position, Scheme, ServerConfig, TemplatePiece, ValueError, codes,
+    did_you_mean,
 };
 
 /// Reads all locations; their inline limits and upstreams are added to `limits` and `upstreams`.
