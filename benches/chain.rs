@@ -51,6 +51,9 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         enforce: None,
         shadow: None,
         shadow_of: None,
+        pause: None,
+        set: None,
+        file: None,
         shared: None,
         on_reject: OnRejectPatch::default(),
     };

@@ -67,6 +67,9 @@ impl Ours {
             enforce: None,
             shadow: None,
             shadow_of: None,
+            pause: None,
+            set: None,
+            file: None,
             shared: None,
             on_reject: OnRejectPatch::default(),
         };

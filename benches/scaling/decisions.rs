@@ -99,6 +99,9 @@ fn token_bucket() -> LimitConfig {
         enforce: None,
         shadow: None,
         shadow_of: None,
+        pause: None,
+        set: None,
+        file: None,
         shared: None,
         on_reject: OnRejectPatch::default(),
     }

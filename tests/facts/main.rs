@@ -271,6 +271,9 @@ fn limit(key: Vec<KeyPart>, cost: model::Cost) -> model::LimitConfig {
         enforce: None,
         shadow: None,
         shadow_of: None,
+        pause: None,
+        set: None,
+        file: None,
         shared: None,
         on_reject: model::OnRejectPatch::default(),
     }

@@ -92,6 +92,9 @@ fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
         enforce: None,
         shadow: None,
         shadow_of: None,
+        pause: None,
+        set: None,
+        file: None,
         shared: None,
         on_reject: OnRejectPatch::default(),
     };

@@ -19,7 +19,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_model::KeyPart;
 
 /// The slots of a limit that judges rates.
-const NOT_LIMITED: SlotGrant = SlotGrant { overflow: false, waits: false, free: 0 };
+const NOT_LIMITED: SlotGrant = SlotGrant { overflow: false, waits: false, rejects: false, free: 0 };
 
 // === impl Limit ===
 

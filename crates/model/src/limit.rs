@@ -11,6 +11,7 @@ use super::api_keys::ApiKeyTable;
 use super::charge::{ChargeConfig, ChargedUnits};
 use super::id::LimitId;
 use super::key::KeyPart;
+use super::limit_change::LimitChange;
 use super::quota_step::QuotaStep;
 use super::reject::OnRejectPatch;
 use super::shares::Shares;
@@ -65,6 +66,12 @@ pub struct LimitConfig {
     pub bypass: NetworkList,
     /// True if the limit judges and counts, but never acts.
     pub dry_run: bool,
+    /// The pause by an operator, which makes it a dry run; the file has none.
+    pub pause: Option<Box<LimitChange>>,
+    /// The numbers that an operator set in place of those of the file.
+    pub set: Option<Box<LimitChange>>,
+    /// The limit as the file has it, while it is changed.
+    pub file: Option<Box<LimitConfig>>,
     /// The share of the keys on which the limit acts; for the others it is a dry run. `None` = all.
     pub enforce: Option<EnforcedShare>,
     /// The shadow: a limit of its own in [`super::Config::limits`], judged right behind this one.

@@ -69,6 +69,16 @@ impl Departures {
         self.waiting.load(Relaxed)
     }
 
+    /// Lets all waiters go at once.
+    pub(crate) fn release_all(&self) {
+        self.update_queues(|DepartureQueues { by_key, queues }, wakers| {
+            for entry in by_key.values_mut() {
+                entry.departures.iter_mut().for_each(|departure| departure.due = Now::default());
+                ClassQueue::wake_next(&entry.classes, queues, wakers);
+            }
+        });
+    }
+
     /// Joins the queue for `departure` or an earlier one of its cost; the waiter gives up at `until`.
     pub fn join_queue(
         &self,

@@ -39,13 +39,16 @@ impl ChainPermit {
         let ClaimSet { limits, claims, store_holds, .. } = &self.held;
         claims.iter().filter_map(move |claim| {
             let (outcome, remaining) = match (claim.kind, store_holds) {
+                (ClaimKind::Slots { grant, .. }, _) if grant.rejects => (LimitOutcome::Reject, 0),
                 (ClaimKind::Slots { grant, .. }, _) if grant.waits => (LimitOutcome::Wait, 0),
                 (ClaimKind::Slots { grant, .. }, _) => (LimitOutcome::Admit, grant.free.into()),
                 (ClaimKind::LackedSlots, _) => (LimitOutcome::Reject, 0),
                 (ClaimKind::InStore(index), Some(store)) => store.slots_outcome(index)?,
                 _ => return None,
             };
-            let dry_run = limits[usize::from(claim.limit_index)].is_dry_run(claim.unenforced);
+            // A request of before a pause passes, although its limit lacks the slots.
+            let dry_run = outcome == LimitOutcome::Reject
+                || limits[usize::from(claim.limit_index)].is_dry_run(claim.unenforced);
             let decision = Decision { remaining, ..Decision::without_numbers(outcome) };
             Some(RateDecision {
                 limit_index: claim.limit_index,

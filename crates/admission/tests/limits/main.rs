@@ -8,6 +8,7 @@ mod fair;
 mod flood;
 mod model;
 mod models_windows;
+mod pauses;
 mod peeks;
 mod phases;
 mod promises;

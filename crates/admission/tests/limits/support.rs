@@ -105,6 +105,9 @@ pub fn config(algorithm: Algorithm) -> model::LimitConfig {
         enforce: None,
         shadow: None,
         shadow_of: None,
+        pause: None,
+        set: None,
+        file: None,
         shared: None,
         on_reject: OnRejectPatch::default(),
     }

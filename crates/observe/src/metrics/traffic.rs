@@ -104,7 +104,9 @@ impl Metrics {
             admitted: sum(DecisionKind::Admit),
             waited: sum(DecisionKind::Wait),
             rejected: sum(DecisionKind::Reject) + sum(DecisionKind::Degrade),
-            dry_run_rejected: sum(DecisionKind::DryRunReject) + sum(DecisionKind::UnenforcedReject),
+            dry_run_rejected: sum(DecisionKind::DryRunReject)
+                + sum(DecisionKind::UnenforcedReject)
+                + sum(DecisionKind::PausedReject),
         }
     }
 
@@ -183,6 +185,10 @@ labelled_enum! {
         UnenforcedWait = "unenforced_wait",
         /// A rejection, if the limit acted on the request's key.
         UnenforcedReject = "unenforced_reject",
+        /// A wait, if the limit were not paused.
+        PausedWait = "paused_wait",
+        /// A rejection, if the limit were not paused.
+        PausedReject = "paused_reject",
     }
 }
 
@@ -190,6 +196,7 @@ impl DecisionKind {
     /// True for a rejection without effect.
     #[inline]
     pub fn is_dry_rejection(self) -> bool {
-        matches!(self, DecisionKind::DryRunReject | DecisionKind::UnenforcedReject)
+        use DecisionKind::{DryRunReject, PausedReject, UnenforcedReject};
+        matches!(self, DryRunReject | UnenforcedReject | PausedReject)
     }
 }

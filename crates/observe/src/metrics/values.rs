@@ -118,6 +118,8 @@ pub const REJECT_CACHE_HITS: ValueMetric =
 /// Refunds, corrections and late charges that did not reach the store.
 pub const LOST_REFUNDS: ValueMetric =
     counter("sluicegate_redis_gives_lost", "Charges that could not be refunded");
+/// 1 while an operator has paused the limit, else 0.
+pub const PAUSED: ValueMetric = gauge("sluicegate_limit_paused", "1 while an operator has paused the limit");
 /// 1 while other gateways count a shared limit with other numbers, else 0.
 pub const NUMBERS_DIFFER: ValueMetric =
     gauge("sluicegate_limit_numbers_differ", "1 while other gateways count with other numbers");

@@ -125,6 +125,7 @@ impl Gateway {
                 metrics.watch_limit(metric, limit.id, None, move || read(&limit));
             };
             watch(values::QUEUE_DEPTH, |limit| limit.waiter_count() as u64);
+            watch(values::PAUSED, |limit| limit.config.pause.is_some().into());
             // The keys of a shared limit are counted in the store.
             if limit.config.shared.is_none() {
                 watch(values::KEYS, |limit| limit.key_count() as u64);

@@ -150,6 +150,8 @@ fn decision_kind(judged: &RateDecision, limit: &Limit) -> DecisionKind {
         (LimitOutcome::Admit, _) => DecisionKind::Admit,
         (LimitOutcome::Wait, false) => DecisionKind::Wait,
         (LimitOutcome::Reject, false) => DecisionKind::Reject,
+        (LimitOutcome::Wait, true) if limit.config.pause.is_some() => DecisionKind::PausedWait,
+        (LimitOutcome::Reject, true) if limit.config.pause.is_some() => DecisionKind::PausedReject,
         (LimitOutcome::Wait, true) => either(DecisionKind::DryRunWait, DecisionKind::UnenforcedWait),
         (LimitOutcome::Reject, true) => either(DecisionKind::DryRunReject, DecisionKind::UnenforcedReject),
     }

@@ -27,6 +27,8 @@ enum DryRunKind {
     ShadowOf(LimitId),
     /// The limit does not act on the key.
     Unenforced,
+    /// An operator has paused the limit.
+    Paused,
 }
 
 const DRY_RUN: HeaderName = HeaderName::from_static("sluicegate-dry-run");
@@ -37,6 +39,7 @@ impl DryRuns {
             let own = &config.limits[limit];
             let kind = match own.shadow_of {
                 Some(live) => DryRunKind::ShadowOf(live),
+                None if own.pause.is_some() => DryRunKind::Paused,
                 None if own.dry_run => DryRunKind::DryRun,
                 None if own.enforce.is_some() => DryRunKind::Unenforced,
                 None => return None,
@@ -74,8 +77,10 @@ impl DryRuns {
                 }
                 LimitOutcome::Admit | LimitOutcome::Reject => {}
             }
-            if dry_run.kind == DryRunKind::Unenforced {
-                line.extend_from_slice(b";unenforced");
+            match dry_run.kind {
+                DryRunKind::Unenforced => line.extend_from_slice(b";unenforced"),
+                DryRunKind::Paused => line.extend_from_slice(b";paused"),
+                DryRunKind::DryRun | DryRunKind::ShadowOf(_) => {}
             }
         }
         if let (false, Ok(line)) = (line.is_empty(), HeaderValue::from_maybe_shared(Bytes::from(line))) {
@@ -102,8 +107,10 @@ impl DryRuns {
             }
             summary.push_str(&dry_run.name);
             summary.push('=');
-            if dry_run.kind == DryRunKind::Unenforced {
-                summary.push_str("unenforced_");
+            match dry_run.kind {
+                DryRunKind::Unenforced => summary.push_str("unenforced_"),
+                DryRunKind::Paused => summary.push_str("paused_"),
+                DryRunKind::DryRun | DryRunKind::ShadowOf(_) => {}
             }
             summary.push_str(outcome_word(decision.outcome));
         }

@@ -131,9 +131,15 @@ impl SharedLimit {
         self.counts.lost.load(Relaxed)
     }
 
-    /// Puts this limit's numbers into force in the local share.
+    /// Puts this limit's numbers into force in the local share. A pause lets all waiters go.
     pub fn apply_numbers(&self, clock: &dyn Fn() -> Now) {
         self.local_share.apply_numbers(clock);
+        let is_paused = self.config.pause.is_some();
+        self.slot_queue.is_paused.store(is_paused, Relaxed);
+        if is_paused {
+            self.departures.iter().for_each(|own| own.release_all());
+            self.slot_queue.wake_all();
+        }
     }
 
     /// The store's rejection of such a request, if it still holds at `now`.
@@ -472,9 +478,14 @@ impl SharedLimit {
         }
     }
 
-    /// True if the limit only counts and never acts.
+    /// True if the limit only counts and never acts; also for requests of before a pause.
     pub fn is_dry_run(&self) -> bool {
-        self.config.dry_run
+        self.config.dry_run || self.is_paused()
+    }
+
+    /// True while an operator has paused the limit.
+    pub fn is_paused(&self) -> bool {
+        self.slot_queue.is_paused.load(Relaxed)
     }
 
     /// The shares of its classes.

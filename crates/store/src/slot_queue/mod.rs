@@ -10,7 +10,7 @@
 //! that polls no more lapses after a second or so.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 
 use parking_lot::Mutex;
@@ -29,6 +29,8 @@ pub struct SharedSlotQueue {
     /// Bounded by the cap on waiting requests of the process.
     lines: Mutex<SlotLines>,
     waiting: AtomicUsize,
+    /// An operator has paused the limit: each waiter asks at once, and goes with any answer.
+    pub(crate) is_paused: AtomicBool,
 }
 
 #[derive(Default)]
@@ -139,6 +141,14 @@ impl SharedSlotQueue {
         self.waiting.load(Relaxed)
     }
 
+    /// Wakes all waiters, because a pause has begun.
+    pub(crate) fn wake_all(&self) {
+        waking(|wakers| {
+            let lines = self.lines.lock();
+            lines.by_key.values().for_each(|line| lines.queues.wake_all_waiters(line.queue, wakers));
+        });
+    }
+
     /// True if a request waits here for slots of this key.
     pub fn has_waiters(&self, slot_key: &SlotKey) -> bool {
         self.waiting_count() > 0 && self.lines.lock().by_key.contains_key(slot_key)
@@ -219,6 +229,9 @@ impl SharedSlotQueue {
         self.update_line(slot_key, |line, queues, wakers| {
             let is_waiting = matches!(queues.waiter_state(ticket.node), Some(WaiterState::Waiting));
             let line = line.filter(|_| is_waiting && ticket.until.is_none_or(|until| now < until))?;
+            if self.is_paused.load(Relaxed) {
+                return Some(AskTurn::Ask);
+            }
             let is_next = queues.set_waker(line.queue, ticket.node, waker, wakers);
             if !is_next || !line.may_be_free || line.asking != NO_NODE {
                 return Some(AskTurn::Wait(ticket.until));

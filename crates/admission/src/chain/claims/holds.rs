@@ -151,6 +151,8 @@ impl StoreHolds {
         for hold in &mut self.holds {
             let HoldState::Departing(wait_ns, mark) = hold.state else { continue };
             let SharedDemand { limit, key, units, .. } = &hold.demand;
+            // The limit may be paused since it was asked.
+            let wait_ns = if limit.is_paused() { 0 } else { wait_ns };
             let due = Now(received.0.saturating_add(wait_ns));
             let until = limit.max_queue_wait();
             let until = until.map(|time| Now(received.0.saturating_add(duration_ns(time))));

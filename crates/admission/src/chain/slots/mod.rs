@@ -226,7 +226,7 @@ impl ClaimSet {
     fn take_handed(&mut self, place: &SlotPlace) {
         let claim = &mut self.claims[place.claim_index];
         if let ClaimKind::WantedSlots { fair_hash } = claim.kind {
-            let grant = SlotGrant { overflow: place.overflow, waits: true, free: 0 };
+            let grant = SlotGrant { overflow: place.overflow, waits: true, rejects: false, free: 0 };
             claim.kind = ClaimKind::Slots { grant, fair_hash };
         }
     }

@@ -78,6 +78,7 @@ fn compose_sentence(
     );
     let dry_run = match limit.shadow_of.and_then(|live| config.limits.get(live.0)) {
         Some(live) => format!(" (shadow of {}: judged beside it, never rejected)", live.name),
+        None if limit.pause.is_some() => " (paused: counted, never rejected)".to_owned(),
         None if limit.dry_run => " (dry run: counted, never rejected)".to_owned(),
         None => String::new(),
     };

@@ -39,6 +39,8 @@ pub(crate) struct ConcurrencyParams {
     is_fair: bool,
     /// A dry run never waits: as many more requests in flight as the queue has room for count as waiting.
     dry_run: bool,
+    /// An operator has paused it: every request takes its slots, so that they count when it acts again.
+    pub(crate) is_paused: bool,
     pub(crate) shares: Option<Arc<model::Shares>>,
     /// The waiters of all keys.
     pub(crate) waiting: Arc<AtomicUsize>,
@@ -67,6 +69,8 @@ pub struct SlotGrant {
     pub overflow: bool,
     /// A dry run would have waited for them.
     pub waits: bool,
+    /// The limit is paused, and would have rejected the request.
+    pub rejects: bool,
     /// Slots of the key that are left.
     pub free: u32,
 }
@@ -98,6 +102,7 @@ impl ConcurrencyParams {
             max_wait_ns: max_wait.map(duration_ns),
             is_fair: !config.fair_by.is_empty(),
             dry_run: config.dry_run,
+            is_paused: config.pause.is_some(),
             shares: config.shares.clone(),
             waiting: spec.previous.map(|previous| previous.params.waiting.clone()).unwrap_or_default(),
         }
@@ -125,14 +130,15 @@ impl ConcurrencyParams {
         // With waiters it reads as more than any limit allows.
         let used = u64::from(entry.0).saturating_add(slots);
         let allowed = self.max.allowed_slots();
-        if used > allowed.saturating_add(dry_queue).min(SLOTS_MAX.into()) {
+        let rejects = used > allowed.saturating_add(dry_queue);
+        if used > SLOTS_MAX.into() || rejects && !self.is_paused {
             return None;
         }
         // Cannot overflow: it is at most `SLOTS_MAX`.
         entry.0 = used as u32;
         self.max.record_peak(used);
         let free = u32::try_from(allowed.saturating_sub(used)).unwrap_or(u32::MAX);
-        Some(SlotGrant { overflow, waits: used > allowed, free })
+        Some(SlotGrant { overflow, waits: used > allowed, rejects, free })
     }
 }
 

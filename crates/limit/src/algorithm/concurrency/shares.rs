@@ -64,7 +64,8 @@ impl ConcurrencyParams {
         let in_flight = slots_of.in_flight().saturating_add(slots);
         let waits = slots > reach;
         let dry_reach = if dry_queue > 0 { parts.allowed.saturating_add(dry_queue) } else { 0 };
-        if waits && in_flight > dry_reach.min(SLOTS_MAX.into()) {
+        let rejects = waits && in_flight > dry_reach;
+        if in_flight > SLOTS_MAX.into() || rejects && !self.is_paused {
             if self.queue == 0 {
                 slots_of.note_refused(class, slots, waiters);
             }
@@ -72,7 +73,7 @@ impl ConcurrencyParams {
         }
         slots_of.take(class, slots);
         self.max.record_peak(in_flight);
-        Some(SlotGrant { overflow, waits, free: whole(reach.saturating_sub(slots)) })
+        Some(SlotGrant { overflow, waits, rejects, free: whole(reach.saturating_sub(slots)) })
     }
 
     /// The slots that a class can take at once.
@@ -103,7 +104,9 @@ impl ConcurrencyParams {
         now: Now,
         wakers: &mut Wakers,
     ) {
-        let parts = self.parts(shares);
+        // During a pause all waiters go.
+        let most = if self.is_paused { SLOTS_MAX.into() } else { self.max.allowed_slots() };
+        let parts = Parts { shares, allowed: most };
         let (slots_of, waiters) = queues.open_classes(entry, shares, class);
         slots_of.note_needs(waiters, now);
         slots_of.release(class.into(), freed);

@@ -110,7 +110,7 @@ impl ConcurrencyParams {
         let mut in_flight = u64::from(slots.in_flight).saturating_sub(freed);
         while slots.queue != NO_NODE {
             let cost = queues.waiters.head_cost(slots.queue);
-            if in_flight.saturating_add(cost) > self.max.allowed_slots() {
+            if in_flight.saturating_add(cost) > self.max.allowed_slots() && !self.is_paused {
                 break;
             }
             in_flight += cost;

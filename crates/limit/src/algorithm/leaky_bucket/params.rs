@@ -28,6 +28,8 @@ pub(crate) struct QueueNumbers {
     pub(super) is_fair: bool,
     /// A dry run never waits, but counts as if departures followed the schedule.
     pub(super) dry_run: bool,
+    /// An operator has paused it: its waiters leave.
+    is_paused: bool,
 }
 
 // === impl QueueNumbers ===
@@ -46,6 +48,7 @@ impl QueueNumbers {
             capacity_max: if config.views.is_empty() { 0 } else { capacity_max },
             is_fair: !config.fair_by.is_empty(),
             dry_run: config.dry_run,
+            is_paused: config.pause.is_some(),
         }
     }
 }
@@ -112,7 +115,8 @@ impl<S: Schedule> LeakyBucketParams<S> {
         BucketState { params: self, entry, queues, present, backlog, dry_run }
     }
 
-    /// Lets all waiters go that are due, because timers may be late.
+    /// Lets all waiters go that are due, because timers may be late; and those of a paused limit, which count as in a
+    /// dry run.
     #[inline]
     pub(super) fn depart_due_waiters(
         &self,
@@ -122,11 +126,13 @@ impl<S: Schedule> LeakyBucketParams<S> {
         wakers: &mut Wakers,
     ) {
         let tick_rate = self.schedule.tick_rate();
+        let present = tick_rate.ns_to_ticks(now.0);
         while entry.queue != NO_NODE {
             let due = self.head_due(entry, queues);
-            if due > tick_rate.ns_to_ticks(now.0) {
+            if due > present && !self.numbers.is_paused {
                 return;
             }
+            let due = due.min(present);
             let since = entry.used.level_mut().record_departure(tick_rate.ticks_to_ns(due), self.ahead_ns);
             let epoch = queues.charges.charge_epoch(self.epoch);
             queues.depart_head(&mut entry.queue, (since, epoch), wakers);
@@ -260,10 +266,11 @@ impl<S: Schedule> TableParams<LeakyBucketEntry<S::Used>> for LeakyBucketParams<S
         now: Now,
         to_wake: &mut Vec<Waker>,
     ) {
-        if self.epoch == before.epoch {
-            return;
-        }
         let mut wakers = Wakers::new();
+        if self.epoch == before.epoch {
+            self.depart_due_waiters(entry, queues, now, &mut wakers);
+            return to_wake.extend(wakers);
+        }
         before.depart_due_waiters(entry, queues, now, &mut wakers);
         if entry.is_idle(now) {
             entry.used = S::Used::default();

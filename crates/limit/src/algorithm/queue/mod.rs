@@ -304,7 +304,7 @@ impl ShardQueues {
     }
 
     /// Wakes every waiter, because their waits may end at other moments now.
-    pub(crate) fn wake_all_waiters(&self, queue: u32, wakers: &mut Wakers) {
+    pub fn wake_all_waiters(&self, queue: u32, wakers: &mut Wakers) {
         for fair_queue in self.fair_queues(queue).filter_map(|index| self.fair_queues.get(index)) {
             let waiters = std::iter::successors(self.waiters.get(fair_queue.head), |waiter| {
                 self.waiters.get(waiter.behind)

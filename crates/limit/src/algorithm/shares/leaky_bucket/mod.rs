@@ -45,6 +45,8 @@ pub(crate) struct ShareQueueParams {
     give_up_ns: Option<u64>,
     is_fair: bool,
     dry_run: bool,
+    /// An operator has paused it: its waiters leave.
+    is_paused: bool,
     shares: Arc<Shares>,
     classes: Box<[ClassQueueTerms]>,
     /// The waiters of all keys.

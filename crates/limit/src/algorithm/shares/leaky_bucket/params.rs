@@ -44,6 +44,7 @@ impl ShareQueueParams {
             give_up_ns,
             is_fair: !config.fair_by.is_empty(),
             dry_run: config.dry_run,
+            is_paused: config.pause.is_some(),
             shares: shares.clone(),
             classes: shares.classes.iter().map(terms).collect(),
             waiting: before.map(|known| known.params.waiting.clone()).unwrap_or_default(),
@@ -324,10 +325,22 @@ impl TableParams<ShareQueueEntry> for ShareQueueParams {
         now: Now,
         to_wake: &mut Vec<Waker>,
     ) {
-        if self.epoch == before.epoch {
-            return;
-        }
         let mut wakers = Wakers::new();
+        if self.is_paused {
+            let (queues, classes) = shard.parts(entry);
+            for class in classes {
+                // All go at once, and count as those of a dry run.
+                class.virtual_units = class.virtual_units.saturating_add(queues.queued_units(class.queue));
+                while class.queue != NO_NODE {
+                    queues.release_head(&mut class.queue, &mut wakers);
+                    self.waiting.fetch_sub(1, Relaxed);
+                }
+            }
+            self.note_end((entry, shard));
+        }
+        if self.epoch == before.epoch {
+            return to_wake.extend(wakers);
+        }
         before.depart_due((entry, shard), now, &mut wakers);
         if entry.is_idle(now) {
             std::mem::take(entry).release_extra(shard);
