@@ -1,7 +1,7 @@
 //! Owns the gateway in force and everything that belongs to it, on the control thread, and executes commands one after
 //! the other.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -66,6 +66,8 @@ pub(super) struct ControlThread {
     pub traffic: Rc<TrafficSampler>,
     /// The files of the configuration in force, or of the last one that was rejected.
     pub files: RefCell<Vec<FileFingerprint>>,
+    /// The moment at which the file in force was read, in ns since 1970.
+    pub read_unix_ns: Cell<u64>,
     /// A hash of the file in force; empty without a file.
     pub file_hash: RefCell<String>,
     /// What the files in force say.

@@ -38,7 +38,7 @@ mod status;
 mod systemd;
 mod workers;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -231,6 +231,7 @@ async fn serve_until_stopped(
         file_hash: RefCell::new(file_hash),
         values: RefCell::new(values),
         files: RefCell::new(files),
+        read_unix_ns: Cell::new(Now::read_clock().to_unix_ns()),
         warnings: RefCell::new(warnings),
         fleet: FleetReader::default(),
         admin_server: RefCell::new(None),

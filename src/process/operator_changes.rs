@@ -10,11 +10,11 @@ use tokio::sync::{mpsc, oneshot};
 use super::control_thread::{ControlCommand, ControlThread};
 use super::entry_sharing::EntrySharing;
 use sluicegate_base::clock::Now;
-use sluicegate_model::Config;
+use sluicegate_model::{Config, LimitConfig};
 use sluicegate_proxy::downstream::worker_thread::WorkerCommand;
 use sluicegate_proxy::gateway::{
-    self, Gateway, GrantFault, KeyResetFault, NewGrant, OperatorChange, OperatorFault, OperatorOutcome,
-    SharedRates,
+    self, Gateway, GrantFault, KeyResetFault, LostChange, NewGrant, OperatorChange, OperatorFault,
+    OperatorOutcome, SharedRates,
 };
 use sluicegate_store::operator_entries::{EntryFault, OperatorEntry};
 use sluicegate_store::{ResetEntry, SharedKey};
@@ -38,7 +38,7 @@ pub(super) async fn request_change(
     replied.await.unwrap_or(Err(OperatorFault::ShuttingDown))
 }
 
-/// Removes the rest of each grant after its end. Never returns.
+/// Removes the rest of each grant or pause after its end. Never returns.
 pub(super) async fn remove_ended_grants(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
     loop {
         let changed = control.gateway_changed.notified();
@@ -56,7 +56,7 @@ pub(super) async fn remove_ended_grants(control: Rc<ControlThread>, commands: mp
         match request_change(&commands, OperatorChange::RemoveEnded).await {
             Err(OperatorFault::ShuttingDown | OperatorFault::HandedOver(_)) => return,
             Err(fault) => {
-                tracing::warn!(%fault, "ended grants stay for a while");
+                tracing::warn!(%fault, "ended grants or pauses stay for a while");
                 tokio::time::sleep(RETRY_INTERVAL).await;
             }
             Ok(_) => {}
@@ -122,12 +122,29 @@ impl ControlThread {
                 self.end_entry(&gateway::grant_entry_name(&limit, &key.to_grant_key()))?;
                 self.use_grants(&gateway, &built.0).await?;
             }
+            OperatorChange::ChangeLimits { limits, change } => {
+                let config = gateway.config_with_change(&limits, change)?;
+                let is_own = |limit: &&LimitConfig| limit.shared.is_some() && limits.contains(&limit.name);
+                for change in config.limits.iter().filter(is_own).flat_map(LimitConfig::changes) {
+                    self.share_entry(gateway::write_change(change))?;
+                }
+                self.use_grants(&gateway, &config).await?;
+            }
+            OperatorChange::EndLimitChanges { limits, is_set } => {
+                let config = gateway.config_without_changes(&limits, is_set)?;
+                for limit in &limits {
+                    self.end_entry(&gateway::change_entry_name(limit, is_set))?;
+                }
+                self.use_grants(&gateway, &config).await?;
+            }
             OperatorChange::UseEntries => {
                 let config = self.with_entries(|sharing| {
                     sharing.use_entries(&gateway);
-                    gateway.config_with_entries(&sharing.entries.list_living())
+                    gateway.config_with_entries(&sharing.entries.list_living(), self.read_unix_ns.get())
                 });
-                if let Some(config) = config.flatten() {
+                let (config, lost) = config.unwrap_or_default();
+                self.end_lost(&lost);
+                if let Some(config) = config {
                     self.use_grants(&gateway, &config).await?;
                 }
             }
@@ -135,11 +152,8 @@ impl ControlThread {
                 let Some(config) = gateway.config_without_ended(now) else {
                     return Ok(OperatorOutcome::Done);
                 };
-                let count =
-                    |config: &Config| config.limits.iter().map(|limit| limit.grants.len()).sum::<usize>();
-                let removed = count(&gateway.config) - count(&config);
                 self.use_grants(&gateway, &config).await?;
-                tracing::info!(removed, "grants have ended");
+                tracing::info!("changes of limits or grants have ended");
             }
         }
         Ok(OperatorOutcome::Done)
@@ -170,6 +184,11 @@ impl ControlThread {
         let Some(OperatorEntry { name, value, until }) = entry else { return Ok(()) };
         let told = self.with_entries(|sharing| sharing.entries.put(&name, &value, until));
         Ok(told.unwrap_or(Ok(()))?)
+    }
+
+    /// Tells the other gateways that changes of limits have ended; those that cannot be told find out by their files.
+    pub(super) fn end_lost(&self, lost: &[LostChange]) {
+        lost.iter().for_each(|(entry, _)| drop(self.end_entry(entry)));
     }
 
     /// Tells the other gateways that a change has ended.

@@ -131,12 +131,16 @@ impl ControlThread {
         // Opened before anything changes, and closed again if the rest fails.
         let prepared = self.listeners.borrow().prepare_change(&config.all_listeners(), self.workers.count());
         let prepared = prepared.map_err(ReloadRejection::Blocked)?;
+        let lost = before.carry_limit_changes(&mut config);
         before.carry_grants(&mut config, Now::read_clock());
         let gateway = Gateway::build(&config, Some(&before));
         let gateway = Arc::new(gateway.map_err(|error| ReloadRejection::Blocked(error.to_string()))?);
-        let changes = config_diff::describe_changes(&before.config, &config);
+        let mut changes = config_diff::describe_changes(&before.config, &config);
+        lost.iter().for_each(|(_, why)| changes.push_str(&format!("; {why}")));
 
         // Nothing can fail from here on.
+        self.end_lost(&lost);
+        self.read_unix_ns.set(Now::read_clock().to_unix_ns());
         self.put_in_force(&gateway).await;
         self.update_dependents(&before, &gateway);
         let changed = self.listeners.borrow_mut().apply_change(prepared, self.workers.count());

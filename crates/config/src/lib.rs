@@ -22,7 +22,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use file_set::FILE_MAX;
-pub use read::tiers::read_grant;
+pub use read::tiers::{list_numbers, read_grant, read_set, written_fields};
 pub use schema::json_schema::json_schema_text;
 pub use schema::reference::markdown_reference;
 

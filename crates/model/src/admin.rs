@@ -35,4 +35,6 @@ pub enum AdminRights {
     All,
     /// Everything that changes nothing.
     Read,
+    /// The same, and the numbers of limits.
+    Numbers,
 }

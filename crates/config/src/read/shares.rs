@@ -110,20 +110,20 @@ pub(crate) fn check_shares(fields: &FieldReader<'_>, config: &LimitConfig, numbe
         refuse("tiers with numbers of their own are counted apart, so they share nothing", help);
     } else if shares.lend < Shares::WHOLE && !is_slots {
         refuse("`lend` is for slots: what a rate leaves unused flows on", "remove lend");
-    } else {
-        let cost = match (&config.cost, &config.charge) {
-            (Cost::Units(units), None) => *units,
-            _ => 1,
-        };
-        for (class, algorithm) in
-            shares.classes.iter().flat_map(|class| numbers.iter().map(move |n| (class, n)))
-        {
-            if let Err(error) = check_parts(class, algorithm, cost) {
-                value.report_at_name(error);
-                return;
-            }
-        }
+    } else if let Some(error) = find_small_part(config, numbers) {
+        value.report_at_name(error);
     }
+}
+
+/// The first class of a limit with a part of `numbers` that holds no request.
+pub(crate) fn find_small_part(config: &LimitConfig, numbers: &[&Algorithm]) -> Option<ValueError> {
+    let cost = match (&config.cost, &config.charge) {
+        (Cost::Units(units), None) => *units,
+        _ => 1,
+    };
+    let classes = config.shares.iter().flat_map(|shares| &shares.classes);
+    let mut parts = classes.flat_map(|class| numbers.iter().map(move |numbers| (class, numbers)));
+    parts.find_map(|(class, numbers)| check_parts(class, numbers, cost).err())
 }
 
 /// # Errors

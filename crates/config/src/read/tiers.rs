@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::algorithm::{self, NumberReader, units_per_second};
 use super::rates::RateForm;
 use super::state::check_shared_limit;
+use super::{shares, views};
 use crate::schema::tables::limits::{limit, tier_numbers};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
@@ -13,7 +14,7 @@ use crate::yaml::tree::{self, NodeContent};
 use sluicegate_model::value::names;
 use sluicegate_model::{
     Algorithm, Cost, EnforcedShare, KeyPart, LimitConfig, Mention, Position, Problem, ProblemSink, Rate,
-    ValueError, WindowAlign, codes,
+    Reserve, ValueError, WindowAlign, codes,
 };
 
 /// Each tier has its own counters, and every request searches this list.
@@ -153,7 +154,8 @@ pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<P
         return Err(problem(error.with_help("write e.g. { rate: 100/s }")));
     }
     // Cannot fail: the text holds words and numbers only.
-    let own = tree::parse_document(&numbers_text(limit)).expect("the numbers of a limit are a mapping");
+    let own =
+        tree::parse_document(&written_fields(limit, None)).expect("the numbers of a limit are a mapping");
     let (own_sink, sink) = (ProblemSink::default(), ProblemSink::default());
     let own = FieldValue { node: &own, path: String::new(), named_at: Position::START, sink: &own_sink };
     let grant = FieldValue { node: &written, path: PATH.into(), named_at: Position::START, sink: &sink };
@@ -173,15 +175,51 @@ pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<P
     read.filter(|_| problems.is_empty()).ok_or(problems)
 }
 
-/// The numbers of a limit as the file could have them, one field a line.
-fn numbers_text(limit: &LimitConfig) -> String {
+/// Reads `numbers` as [`read_grant`] does, in place of those of a `limit` as the file has it. Returns its views as well,
+/// which keep their own numbers.
+///
+/// # Errors
+/// As [`read_grant`], and if a view, a share or the reservation does not fit.
+pub fn read_set(limit: &LimitConfig, numbers: &str) -> Result<(Algorithm, Vec<Algorithm>), Vec<Problem>> {
+    let numbers = read_grant(limit, numbers)?;
+    let refuse = |message: &str, help: &str| {
+        let error = ValueError::new(codes::LIMIT_NUMBERS, message.to_owned()).with_help(help);
+        vec![error.at_position(Position::START, "")]
+    };
+    let views: Option<Vec<_>> = limit.views.iter().map(|view| views::follow_limit(view, &numbers)).collect();
+    let Some(views) = views else {
+        let message = "places of chains have a number of their own for each of its rates";
+        return Err(refuse(message, "write as many rates as the file has"));
+    };
+    if let Some(Reserve::Units(units)) = limit.charge.as_ref().map(|charge| &charge.reserve)
+        && numbers.rate_quotas().iter().any(|(_, quota)| quota < units)
+    {
+        return Err(refuse("the reservation of a request can never pass", "write greater numbers"));
+    }
+    let changed = LimitConfig { algorithm: numbers, views, ..limit.clone() };
+    if let Some(error) = shares::find_small_part(&changed, &[&changed.algorithm]) {
+        return Err(vec![error.at_position(Position::START, "")]);
+    }
+    Ok((changed.algorithm, changed.views))
+}
+
+/// The numbers of a limit as the file could have them, one field a line; of `numbers`, a mapping, only its fields.
+pub fn written_fields(limit: &LimitConfig, numbers: Option<&str>) -> String {
+    let written = numbers.and_then(|numbers| tree::parse_document(numbers).ok());
+    let has = |name: &str| written.as_ref().is_none_or(|written| written.has_field(name));
+    let fields = list_numbers(limit).into_iter().filter(|(name, _)| has(name));
+    fields.map(|(name, value)| format!("{name}: {value}\n")).collect()
+}
+
+/// The fields of the numbers of a limit, and what stands beside them in the file.
+pub fn list_numbers(limit: &LimitConfig) -> Vec<(&'static str, String)> {
     let form = RateForm::of_limit(limit);
-    let mut text = String::new();
-    let mut line = |name: &str, value: String| text.push_str(&format!("{name}: {value}\n"));
+    let mut fields = Vec::new();
+    let mut line = |name: &'static str, value: String| fields.push((name, value));
     line("algorithm", limit.algorithm.word().to_owned());
     let rates: Vec<Rate> = limit.algorithm.rate_quotas().into_iter().map(|(rate, _)| rate).collect();
     if !rates.is_empty() {
-        line("rate", list(rates.iter().map(|rate| rate_text(*rate, form))));
+        line("rate", list(rates.iter().map(|rate| format!("{:?}", rate_text(*rate, form)))));
     }
     let wait_text = |max_wait: &Option<Duration>| max_wait.map_or("none".to_owned(), span_text);
     match &limit.algorithm {
@@ -214,11 +252,12 @@ fn numbers_text(limit: &LimitConfig) -> String {
     if let Cost::Units(units @ 2..) = limit.cost {
         line("cost", units.to_string());
     }
-    text
+    fields
 }
 
 fn list(items: impl Iterator<Item = String>) -> String {
-    format!("[{}]", items.collect::<Vec<_>>().join(", "))
+    let items: Vec<String> = items.collect();
+    if let [one] = items.as_slice() { one.clone() } else { format!("[{}]", items.join(", ")) }
 }
 
 /// `auto`, if all amounts are those that follow from the rates.
@@ -231,11 +270,16 @@ fn amounts(items: impl Iterator<Item = (u64, u64)> + Clone, form: RateForm) -> S
 
 fn rate_text(rate: Rate, form: RateForm) -> String {
     let period = rate.calendar.map_or_else(|| span_text(rate.period), |unit| unit.as_str().to_owned());
-    format!("{}/{period}", form.show_amount(rate.units.get()))
+    let unit = period.strip_prefix('1').filter(|unit| !unit.starts_with(|c: char| c.is_ascii_digit()));
+    format!("{}/{}", form.show_amount(rate.units.get()), unit.unwrap_or(&period))
 }
 
 fn span_text(span: Duration) -> String {
-    format!("{}ns", span.as_nanos())
+    let units =
+        [("d", 86_400_000_000_000), ("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000)];
+    let ns = span.as_nanos();
+    let whole = units.into_iter().find(|(_, unit)| ns > 0 && ns.is_multiple_of(*unit));
+    whole.map_or_else(|| format!("{ns}ns"), |(name, unit)| format!("{}{name}", ns / unit))
 }
 
 #[cfg(test)]

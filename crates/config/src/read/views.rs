@@ -76,6 +76,22 @@ pub(crate) fn read_view_numbers(fields: &FieldReader<'_>, config: &LimitConfig) 
     }
 }
 
+/// The numbers of a view where its limit has others now: the rates are those of the limit. `None` = the limit has more or
+/// fewer of them.
+pub(crate) fn follow_limit(view: &Algorithm, own: &Algorithm) -> Option<Algorithm> {
+    let mut view = view.clone();
+    match (&mut view, own) {
+        (Algorithm::TokenBucket { rates }, Algorithm::TokenBucket { rates: own }) => {
+            rates.iter_mut().zip(own).for_each(|(one, own)| one.rate = own.rate);
+        }
+        (Algorithm::LeakyBucket { rates, .. }, Algorithm::LeakyBucket { rates: own, .. }) => {
+            rates.iter_mut().zip(own).for_each(|(one, own)| (one.rate, one.burst) = (own.rate, own.burst));
+        }
+        _ => {}
+    }
+    (view.rate_count() == own.rate_count()).then_some(view)
+}
+
 /// True if a limit can be used with other numbers; otherwise reports the reason at `name`.
 pub(crate) fn check_viewed_limit(name: &FieldValue<'_>, config: &LimitConfig) -> bool {
     let (reason, help) = match &config.algorithm {

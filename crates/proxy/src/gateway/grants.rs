@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Gateway;
 use super::key_reset::KeyRef;
+use super::limit_changes::drop_ended_changes;
 use sluicegate_admission::operator_bans::TEXT_MAX;
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
@@ -169,7 +170,7 @@ impl Gateway {
         Ok((config, ended))
     }
 
-    /// The configuration in force without grants that have ended; `None` = there are none.
+    /// The configuration in force without grants and changes of limits that have ended; `None` = there are none.
     pub fn config_without_ended(&self, now: Now) -> Option<Config> {
         self.next_grant_end().filter(|end| *end <= now)?;
         let mut config = self.config.clone();
@@ -177,10 +178,13 @@ impl Gateway {
         Some(config)
     }
 
-    /// The end of the first grant.
+    /// The end of the first grant or change of a limit.
     pub fn next_grant_end(&self) -> Option<Now> {
-        let grants = self.config.limits.iter().flat_map(|limit| &limit.grants);
-        grants.map(|grant| Now(grant.until_ns)).min()
+        let ends = self.config.limits.iter().flat_map(|limit| {
+            let changes = limit.changes().map(|change| Now::from_unix_ns(change.until_unix_ns));
+            limit.grants.iter().map(|grant| Now(grant.until_ns)).chain(changes)
+        });
+        ends.min()
     }
 
     /// Takes the grants in force over into the next configuration, as far as their limits and keys stay.
@@ -194,19 +198,6 @@ impl Gateway {
     pub fn save_grants(&self, now: Now) -> Vec<SavedGrant> {
         let active = active_grants(&self.config, now);
         active.map(|(limit, grant)| SavedGrant::new(limit, grant.clone())).collect()
-    }
-
-    /// The configuration in force with the grants of another process; `None` = no grant is left.
-    pub fn config_with_saved(&self, saved: Vec<SavedGrant>, now: Now) -> Option<Config> {
-        let mut config = self.config.clone();
-        for mut saved in saved.into_iter().take(GRANTS_MAX) {
-            saved.grant.at_ns = Now::from_unix_ns(saved.grant.at_ns).0;
-            saved.grant.until_ns = Now::from_unix_ns(saved.grant.until_ns).0;
-            if saved.grant.until_ns > now.0 {
-                saved.add_to(&mut config);
-            }
-        }
-        config.limits.iter().any(|limit| !limit.grants.is_empty()).then_some(config)
     }
 
     /// The limit with this name; `None` = there is none.
@@ -228,6 +219,18 @@ fn find_limit<'c>(config: &'c mut Config, name: &str) -> Result<&'c mut LimitCon
 fn drop_ended(config: &mut Config, now: Now) {
     for limit in &mut config.limits {
         limit.grants.retain(|grant| grant.until_ns > now.0);
+        drop_ended_changes(limit);
+    }
+}
+
+/// Adds the grants of another process that have not ended.
+pub(super) fn restore_grants(config: &mut Config, saved: Vec<SavedGrant>, now: Now) {
+    for mut saved in saved.into_iter().take(GRANTS_MAX) {
+        saved.grant.at_ns = Now::from_unix_ns(saved.grant.at_ns).0;
+        saved.grant.until_ns = Now::from_unix_ns(saved.grant.until_ns).0;
+        if saved.grant.until_ns > now.0 {
+            saved.add_to(config);
+        }
     }
 }
 
@@ -330,7 +333,7 @@ impl ActiveGrant {
 }
 
 /// The first problem of the numbers, with its help.
-fn describe_problem(first: Option<&Problem>) -> String {
+pub(super) fn describe_problem(first: Option<&Problem>) -> String {
     match first {
         Some(Problem { message, suggestion: Some(help), .. }) => format!("{message}: {help}"),
         Some(Problem { message, .. }) => message.clone(),

@@ -1,11 +1,12 @@
 //! The changes by operators while the gateway runs.
 
-use super::{ActiveBan, EndedBans, GrantFault, KeyRef, KeyResetFault, NewGrant};
+use super::{ActiveBan, EndedBans, GrantFault, KeyRef, KeyResetFault, LimitChangeFault, NewGrant};
 use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_admission::operator_bans::{BanFault, NewBan, UnbanFault};
+use sluicegate_model::LimitChange;
 use sluicegate_store::operator_entries::EntryFault;
 
-/// A change of grants, bans or the use of a key.
+/// A change of limits, grants, bans or the use of a key.
 #[derive(Debug, Clone)]
 pub enum OperatorChange {
     /// Forgets the used units of a key; `tier`: only by the numbers of that tier.
@@ -30,7 +31,21 @@ pub enum OperatorChange {
         /// The key with the grant.
         key: KeyRef,
     },
-    /// Removes the rest of grants that have ended.
+    /// Makes a change to all of these limits, or to none.
+    ChangeLimits {
+        /// Their names.
+        limits: Vec<String>,
+        /// The change, for any limit.
+        change: LimitChange,
+    },
+    /// Ends changes of limits.
+    EndLimitChanges {
+        /// Their names.
+        limits: Vec<String>,
+        /// Ends those of numbers, else pauses.
+        is_set: bool,
+    },
+    /// Removes the rest of grants and changes of limits that have ended.
     RemoveEnded,
     /// Adopts the changes of all gateways of the store.
     UseEntries,
@@ -62,6 +77,9 @@ pub enum OperatorFault {
     /// The grant is not made or not ended.
     #[error(transparent)]
     Grant(#[from] GrantFault),
+    /// The limits are not changed.
+    #[error(transparent)]
+    Limit(#[from] LimitChangeFault),
     /// Other gateways cannot be told.
     #[error("other gateways cannot be told: {0}")]
     Entry(#[from] EntryFault),

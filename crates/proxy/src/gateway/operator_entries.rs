@@ -1,4 +1,4 @@
-//! The bans and grants of operators as entries that all gateways of a store learn.
+//! The bans, grants and changes of limits by operators as entries that all gateways of a store learn.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
@@ -8,10 +8,11 @@ use serde::de::DeserializeOwned;
 
 use super::Gateway;
 use super::grants::{SavedGrant, active_grants};
+use super::limit_changes::{LostChange, adopt_change, change_entry_name, write_change};
 use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_admission::operator_bans::OperatorBan;
 use sluicegate_base::clock::Now;
-use sluicegate_model::{Config, GrantConfig, GrantKey, LimitConfig};
+use sluicegate_model::{Config, GrantConfig, GrantKey, LimitChange, LimitConfig};
 use sluicegate_store::operator_entries::OperatorEntry;
 
 /// The beginnings of the names of such entries.
@@ -45,7 +46,7 @@ fn write_ban(ban: &OperatorBan) -> Option<OperatorEntry> {
     write_entry(ban_entry_name(&ban.target), ban, ban.until)
 }
 
-fn write_entry(name: Vec<u8>, value: &impl Serialize, until: Now) -> Option<OperatorEntry> {
+pub(super) fn write_entry(name: Vec<u8>, value: &impl Serialize, until: Now) -> Option<OperatorEntry> {
     let value = serde_json::to_vec(value).ok()?;
     Some(OperatorEntry { name: name.into(), value: value.into(), until })
 }
@@ -62,12 +63,15 @@ fn read_entries<T: DeserializeOwned>(
 // === impl Gateway ===
 
 impl Gateway {
-    /// All bans and grants that the gateways of the store share.
+    /// All bans, grants and changes of limits that the gateways of the store share.
     pub fn operator_entries(&self, now: Now) -> Vec<OperatorEntry> {
         let bans = self.operator_bans.list_bans(now);
         let active = active_grants(&self.config, now);
         let granted = active.filter_map(|(limit, grant)| write_grant(limit, grant));
-        bans.iter().filter_map(|ban| write_ban(ban)).chain(granted).collect()
+        let shared = self.config.limits.iter().filter(|limit| limit.shared.is_some());
+        let changes = shared.flat_map(LimitConfig::changes).filter_map(write_change);
+        let changes = changes.filter(|entry| entry.until > now);
+        bans.iter().filter_map(|ban| write_ban(ban)).chain(granted).chain(changes).collect()
     }
 
     /// The entry of the active ban of exactly this target.
@@ -80,12 +84,18 @@ impl Gateway {
         self.operator_bans.replace_bans(read_entries::<OperatorBan>(living, BAN_PREFIX));
     }
 
-    /// The configuration in force with the grants among the living entries as the only ones of shared limits; `None`:
-    /// it is the same.
-    pub fn config_with_entries(&self, living: &[OperatorEntry]) -> Option<Config> {
+    /// The configuration in force with the grants and the changes among the living entries as the only ones of shared
+    /// limits; `None`: it is the same. Changes that do not fit the file are lost for all gateways if they were made
+    /// before it was read, at `read_unix_ns`.
+    pub fn config_with_entries(
+        &self,
+        living: &[OperatorEntry],
+        read_unix_ns: u64,
+    ) -> (Option<Config>, Vec<LostChange>) {
         let mut config = self.config.clone();
         for limit in config.limits.iter_mut().filter(|limit| limit.shared.is_some()) {
             limit.grants.clear();
+            let _ = [false, true].map(|is_set| limit.end_change(is_set));
         }
         for (mut saved, until) in read_entries::<SavedGrant>(living, GRANT_PREFIX) {
             saved.grant.at_ns = Now::from_unix_ns(saved.grant.at_ns).0;
@@ -99,13 +109,25 @@ impl Gateway {
             }
             saved.add_shared(&mut config);
         }
+        let mut lost = Vec::new();
+        let prefixes = [false, true].map(|is_set| change_entry_name("", is_set));
+        let of_limits = living.iter().filter(|entry| prefixes.iter().any(|own| entry.name.starts_with(own)));
+        for change in of_limits.filter_map(|entry| serde_json::from_slice::<LimitChange>(&entry.value).ok()) {
+            if self.config.limits.iter().any(|own| own.name == change.limit && own.shared.is_some()) {
+                let is_before = change.numbers.as_ref().is_some_and(|own| own.at_unix_ns < read_unix_ns);
+                lost.extend(adopt_change(&change, &mut config).filter(|_| is_before));
+            }
+        }
         let in_order = |limit: &LimitConfig| {
             let mut grants = limit.grants.clone();
             grants.sort_by(|one, other| one.name.cmp(&other.name));
             grants
         };
         let mut limits = config.limits.iter().zip(&self.config.limits);
-        limits.any(|(next, before)| in_order(next) != in_order(before)).then_some(config)
+        let differs = |(next, before): (&LimitConfig, &LimitConfig)| {
+            !next.changes().eq(before.changes()) || in_order(next) != in_order(before)
+        };
+        (limits.any(differs).then_some(config), lost)
     }
 
     fn find_shared_grant(&self, saved: &SavedGrant) -> Option<&GrantConfig> {

@@ -1,22 +1,26 @@
-//! The bans and grants of operators in a snapshot, or on the way to the next process.
+//! The bans, grants and changes of limits by operators in a snapshot, or on the way to the next process.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Gateway;
+use super::grants::{SavedGrant, restore_grants};
+use super::limit_changes::{adopt_change, list_changes};
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_http::request::key::KeyHasher;
 use sluicegate_limit::snapshot::SnapshotReader;
 use sluicegate_limit::table::persistent::{PersistentTable, SnapshotTable};
+use sluicegate_model::LimitChange;
 
-/// The bans and grants of operators, and the names of banned clients. Each part is read for itself, so that one that
+/// The bans, grants and changes of limits by operators, and the names of banned clients. Each part is read for itself, so that one that
 /// another version wrote differently is left out alone.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedOperatorState {
     bans: Value,
     grants: Value,
+    limits: Value,
     names: Value,
     /// Tells whether the keys of grants and names are hashed with the same secret.
     secret_check: u64,
@@ -38,7 +42,7 @@ impl SavedOperatorState {
 }
 
 fn log_unreadable(part: &str, error: &serde_json::Error) {
-    tracing::warn!(part, %error, "bans and grants of operators cannot be read, and are lost");
+    tracing::warn!(part, %error, "changes of operators cannot be read, and are lost");
 }
 
 /// Writes a part; one that cannot be written is left out.
@@ -61,6 +65,7 @@ impl Gateway {
         SavedOperatorState {
             bans: write_part(self.operator_bans.save_bans(now)),
             grants: write_part(self.save_grants(now)),
+            limits: write_part(list_changes(&self.config).collect::<Vec<_>>()),
             names: write_part(self.bans.as_ref().map(|bans| bans.save_names(now)).unwrap_or_default()),
             secret_check: self.keys.secret_check(),
         }
@@ -77,24 +82,31 @@ impl Gateway {
         self.operator_bans.restore_bans(read_part(saved.bans, "bans"), now);
         let is_known =
             secret.is_some_and(|secret| KeyHasher::from_secret(secret).secret_check() == saved.secret_check);
-        let grants: Vec<_> = read_part(saved.grants, "grants");
-        if !is_known {
-            if !grants.is_empty() {
-                tracing::warn!(grants = grants.len(), "grants are lost with the counters of their keys");
+        let grants: Vec<SavedGrant> = read_part(saved.grants, "grants");
+        let changes: Vec<LimitChange> = read_part(saved.limits, "changes of limits");
+        let mut config = self.config.clone();
+        for change in changes.iter().filter(|change| change.left_ns() > 0) {
+            // One that does not fit is logged.
+            let _ = adopt_change(change, &mut config);
+        }
+        if is_known {
+            if let Some(bans) = &self.bans {
+                bans.restore_names(read_part(saved.names, "names"), now);
             }
+            restore_grants(&mut config, grants, now);
+        } else if !grants.is_empty() {
+            tracing::warn!(grants = grants.len(), "grants are lost with the counters of their keys");
+        }
+        if config.limits.iter().all(|limit| limit.grants.is_empty() && limit.file.is_none()) {
             return self;
         }
-        if let Some(bans) = &self.bans {
-            bans.restore_names(read_part(saved.names, "names"), now);
-        }
-        let Some(config) = self.config_with_saved(grants, now) else { return self };
         match Gateway::build(&config, Some(&self)) {
             Ok(gateway) => {
                 gateway.apply_numbers(&Now::read_clock);
                 gateway
             }
             Err(error) => {
-                tracing::warn!(%error, "grants are lost");
+                tracing::warn!(%error, "grants and changes of limits are lost");
                 self
             }
         }

@@ -54,8 +54,10 @@ section! {
     /// The token that requests must carry as `Authorization: Bearer TOKEN`.
     TOKEN: Text<Secret> = Text::new("visible ASCII without spaces", parse_token),
         "token", required, "\"${OPS_TOKEN}\"";
-    /// Whether its holder may change something, or `read` alone: changes are then answered 403.
-    ALLOW: Words<AdminRights> = Words(&[("all", AdminRights::All), ("read", AdminRights::Read)]),
+    /// Whether its holder may change something, or `read` alone, or also set `numbers` of limits: other changes are
+    /// answered 403.
+    ALLOW: Words<AdminRights> =
+        Words(&[("all", AdminRights::All), ("read", AdminRights::Read), ("numbers", AdminRights::Numbers)]),
         "allow", "all", "read";
     /// Shows accounts by name although `access_log.hash_keys` hides them. A token that allows all sees them always.
     NAMES: Scalar<bool> = SWITCH, "names", "false", "true";

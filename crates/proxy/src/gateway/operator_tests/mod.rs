@@ -1,6 +1,7 @@
 //! Bans, grants and resets of operators, on requests and across gateways and processes.
 
 mod garbled;
+mod limit_change_tests;
 
 use std::fs::File;
 use std::net::IpAddr;
