@@ -5,6 +5,7 @@ use std::path::Path;
 use super::control_thread::ControlThread;
 use super::gateway_tasks::{GatewayTasks, key_files, price_files};
 use super::reload_history::PROBLEMS_MAX;
+use crate::operate::admin::limit_changes::LimitChanges;
 use crate::operate::admin::status::{
     AcmeStatus, CertificateStatus, FileTrouble, GatewayNode, HistoryStatus, IssuerStatus, Outage,
     RedisServer, RedisStatus, RejectionRate, SharedTrouble, SnapshotStatus, Status, StatusBans, StatusLimit,
@@ -67,6 +68,7 @@ impl ControlThread {
             certificates: describe_certificates(&gateway.config),
             acme,
             history: HistoryStatus { bytes: self.traffic.history.borrow().bytes() },
+            paused: LimitChanges::list(&gateway, |limit| limit.pause.is_some()),
             limits: limits.collect(),
             upstreams: shown.map(|upstream| gateway.upstream_status(upstream, now)).collect(),
         }

@@ -38,20 +38,20 @@ impl CallerPolicy {
         public: bool,
     ) -> Result<AdminCaller, CallerRejection> {
         let headers = &head.headers;
-        let caller = |name: &str, may_change, sees_accounts| AdminCaller {
+        let caller = |name: &str, rights, sees_accounts| AdminCaller {
             name: name.into(),
             address,
-            may_change,
+            rights,
             sees_accounts,
         };
         let caller = match self.find_token(headers) {
             Some(found) => {
                 let all = found.allow == AdminRights::All;
-                caller(&found.name, all, all || found.names)
+                caller(&found.name, found.allow, all || found.names)
             }
-            None if public => caller(NAMELESS, false, false),
+            None if public => caller(NAMELESS, AdminRights::Read, false),
             None if self.needs_token() => return Err(CallerRejection::Token),
-            None if self.accepts_hosts(head) => caller(NAMELESS, true, false),
+            None if self.accepts_hosts(head) => caller(NAMELESS, AdminRights::All, false),
             None => return Err(CallerRejection::Host),
         };
         if has_own_origin(headers) { Ok(caller) } else { Err(CallerRejection::Origin) }
@@ -169,7 +169,8 @@ mod tests {
     fn a_token_names_the_caller_and_its_rights() {
         let policy = policy(&[("ops", "one", AdminRights::All), ("eye", "two", AdminRights::Read)]);
         let caller = |fields: &[(&str, &str)], public| {
-            find_caller(&policy, fields, public).map(|caller| (caller.name.to_string(), caller.may_change))
+            find_caller(&policy, fields, public)
+                .map(|caller| (caller.name.to_string(), caller.rights == AdminRights::All))
         };
         let with = |token: &'static str| [("host", "x.test"), ("authorization", token)];
         assert_eq!(caller(&with("Bearer one"), false), Ok(("ops".to_owned(), true)));

@@ -14,6 +14,7 @@ use super::state::{ActionFuture, AdminState};
 use super::status::StatusToken;
 use sluicegate_base::json_shape::JsonShape::{Nullable, Object, Text};
 use sluicegate_base::json_shape::{JsonObject, JsonShape, always, maybe};
+use sluicegate_model::AdminRights;
 
 /// A row of the table of endpoints.
 pub(super) struct Endpoint {
@@ -164,7 +165,7 @@ pub(super) struct AdminCaller {
     /// The name of its token; `loopback` without tokens.
     pub name: Arc<str>,
     pub address: SocketAddr,
-    pub may_change: bool,
+    pub rights: AdminRights,
     /// Accounts are shown in clear.
     pub sees_accounts: bool,
 }
@@ -216,7 +217,7 @@ impl Endpoint {
 impl AdminRequest {
     /// The caller, for the status.
     pub(super) fn token(&self) -> StatusToken {
-        let allow = if self.caller.may_change { "all" } else { "read" };
+        let allow = ["all", "read", "numbers"][self.caller.rights as usize];
         StatusToken { name: self.caller.name.to_string(), allow }
     }
 

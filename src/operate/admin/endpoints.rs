@@ -15,7 +15,7 @@ use super::endpoint::{
 use super::events::TrafficEvent;
 use super::limits::LimitList;
 use super::status::{Reloaded, Status};
-use super::{bans, events, examples, history, keys, limits, openapi, page, upstreams, usage};
+use super::{bans, events, examples, history, keys, limit_changes, limits, openapi, page, upstreams, usage};
 use crate::operate::explain::{Explanation, Query as ExplainQuery, explain_request};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::JsonShape::{Any, Object, Text, Words};
@@ -157,6 +157,13 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         handler: |request| Box::pin(limits::list_limits(request)),
         ..Endpoint::READ
     },
+    limit_changes::PAUSE_LIMIT,
+    limit_changes::RESUME_LIMIT,
+    limit_changes::PAUSE_LIMITS,
+    limit_changes::RESUME_LIMITS,
+    limit_changes::SHOW_NUMBERS,
+    limit_changes::SET_NUMBERS,
+    limit_changes::UNSET_NUMBERS,
     usage::LIST_USAGE,
     keys::LIST_KEYS,
     keys::SHOW_KEY,

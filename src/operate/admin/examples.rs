@@ -84,6 +84,7 @@ pub(super) const STATUS: &str = r#"{
   "acme": [{ "domains": ["example.com"], "directory": "https://acme-v02.api.letsencrypt.org/directory",
              "file": "/var/lib/sluicegate/acme/example.com-0f3a5b7c9d1e2f40.pem", "issued": true,
              "next_order_at": 1767312000, "next_order_in_s": 86400, "error": null }],
+  "paused": [],
   "limits": [{ "limit": "per-ip", "keys": 1204, "rejected": 5120, "rejected_per_s": 4.0, "would_reject": 0 }],
   "upstreams": []
 }"#;
@@ -94,7 +95,7 @@ pub(super) const LIMIT_LIST: &str = r#"{
       "sentence": "per-ip: 10 requests per second per client IP, 20 at once; the 21st is rejected with 429",
       "numbers": "10 requests per second, burst 20",
       "rates": [{ "units": 10, "period_ms": 1000.0, "burst": 20 }],
-      "max_concurrent": null, "tiers": [], "dry_run": false, "enforce": null, "shadow_of": null,
+      "max_concurrent": null, "tiers": [], "dry_run": false, "paused": null, "enforce": null, "shadow_of": null,
       "shared": false, "keys": 1204, "waiting": 0,
       "admitted": { "total": 812004, "per_s": 96.5, "per_s_1m": 91.2 },
       "waited": { "total": 0, "per_s": 0.0, "per_s_1m": 0.0 },
@@ -102,6 +103,14 @@ pub(super) const LIMIT_LIST: &str = r#"{
       "dry_run_rejected": { "total": 0, "per_s": 0.0, "per_s_1m": 0.0 } }
   ]
 }"#;
+
+pub(super) const NEW_PAUSE: &str = r#"{"for": "10m", "reason": "it rejects good clients"}"#;
+
+pub(super) const LIMIT_NUMBERS: &str = r#"{ "limit": "per-ip", "file": { "rate": "10/s" }, "paused": null,
+  "set": { "rate": "20/s", "left_s": 7200.0, "by": "billing", "reason": "plan B" },
+  "sentence": "per-ip acts; numbers {\"rate\":\"20/s\"}, in the file {\"rate\":\"10/s\"}" }"#;
+
+pub(super) const NEW_NUMBERS: &str = r#"{"rate": "20/s", "burst": 40, "for": "2h", "reason": "plan B"}"#;
 
 pub(super) const TRAFFIC_EVENT: &str = r#"{
   "at_ms": 1767225600000,

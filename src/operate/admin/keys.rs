@@ -17,13 +17,13 @@ use crate::operate::text_table::{or_dash, render_table};
 use sluicegate_admission::operator_bans::{BanFault, UnbanFault};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::JsonShape::{Any, Nullable, Text};
-use sluicegate_base::json_shape::{JsonObject, JsonShaped, always, json_object, maybe};
+use sluicegate_base::json_shape::{JsonField, JsonObject, JsonShaped, always, json_object, maybe};
 use sluicegate_http::request::key::NamedKey;
 use sluicegate_model::{LimitConfig, LimitId, read_duration};
 use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
 use sluicegate_proxy::gateway::usage::CountedKey;
 use sluicegate_proxy::gateway::{
-    Gateway, GrantFault, KeyRef, KeyResetFault, NewGrant, OperatorChange, OperatorFault,
+    Gateway, GrantFault, KeyRef, KeyResetFault, LimitChangeFault, NewGrant, OperatorChange, OperatorFault,
 };
 use sluicegate_store::SharedKey;
 
@@ -42,14 +42,18 @@ static RESET: JsonObject = JsonObject::named("Reset").with(&[maybe(
     "Resets only the numbers of this tier; else all of them.",
 )]);
 
-static NEW_GRANT: JsonObject = JsonObject::named("NewGrant").with(&[
-    always("for", Text, "How long, e.g. `1h`; at most 30 days, or 366 for windows of the calendar."),
-    maybe("rate", Any, "The rate, or a list of rates, e.g. `100/s`."),
-    maybe("burst", Any, "The burst, or one for each rate."),
-    maybe("queue", Any, "The length of the queue, or one for each rate."),
-    maybe("max_wait", Text, "The longest wait in the queue."),
-    maybe("max_concurrent", Any, "The requests in flight."),
-]);
+const RATE: JsonField = maybe("rate", Any, "The rate, or a list of rates, e.g. `100/s`.");
+const BURST: JsonField = maybe("burst", Any, "The burst, or one for each rate.");
+const QUEUE: JsonField = maybe("queue", Any, "The length of the queue, or one for each rate.");
+const WAIT: JsonField = maybe("max_wait", Text, "The longest wait in the queue.");
+const SLOTS: JsonField = maybe("max_concurrent", Any, "The requests in flight.");
+const LENGTH: JsonField =
+    always("for", Text, "How long, e.g. `1h`; at most 30 days, or 366 for windows of the calendar.");
+const TERM: JsonField =
+    maybe("for", Nullable(&Text), "How long, e.g. `2h`; until they are unset without it.");
+static NEW_GRANT: JsonObject = JsonObject::named("NewGrant").with(&[LENGTH, RATE, BURST, QUEUE, WAIT, SLOTS]);
+pub(super) static NEW_NUMBERS: JsonObject =
+    JsonObject::named("NewNumbers").with(&[TERM, RATE, BURST, QUEUE, WAIT, SLOTS]);
 
 pub(super) const LIMIT: Parameter =
     Parameter::in_path("limit", ParameterKind::Text, "per-ip", "The name of the limit.");
@@ -67,7 +71,7 @@ const KEY_FORMS: &[AnswerForm] = &[KEY_TEXT, KEY_FORM];
 const KEY_LIST_FORMS: &[AnswerForm] = &[KEY_TEXT, AnswerForm::Json(KeyList::SHAPE, examples::KEY_LIST)];
 const CHANGED: AnswerFormat = ok("The key after the change.", &[KEY_FORM]);
 pub(super) const NO_LIMIT: AnswerFormat = error(404, "There is no such limit.");
-const STOPPING: AnswerFormat = error(503, "The process is shutting down.");
+pub(super) const STOPPING: AnswerFormat = error(503, "The process is shutting down.");
 
 pub(super) const LIST_KEYS: Endpoint = Endpoint {
     name: "list_keys",
@@ -351,10 +355,12 @@ impl From<OperatorFault> for AdminError {
     fn from(fault: OperatorFault) -> AdminError {
         let status = match fault {
             OperatorFault::Reset(KeyResetFault::UnknownLimit)
+            | OperatorFault::Limit(LimitChangeFault::Missing(_))
             | OperatorFault::Grant(GrantFault::UnknownLimit | GrantFault::NotGranted)
             | OperatorFault::Unban(UnbanFault::NotBanned) => StatusCode::NOT_FOUND,
             OperatorFault::Reset(KeyResetFault::UnknownTier)
             | OperatorFault::Grant(GrantFault::Numbers(_) | GrantFault::Length | GrantFault::Text)
+            | OperatorFault::Limit(LimitChangeFault::Invalid(_))
             | OperatorFault::Ban(BanFault::Length | BanFault::Text) => StatusCode::BAD_REQUEST,
             OperatorFault::Reset(KeyResetFault::Store(_))
             | OperatorFault::HandedOver(_)

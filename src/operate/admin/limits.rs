@@ -1,7 +1,10 @@
 //! `GET /limits`: every limit with its numbers, its size and its traffic.
 
+use serde_json::Value;
+
 use super::answer::Answer;
 use super::endpoint::{AdminRequest, Answered};
+use super::limit_changes::describe_end;
 use crate::operate::text_table::{or_dash, render_table};
 use crate::operate::traffic::{ClassTraffic, LimitSize, LimitTraffic, Traffic, read_sizes};
 use sluicegate_base::clock::Now;
@@ -26,6 +29,7 @@ json_object! {
         max_concurrent: Option<u32> = "The most slots; null for rates.",
         tiers: Vec<TierNumbers> = "Tiers with other numbers.",
         dry_run: bool = "Whether it only counts.",
+        paused: Option<Value> = "The pause by an operator, in which it only counts: `left_s`, `by` and `reason`; null: none.",
         enforce: Option<String> = "The share of its keys on which it acts; null: all.",
         shadow_of: Option<String> = "The limit that it judges beside with other numbers; null: none.",
         shared: bool = "Whether it is counted in Redis.",
@@ -123,6 +127,7 @@ impl LimitStatus {
             },
             tiers: tiers.collect(),
             dry_run: config.dry_run,
+            paused: config.pause.as_ref().map(|pause| describe_end(pause)),
             enforce: config.enforce.map(|share| share.to_string()),
             shadow_of: config.shadow_of.map(|live| gateway.config.limits[live].name.clone()),
             shared: config.shared.is_some(),

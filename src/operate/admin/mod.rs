@@ -21,6 +21,7 @@ mod examples;
 mod history;
 mod key_status;
 mod keys;
+pub(crate) mod limit_changes;
 mod limits;
 mod openapi;
 mod page;

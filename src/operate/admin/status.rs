@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::limit_changes::LimitChanges;
 use crate::operate::text_table::{or_dash, render_table};
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::values::Change;
@@ -37,6 +38,7 @@ json_object! {
         pub certificates: Vec<CertificateStatus> = "The files of certificates, the earliest end first.",
         pub acme: Vec<AcmeStatus> = "Certificates that the gateway orders.",
         pub history: HistoryStatus = "The history that `GET /history` shows.",
+        pub paused: Vec<LimitChanges> = "The limits that operators have paused.",
         pub limits: Vec<StatusLimit> = "All limits; GET /limits has more about them.",
         pub upstreams: Vec<UpstreamStatus> = "All upstreams.",
     }
@@ -45,7 +47,7 @@ json_object! {
     #[derive(Clone)]
     pub struct StatusToken as "StatusToken" {
         pub name: String = "The name of its token; `loopback` without tokens.",
-        pub allow: &'static str = "Its rights." in ["all", "read"],
+        pub allow: &'static str = "Its rights." in ["all", "read", "numbers"],
     }
 
     /// A file of certificates.
@@ -228,6 +230,7 @@ impl fmt::Display for Status {
         if let Some(StatusBans { active, rejected_per_s, .. }) = &self.bans {
             line("bans", &format_args!("{active} active, {rejected_per_s:.1} rejections/s"))?;
         }
+        self.paused.iter().try_for_each(|paused| line("paused", &paused.sentence))?;
         for SharedTrouble { limit, trouble } in &self.shared_limits {
             line("limit", &format_args!("{limit}: {trouble}"))?;
         }
