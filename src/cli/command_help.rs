@@ -30,7 +30,7 @@ pub(super) struct CommandHelp {
 const ADMIN_CODES: &[usize] = &[0, 1, 2, 3, 5];
 
 /// The program itself comes first.
-const ALL: [CommandHelp; 27] = [
+const ALL: [CommandHelp; 31] = [
     CommandHelp::of("sluicegate", &[0, 1, 2, 3, 4, 5]).with(&[
         ("sluicegate", "serve ./gateway.yaml"),
         ("sluicegate -t -c /etc/sluicegate/gateway.yaml", "check a file"),
@@ -107,6 +107,11 @@ const ALL: [CommandHelp; 27] = [
     ]),
     CommandHelp::of("revoke", ADMIN_CODES)
         .with(&[("sluicegate revoke per-ip ip=192.0.2.7", "the numbers of the limit hold again")]),
+    CommandHelp::of("pause", ADMIN_CODES).with(&[("sluicegate pause per-ip --for 1h", "it rejects nobody")]),
+    CommandHelp::of("resume", ADMIN_CODES).with(&[("sluicegate resume --all", "all limits act again")]),
+    CommandHelp::of("set", ADMIN_CODES)
+        .with(&[("sluicegate set per-ip rate=20/s burst=40 --for 2h", "other numbers for two hours")]),
+    CommandHelp::of("unset", ADMIN_CODES).with(&[("sluicegate unset per-ip", "the file's numbers again")]),
     CommandHelp::of("bans", ADMIN_CODES).with(&[("sluicegate bans", "the bans in force")]),
     CommandHelp::of("ban", ADMIN_CODES).with(&[
         ("sluicegate ban 192.0.2.7 --for 1h --reason 'a scraper'", "an address"),

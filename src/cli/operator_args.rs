@@ -1,4 +1,4 @@
-//! The arguments of the commands that show and steer keys and bans.
+//! The arguments of the commands that show and steer limits, keys and bans.
 
 use clap::{Args, Subcommand, ValueHint};
 
@@ -84,6 +84,41 @@ pub(super) enum OperatorVerb {
         #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
         reason: Option<String>,
     },
+    /// Let limits judge and count without acting for a while
+    Pause {
+        #[command(flatten)]
+        limits: LimitArgs,
+        /// How long, e.g. 1h; 10 minutes without, at most 30 days
+        #[arg(long = "for", value_name = "DURATION", value_hint = ValueHint::Other)]
+        length: Option<String>,
+    },
+    /// Let paused limits act again
+    Resume {
+        #[command(flatten)]
+        limits: LimitArgs,
+    },
+    /// Set other numbers for a limit, in place of all that were set before
+    Set {
+        /// The name of the limit
+        #[arg(value_name = "LIMIT", value_hint = ValueHint::Other)]
+        limit: String,
+        /// The numbers, e.g. rate=20/s burst=40, or rate=20/s,600/m
+        #[arg(value_name = "FIELD=VALUE", required = true, value_hint = ValueHint::Other)]
+        numbers: Vec<String>,
+        /// How long, e.g. 2h; until unset without it
+        #[arg(long = "for", value_name = "DURATION", value_hint = ValueHint::Other)]
+        length: Option<String>,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Put the numbers of the file in force again
+    Unset {
+        /// The name of the limit
+        #[arg(value_name = "LIMIT", value_hint = ValueHint::Other)]
+        limit: String,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
     /// List the bans in force
     Bans(JsonArgs),
     /// Ban an address, a network or an account
@@ -123,6 +158,31 @@ pub(super) struct JsonArgs {
     pub json: bool,
 }
 
+/// One limit or more.
+#[derive(Debug, Args)]
+pub(super) struct LimitArgs {
+    /// The names of the limits
+    #[arg(value_name = "LIMIT", value_hint = ValueHint::Other)]
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub limits: Vec<String>,
+    /// All limits
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// The options of a change of limits.
+#[derive(Debug, Args)]
+pub(super) struct ChangeArgs {
+    /// Why, for the audit line
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
+    pub reason: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// A key of a limit.
 #[derive(Debug, Args)]
 pub(super) struct KeyArgs {
@@ -145,6 +205,8 @@ impl OperatorVerb {
             | OperatorVerb::Grant { key, .. }
             | OperatorVerb::Revoke { key, .. } => key.json,
             OperatorVerb::Usage { .. } => true,
+            OperatorVerb::Pause { limits, .. } | OperatorVerb::Resume { limits, .. } => limits.change.json,
+            OperatorVerb::Set { change, .. } | OperatorVerb::Unset { change, .. } => change.json,
             OperatorVerb::Bans(JsonArgs { json })
             | OperatorVerb::Keys { json, .. }
             | OperatorVerb::Ban { json, .. }

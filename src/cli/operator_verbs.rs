@@ -1,5 +1,5 @@
-//! `keys`, `show`, `usage`, `reset`, `grant`, `revoke`, `bans`, `ban`, `unban`: requests to the admin API of a running
-//! gateway.
+//! `keys`, `show`, `usage`, `reset`, `grant`, `revoke`, `pause`, `resume`, `set`, `unset`, `bans`, `ban`, `unban`:
+//! requests to the admin API of a running gateway.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminFault, OperatorRequest, escape_controls, escape_lines};
-use super::operator_args::{KeyArgs, OperatorVerb};
+use super::operator_args::{KeyArgs, LimitArgs, OperatorVerb};
 use super::remote::find_admin;
 use super::{CommandResult, print_result, usage};
 use sluicegate_admission::ban_target::BanTarget;
@@ -37,7 +37,7 @@ pub(super) fn run_operator_verb(file: &Path, verb: &OperatorVerb) -> CommandResu
 /// Sends the request of a verb, and tells its outcome.
 pub(super) fn send_verb(admin: &AdminConfig, verb: &OperatorVerb) -> Result<String, AdminFault> {
     let request = build_request(verb);
-    let text_wanted = request.method == "GET" && !verb.wants_json();
+    let text_wanted = !verb.wants_json() && describe_change(verb, &Value::Null).is_none();
     let accept = if text_wanted { "text/plain" } else { "application/json" };
     request.send_for_text(admin, accept).map(|answer| render_answer(verb, &answer))
 }
@@ -77,6 +77,19 @@ fn build_request(verb: &OperatorVerb) -> OperatorRequest {
             key_path(key) + "/grant",
             render_body([("reason", json!(reason))]),
         ),
+        OperatorVerb::Pause { limits, length } => pause_request("pause", limits, json!(length)),
+        OperatorVerb::Resume { limits } => pause_request("resume", limits, Value::Null),
+        OperatorVerb::Set { limit, numbers, length, change } => {
+            let mut body = read_numbers(numbers);
+            body.insert("for".to_owned(), json!(length));
+            body.insert("reason".to_owned(), json!(change.reason));
+            let path = format!("/limits/{}/numbers", encode_segment(limit));
+            OperatorRequest::with_body("PUT", path, Value::Object(body).to_string())
+        }
+        OperatorVerb::Unset { limit, change } => {
+            let path = format!("/limits/{}/numbers", encode_segment(limit));
+            OperatorRequest::with_body("DELETE", path, render_body([("reason", json!(change.reason))]))
+        }
         OperatorVerb::Bans(_) => OperatorRequest::get("/bans"),
         OperatorVerb::Ban { whom, length, reason, .. } => {
             let account = whom.strip_prefix("account=");
@@ -89,6 +102,27 @@ fn build_request(verb: &OperatorVerb) -> OperatorRequest {
             OperatorRequest::with_body("DELETE", path, render_body([("reason", json!(reason))]))
         }
     }
+}
+
+/// Several limits are changed together or not at all.
+fn pause_request(word: &str, LimitArgs { limits, change, .. }: &LimitArgs, length: Value) -> OperatorRequest {
+    let (path, names) = match limits.as_slice() {
+        [limit] => (format!("/limits/{}/{word}", encode_segment(limit)), Value::Null),
+        [] => (format!("/{word}"), Value::Null),
+        names => (format!("/{word}"), json!(names)),
+    };
+    let body = render_body([("limits", names), ("for", length), ("reason", json!(change.reason))]);
+    OperatorRequest::with_body("POST", path, body)
+}
+
+/// The members of `rate=20/s,600/m burst=40`.
+fn read_numbers(numbers: &[String]) -> serde_json::Map<String, Value> {
+    let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| json!(text));
+    let fields = numbers.iter().map(|number| number.split_once('=').unwrap_or((number, "")));
+    let field = |(name, text): (&str, &str)| {
+        (name.to_owned(), one_or_list(&text.split(',').map(value).collect::<Vec<Value>>()))
+    };
+    fields.map(field).collect()
 }
 
 /// One value, or a list of them, as in the file; null without any.
@@ -133,10 +167,6 @@ fn describe_change(verb: &OperatorVerb, answer: &Value) -> Option<String> {
     let lasts =
         |left: &Value, typed: &str| left.as_f64().and_then(format_seconds).unwrap_or(typed.to_owned());
     Some(match verb {
-        OperatorVerb::Keys { .. }
-        | OperatorVerb::Show { .. }
-        | OperatorVerb::Usage { .. }
-        | OperatorVerb::Bans(_) => return None,
         OperatorVerb::Reset { key, .. } => {
             format!("{} of {} was reset", text(&answer["key"], &key.key), key.limit)
         }
@@ -169,6 +199,7 @@ fn describe_change(verb: &OperatorVerb, answer: &Value) -> Option<String> {
             });
             format!("{whom} is no longer banned{}", left.collect::<String>())
         }
+        _ => return None,
     })
 }
 

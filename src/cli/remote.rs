@@ -1,12 +1,13 @@
 //! `reload` and `status`: requests to the gateway that runs by the file.
 
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::ExitCode;
 
 use super::admin_client::{AdminFault, OperatorRequest, escape_lines};
 use super::{
-    ADMIN_UNREACHABLE, CONFIG_INVALID, CommandFault, CommandResult, FAILED, print_error, print_output,
-    print_result,
+    ADMIN_UNREACHABLE, CONFIG_INVALID, CommandFault, CommandResult, FAILED, is_no_color_set, print_error,
+    print_output, print_result,
 };
 use sluicegate_config as config;
 use sluicegate_model::{AdminConfig, ProblemReport};
@@ -61,6 +62,11 @@ pub(super) fn run_status(file: &Path, json: bool) -> CommandResult {
     let admin = find_admin(file)?;
     let accept = if json { "application/json" } else { "text/plain" };
     match send_request(&admin, &OperatorRequest::get("/status"), accept)? {
+        (200, text) if !json && io::stdout().is_terminal() && !is_no_color_set() => {
+            let red = |rest: &str| format!("\u{1b}[31mpaused {rest}\u{1b}[0m");
+            let mark = |line: &str| line.strip_prefix("paused ").map_or_else(|| line.to_owned(), red);
+            print_result(&text.split('\n').map(mark).collect::<Vec<_>>().join("\n"))
+        }
         (200, text) => print_result(&text),
         (_, why) => Err(CommandFault::new(FAILED, why)),
     }

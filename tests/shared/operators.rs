@@ -216,3 +216,67 @@ fn grants_and_bans_stand_after_a_reload_and_a_restart() {
     let late = Gateway::start(&yaml(&redis, ""));
     eventually("the same on a gateway that starts later", || stands(&late));
 }
+
+/// Whether limit `per-account` is paused on a gateway, and its rate there.
+fn limit_on(gateway: &Gateway) -> (bool, String) {
+    let limits = json_of(gateway, "/limits");
+    let limits = limits["limits"].as_array().expect("limits").iter();
+    let own = limits.into_iter().find(|limit| limit["limit"] == "per-account").expect("the limit");
+    (own["paused"] != Value::Null, own["rates"][0]["units"].to_string())
+}
+
+fn are_all(gateways: &[Gateway], paused: bool, rate: &str) -> bool {
+    gateways.iter().all(|gateway| limit_on(gateway) == (paused, rate.to_owned()))
+}
+
+#[test]
+fn a_pause_and_numbers_hold_on_three_gateways_within_a_second() {
+    let redis = Redis::start();
+    let fleet = fleet(&redis, 3, "");
+    let [one, other, third] = &fleet.gateways[..] else { panic!("three gateways") };
+    assert_eq!([one, other, third].map(|gateway| ask_as(gateway, "acme")), [200, 200, 429]);
+    let paused =
+        change(one, "POST", "/limits/per-account/pause", r#"{"for": "1h", "reason": "why"}"#).expect(200);
+    assert!(!paused.text().contains("this gateway alone"), "{}", paused.text());
+    assert_eq!(ask_as(one, "acme"), 200, "here at once");
+    reaches("a pause", || are_all(&fleet.gateways, true, "2"));
+    assert_eq!([other, third].map(|gateway| ask_as(gateway, "acme")), [200, 200]);
+    change(other, "POST", "/limits/per-account/resume", "").expect(200);
+    reaches("its end", || are_all(&fleet.gateways, false, "2"));
+    assert_eq!(
+        [one, other, third].map(|gateway| ask_as(gateway, "acme")),
+        [429; 3],
+        "the counter is the same"
+    );
+    change(third, "PUT", "/limits/per-account/numbers", r#"{"rate": "9/h", "burst": 9}"#).expect(200);
+    reaches("numbers", || are_all(&fleet.gateways, false, "9"));
+    let all: Vec<u16> = (0..9).map(|turn| ask_as(&fleet.gateways[turn % 3], "acme")).collect();
+    assert_eq!(all.iter().filter(|status| **status == 200).count(), 7, "two of nine were used: {all:?}");
+    let differ =
+        |gateway: &Gateway| gateway.metric("sluicegate_limit_numbers_differ", &["limit=\"per-account\""]);
+    eventually("the same numbers everywhere", || fleet.gateways.iter().all(|gateway| differ(gateway) == 0.0));
+    change(one, "DELETE", "/limits/per-account/numbers", "").expect(200);
+    reaches("the file's numbers", || are_all(&fleet.gateways, false, "2"));
+}
+
+#[test]
+fn changes_of_limits_during_an_outage_hold_here_at_once_and_elsewhere_afterwards() {
+    let mut redis = Redis::start();
+    let fleet = fleet(&redis, 3, "");
+    let one = &fleet.gateways[0];
+    redis.kill();
+    fleet.wait_degraded();
+    change(one, "POST", "/pause", r#"{"for": "1h"}"#).expect(200);
+    change(one, "PUT", "/limits/per-account/numbers", r#"{"rate": "9/h"}"#).expect(200);
+    assert_eq!(limit_on(one), (true, "9".to_owned()));
+    assert!(are_all(&fleet.gateways[1..], false, "2"));
+    redis.restart();
+    fleet.wait_enforcing();
+    eventually("all changes everywhere", || are_all(&fleet.gateways, true, "9"));
+    let late = Gateway::start(&yaml(&redis, ""));
+    eventually("the same on a gateway that starts later", || are_all(std::slice::from_ref(&late), true, "9"));
+    let other = Gateway::start(&yaml(&redis, "").replace("rate: 2/h", "rate: 3/h"));
+    eventually("the numbers of its file", || limit_on(&other) == (true, "3".to_owned()));
+    eventually("they are dropped for the fleet", || are_all(&fleet.gateways, true, "2"));
+    other.wait_stderr("the numbers set for per-account ended: the file says");
+}

@@ -11,7 +11,9 @@ use tokio::time::Instant;
 
 use super::actions::{ACTION_HELP, TopAction};
 use super::reading::GatewayReading;
-use super::tables::{BANS, KEYS, LIMITS, SERVERS, TABLES, TopOrder, TopRow, list_rows, list_totals};
+use super::tables::{
+    BANS, KEYS, LIMITS, SERVERS, TABLES, TopOrder, TopRow, describe_paused, list_rows, list_totals,
+};
 use crate::cli::admin_client::{AdminFault, escape_controls};
 
 /// The time without an answer from which the numbers are called old.
@@ -111,6 +113,9 @@ impl TopScreen {
             frame.render_widget(Line::styled(why, style), trouble);
         } else if let Some(outcome) = &self.outcome {
             frame.render_widget(Line::styled(outcome.as_str(), bold), trouble);
+        } else if let Some(paused) = describe_paused(&self.reading) {
+            let style = if self.colors { Style::new().fg(Color::Red) } else { bold };
+            frame.render_widget(Line::styled(paused, style), trouble);
         }
         let headings = ["limits".to_owned(), self.reading.describe_keys(), "upstreams".into(), "bans".into()];
         for (table, area) in [(LIMITS, limits), (KEYS, keys), (SERVERS, servers), (BANS, bans)] {

@@ -81,6 +81,13 @@ pub(super) fn list_totals(reading: &GatewayReading) -> Vec<String> {
     totals
 }
 
+/// The limits that operators have paused.
+pub(super) fn describe_paused(reading: &GatewayReading) -> Option<String> {
+    let paused = reading.answers["status"]["paused"].as_array()?;
+    let names: Vec<&str> = paused.iter().filter_map(|limit| limit["limit"].as_str()).collect();
+    (!names.is_empty()).then(|| escape_controls(&format!("paused: {}", names.join(", "))))
+}
+
 /// The rows with `search` in a cell, in this order. A server stays below its upstream.
 pub(super) fn list_rows<'r>(
     values: &'r [Value],
@@ -148,5 +155,7 @@ pub(super) fn render_text(reading: &GatewayReading) -> String {
     };
     let keys = format!("{}\n{}", reading.describe_keys(), table(KEYS).trim_start());
     let (limits, servers, bans) = (table(LIMITS), table(SERVERS), table(BANS));
-    format!("{}\n{limits}\n{}\n{servers}{bans}", list_totals(reading).join("  "), keys.trim_end())
+    let paused = describe_paused(reading).map(|paused| paused + "\n").unwrap_or_default();
+    let totals = list_totals(reading).join("  ");
+    format!("{totals}\n{paused}{limits}\n{}\n{servers}{bans}", keys.trim_end())
 }

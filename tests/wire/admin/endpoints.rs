@@ -36,6 +36,10 @@ fn change(target: &str, body: &str) -> Ask {
     post(target, body.as_bytes()).header("Content-Type", "application/json")
 }
 
+fn put(body: &str) -> Ask {
+    Ask::new("PUT", "/limits/slow/numbers").header("Content-Type", "application/json").body(body.as_bytes())
+}
+
 fn delete(target: &str) -> Ask {
     Ask::new("DELETE", target).header("Content-Length", 0).header("Content-Type", "application/json")
 }
@@ -61,6 +65,21 @@ fn samples() -> Vec<Sample> {
         sample("list_limits", 200, get("/limits?by=rejected&top=1")),
         sample("list_limits", 400, get("/limits?top=0")),
         sample("list_limits", 400, get("/limits?by=name")),
+        sample("pause_limit", 200, change("/limits/slow/pause", r#"{"for": "1m", "reason": "a test"}"#)),
+        sample("list_limits", 200, get("/limits")),
+        sample("show_status", 200, get("/status")),
+        sample("resume_limit", 200, change("/limits/slow/resume", "")),
+        sample("resume_limit", 404, change("/limits/slow/resume", "")),
+        sample("pause_limit", 404, change("/limits/other/pause", "")),
+        sample("pause_limit", 400, change("/limits/slow/pause", r#"{"for": "31d"}"#)),
+        sample("pause_limits", 200, change("/pause", "")),
+        sample("resume_limits", 200, change("/resume", "")),
+        sample("set_numbers", 200, put(r#"{"rate": "50/s", "queue": 7, "for": "1h"}"#)),
+        sample("set_numbers", 400, put(r#"{"burst": 0}"#)),
+        sample("show_numbers", 200, get("/limits/slow/numbers")),
+        sample("show_numbers", 404, get("/limits/other/numbers")),
+        sample("unset_numbers", 200, delete("/limits/slow/numbers")),
+        sample("unset_numbers", 404, delete("/limits/slow/numbers")),
         sample("list_keys", 200, get("/limits/per-ip/keys")),
         sample("list_keys", 200, get("/limits/slow/keys?by=asked&top=3")),
         sample("list_keys", 404, get("/limits/other/keys")),

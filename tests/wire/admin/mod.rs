@@ -8,4 +8,5 @@ mod endpoints;
 mod events;
 mod history;
 mod keys;
+mod limit_changes;
 mod limits;

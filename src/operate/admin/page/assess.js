@@ -61,6 +61,9 @@ function standing(status, add) {
     else if (one.days_left <= DAYS_LEFT) add(2, 'The certificate ' + one.file + ' expires in ' + count(one.days_left, 'day'), 'certificates');
   }
   if (status.last_reload?.result === 'failed') add(2, 'The last reload failed: the numbers before it are in force', 'facts');
+  for (const { limit, paused } of status.paused || []) {
+    add(3, 'The limit ' + limit + ' is paused: ' + span(paused.left_s) + ' left, by ' + paused.by + (paused.reason ? ': ' + paused.reason : ''), 'limits');
+  }
   for (const one of status.issuers || []) if (!one.keys) add(3, 'The keys of the issuer ' + one.issuer + ' are unknown: its tokens get 503', 'facts');
   for (const one of status.files || []) add(2, one.file + ' ' + one.trouble, 'facts');
   for (const one of status.shared_limits || []) add(2, 'The limit ' + one.limit + ': ' + one.trouble, 'facts');

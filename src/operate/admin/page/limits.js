@@ -13,7 +13,7 @@ import { spans } from './timeline.js';
 const per = (title, of, about) => ({ title, kind: 'number', about, cell: row => number(of(row)), value: of });
 
 const acts = limit => limit.shadow_of !== null ? ' (shadow of ' + limit.shadow_of + ')'
-  : limit.dry_run ? ' (dry run)' : limit.enforce !== null ? ' (enforced for ' + limit.enforce + ' of the keys)' : '';
+  : limit.paused ? ' (paused by ' + limit.paused.by + ')' : limit.dry_run ? ' (dry run)' : limit.enforce !== null ? ' (enforced for ' + limit.enforce + ' of the keys)' : '';
 const classes = limit => (limit.classes ?? []).map(one => '; ' + one.class + ' ' + perSecond(one.admitted.per_s) + ', rejected '
   + perSecond(one.rejected.per_s)).join('');
 // A dry run rejects nothing.

@@ -127,7 +127,7 @@ fn wrong_changes_leave_everything_as_it_is() {
         ("hourly", r#"{"rate": ["3/h", "9/d"]}"#, 1, "places of chains have a number of their own"),
         ("hourly", "{}", 1, "needs other numbers"),
         ("hourly", r#"{"rate": "3/h"}"#, 0, "lasts at"),
-        ("slots", r#"{"max_concurrent": 0}"#, 1, "max_concurrent"),
+        ("slots", r#"{"max_concurrent": 0}"#, 1, "is not a whole number from 1"),
         ("slots", r#"{"rate": "3/h"}"#, 1, "`rate` is not a field of concurrency"),
         ("classes", r#"{"burst": 1}"#, 1, "the floor of class `gold` holds less than one request"),
     ] {
