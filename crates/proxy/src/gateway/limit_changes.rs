@@ -12,8 +12,8 @@ use sluicegate_store::operator_entries::OperatorEntry;
 
 /// The longest pause. A longer one belongs in the file, as a dry run.
 const PAUSE_MAX_NS: u64 = 30 * 86_400_000_000_000;
-/// The time that numbers hold without an end.
-pub const FOREVER_NS: u64 = 36_500 * 86_400_000_000_000;
+/// The time that numbers hold without an end; Redis keeps no longer one.
+pub const FOREVER_NS: u64 = 18_250 * 86_400_000_000_000;
 /// The most limits with set numbers.
 const SETS_MAX: usize = 1000;
 
