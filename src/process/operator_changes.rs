@@ -132,28 +132,20 @@ impl ControlThread {
             }
             OperatorChange::EndLimitChanges { limits, is_set } => {
                 let config = gateway.config_without_changes(&limits, is_set)?;
-                for limit in &limits {
-                    self.end_entry(&gateway::change_entry_name(limit, is_set))?;
-                }
+                let end = |limit: &String| self.end_entry(&gateway::change_entry_name(limit, is_set));
+                limits.iter().try_for_each(end)?;
                 self.use_grants(&gateway, &config).await?;
             }
             OperatorChange::UseEntries => {
-                let config = self.with_entries(|sharing| {
-                    sharing.use_entries(&gateway);
-                    gateway.config_with_entries(&sharing.entries.list_living(), self.read_unix_ns.get())
-                });
-                let (config, lost) = config.unwrap_or_default();
-                self.end_lost(&lost);
-                if let Some(config) = config {
+                if let Some(config) = self.read_entries(&gateway) {
                     self.use_grants(&gateway, &config).await?;
                 }
             }
             OperatorChange::RemoveEnded => {
-                let Some(config) = gateway.config_without_ended(now) else {
-                    return Ok(OperatorOutcome::Done);
-                };
-                self.use_grants(&gateway, &config).await?;
-                tracing::info!("changes of limits or grants have ended");
+                if let Some(config) = gateway.config_without_ended(now) {
+                    self.use_grants(&gateway, &config).await?;
+                    tracing::info!("changes of limits or grants have ended");
+                }
             }
         }
         Ok(OperatorOutcome::Done)
@@ -184,6 +176,17 @@ impl ControlThread {
         let Some(OperatorEntry { name, value, until }) = entry else { return Ok(()) };
         let told = self.with_entries(|sharing| sharing.entries.put(&name, &value, until));
         Ok(told.unwrap_or(Ok(()))?)
+    }
+
+    /// Adopts the resets and bans of all gateways. Returns the configuration with their other changes; `None`: it is
+    /// the same.
+    fn read_entries(&self, gateway: &Gateway) -> Option<Config> {
+        let (config, lost) = self.with_entries(|sharing| {
+            sharing.use_entries(gateway);
+            gateway.config_with_entries(&sharing.entries.list_living(), self.read_unix_ns.get())
+        })?;
+        self.end_lost(&lost);
+        config
     }
 
     /// Tells the other gateways that changes of limits have ended; those that cannot be told find out by their files.

@@ -29,7 +29,7 @@ json_object! {
         max_concurrent: Option<u32> = "The most slots; null for rates.",
         tiers: Vec<TierNumbers> = "Tiers with other numbers.",
         dry_run: bool = "Whether it only counts.",
-        paused: Option<Value> = "The pause by an operator, in which it only counts: `left_s`, `by` and `reason`; null: none.",
+        paused: Option<Value> = "The pause, in which it only counts: `left_s`, `by` and `reason`; null: none.",
         enforce: Option<String> = "The share of its keys on which it acts; null: all.",
         shadow_of: Option<String> = "The limit that it judges beside with other numbers; null: none.",
         shared: bool = "Whether it is counted in Redis.",

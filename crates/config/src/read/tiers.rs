@@ -175,8 +175,8 @@ pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<P
     read.filter(|_| problems.is_empty()).ok_or(problems)
 }
 
-/// Reads `numbers` as [`read_grant`] does, in place of those of a `limit` as the file has it. Returns its views as well,
-/// which keep their own numbers.
+/// Reads `numbers` as [`read_grant`] does, in place of those of a `limit` as the file has it. Returns its views as
+/// well, which keep their own numbers.
 ///
 /// # Errors
 /// As [`read_grant`], and if a view, a share or the reservation does not fit.

@@ -76,8 +76,8 @@ pub(crate) fn read_view_numbers(fields: &FieldReader<'_>, config: &LimitConfig) 
     }
 }
 
-/// The numbers of a view where its limit has others now: the rates are those of the limit. `None` = the limit has more or
-/// fewer of them.
+/// The numbers of a view where its limit has others now: the rates are those of the limit. `None` = the limit has more
+/// or fewer of them.
 pub(crate) fn follow_limit(view: &Algorithm, own: &Algorithm) -> Option<Algorithm> {
     let mut view = view.clone();
     match (&mut view, own) {

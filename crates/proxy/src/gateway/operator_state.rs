@@ -13,8 +13,8 @@ use sluicegate_limit::snapshot::SnapshotReader;
 use sluicegate_limit::table::persistent::{PersistentTable, SnapshotTable};
 use sluicegate_model::LimitChange;
 
-/// The bans, grants and changes of limits by operators, and the names of banned clients. Each part is read for itself, so that one that
-/// another version wrote differently is left out alone.
+/// The bans, grants and changes of limits by operators, and the names of banned clients. Each part is read for itself,
+/// so that one that another version wrote differently is left out alone.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedOperatorState {

@@ -5,7 +5,8 @@ use sluicegate_model::{Algorithm, LimitChange, WrittenNumbers};
 use sluicegate_store::operator_entries::OperatorEntry;
 
 /// A limit that is used with another burst at one place, has a tier and a shadow.
-const RICH: &str = "limits:\n  hourly: { rate: 2/h, burst: 2, tiers: { gold: { rate: 9/h } }, shadow: { rate: 1/h } }\n  \
+const RICH: &str = "limits:\n  \
+                    hourly: { rate: 2/h, tiers: { gold: { rate: 9/h, burst: 2 } }, shadow: { rate: 1/h } }\n  \
                     slots: { algorithm: concurrency, max_concurrent: 3 }\n  \
                     classes: { rate: 10/s, burst: 10, shares: { by: tier, classes: { gold: { least: 50% } } } }\n\
                     server: { limits: [{ use: hourly, burst: 1 }] }";
