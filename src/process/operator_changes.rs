@@ -125,9 +125,8 @@ impl ControlThread {
             OperatorChange::ChangeLimits { limits, change } => {
                 let config = gateway.config_with_change(&limits, change)?;
                 let is_own = |limit: &&LimitConfig| limit.shared.is_some() && limits.contains(&limit.name);
-                for change in config.limits.iter().filter(is_own).flat_map(LimitConfig::changes) {
-                    self.share_entry(gateway::write_change(change))?;
-                }
+                let mut changes = config.limits.iter().filter(is_own).flat_map(LimitConfig::changes);
+                changes.try_for_each(|change| self.share_entry(gateway::write_change(change)))?;
                 self.use_grants(&gateway, &config).await?;
             }
             OperatorChange::EndLimitChanges { limits, is_set } => {

@@ -13,6 +13,7 @@ mod admin;
 pub mod api_keys;
 mod auth;
 mod body_reading;
+mod changed_limit;
 mod charge;
 pub mod diagnostics;
 mod echoed_values;

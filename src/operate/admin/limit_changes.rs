@@ -169,8 +169,7 @@ impl LimitChanges {
         let paused = limit.pause.as_ref().map(|pause| {
             let left =
                 humantime::format_duration(Duration::from_secs(pause.left_ns().div_ceil(1_000_000_000)));
-            let text = format!("{} is paused for {left}, by {}: {}", limit.name, pause.by, pause.reason);
-            sentence = text.trim_end_matches(": ").to_owned();
+            sentence = format!("{} is paused for {left}, by {}: {}", limit.name, pause.by, pause.reason);
             describe_end(pause)
         });
         let set = limit.set.as_ref().and_then(|set| {
