@@ -209,18 +209,17 @@ async fn serve_until_stopped(
     admin: Option<AdminListener>,
     handover: Option<(ReceivedHandover, HandoverSections)>,
 ) -> Result<(), ProcessFault> {
-    let failed = |error: std::io::Error| ProcessFault::Run(error.to_string());
     let server = &gateway.config.server;
     let max_open = raise_descriptor_limit(server);
     let (limits, inboxes) = ConnectionLimits::new(server.workers, max_open, server.connections_per_ip);
-    let current = Arc::new(ArcSwap::new(gateway.clone()));
-    let (sender, commands) = mpsc::channel(COMMANDS_MAX);
+    let (current, (sender, commands)) =
+        (Arc::new(ArcSwap::new(gateway.clone())), mpsc::channel(COMMANDS_MAX));
     let relay = SignalRelay { commands: sender.clone(), current: current.clone() };
     let (workers, ended) = Workers::start_threads(&gateway, &limits, inboxes)?;
     let addresses = listeners.display_addresses();
     let admin_address = admin.as_ref().map(|admin| format!("http://{}", admin.local_addr()));
     let entries_changed = Rc::new(Notify::new());
-    let tasks = GatewayTasks::start_all(current.clone(), entries_changed.clone()).map_err(failed)?;
+    let tasks = GatewayTasks::start_all(current.clone(), entries_changed.clone()).map_err(run_fault)?;
     let control = Rc::new(ControlThread {
         file: source.file,
         tasks: RefCell::new(Some(tasks)),
@@ -245,7 +244,7 @@ async fn serve_until_stopped(
     });
     control.register_metrics(&gateway.metrics);
     wait_for_store(&gateway).await;
-    control.accept_all().await.map_err(failed)?;
+    control.accept_all().await.map_err(run_fault)?;
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(admin) = admin {
         serve_admin(&control, admin, ControlHandle::new(&control, sender.clone()), ready.clone());
@@ -271,6 +270,10 @@ async fn serve_until_stopped(
     control.shut_down().await;
     logging::flush_lines();
     outcome
+}
+
+fn run_fault(error: std::io::Error) -> ProcessFault {
+    ProcessFault::Run(error.to_string())
 }
 
 /// Tells the old process that this one serves, and goes on with its history.

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::control_thread::ControlThread;
 use super::gateway_tasks::{GatewayTasks, key_files, price_files};
 use super::reload_history::PROBLEMS_MAX;
-use crate::operate::admin::limit_changes::LimitChanges;
+use crate::operate::admin::changed_limits::LimitChanges;
 use crate::operate::admin::status::{
     AcmeStatus, CertificateStatus, FileTrouble, GatewayNode, HistoryStatus, IssuerStatus, Outage,
     RedisServer, RedisStatus, RejectionRate, SharedTrouble, SnapshotStatus, Status, StatusBans, StatusLimit,

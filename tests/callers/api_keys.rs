@@ -315,3 +315,23 @@ fn keys_are_made_at_the_command_line() {
     with(&other).expect(200);
     assert!(run(&["list"]).1.contains("disabled"));
 }
+
+/// A key that is refused opens no other upstream when a limit by address rejects the request first.
+#[test]
+fn a_refused_key_is_not_degraded_to_an_upstream() {
+    let (own, other) = (Upstream::ok(), Upstream::ok());
+    let gateway = start(
+        "",
+        &format!(
+            "upstreams: {{ own: \"{}\", other: \"{}\" }}\nlocations:\n  - {{ path: /a/, upstream: own, strip: /a, \
+             limits: {{ key: ip, rate: 2/h }}, on_reject: {{ degrade: other }} }}",
+            own.url(),
+            other.url()
+        ),
+    );
+    let ask = |key: &str| gateway.ask(&get("/a/x").header("Authorization", format!("Bearer {key}"))).status;
+    assert_eq!([ask("wrong"), ask("wrong"), ask("wrong")], [401, 401, 429]);
+    assert_eq!((own.count(), other.count()), (0, 0));
+    assert_eq!(ask(KEY), 200);
+    assert_eq!((own.count(), other.targets()), (0, vec!["/x".to_owned()]), "a known one");
+}

@@ -128,7 +128,8 @@ fn name_items(list: &Node) -> Vec<(String, &Node)> {
         let text = |field: &str| item.find_value(field).map(|value| show_scalars(field, value).1);
         // Locations of one path differ by the others.
         let path = ["listener", "scheme", "host", "methods", "path"].into_iter().filter_map(text);
-        let path = text("path").map(|_| path.collect::<Vec<_>>().join(" "));
+        let when = item.find_value("when").filter(|when| !when.entries().is_empty()).map(join_shown);
+        let path = text("path").map(|_| path.chain(when).collect::<Vec<_>>().join(" "));
         let name = ["name", "address", "url", "use"].into_iter().find_map(text);
         let mark = if path.is_some() { " " } else { "[" };
         let mut name = name.or(path).unwrap_or_else(|| index.to_string());
@@ -150,6 +151,12 @@ fn join_all(node: &Node) -> String {
     show_scalars("", node).0 + &entries.collect::<Vec<_>>().join(", ")
 }
 
+/// The conditions of a location, as they are shown.
+fn join_shown(when: &Node) -> String {
+    let shown = |name: &str, test: &Node| format!("{name}={}", show_scalars(&format!("when.{name}"), test).1);
+    when.entries().iter().map(|(key, test)| shown(&key.name, test)).collect::<Vec<_>>().join(",")
+}
+
 /// The text of a scalar or of a list of them, and that which is shown.
 fn show_scalars(path: &str, node: &Node) -> (String, String) {
     let texts = || [node].into_iter().chain(node.items()).filter_map(Node::text);
@@ -164,7 +171,8 @@ fn show_scalars(path: &str, node: &Node) -> (String, String) {
         (join(texts().map(plain_text).collect()), join(texts().map(written_text).collect()));
     let field = path.rsplit('.').next().unwrap_or(path).to_ascii_lowercase();
     let is_secret = may_hold_secret(&field)
-        || path.contains("headers.") && (field.contains("key") || field.contains("auth"))
+        || ["headers.", "when."].iter().any(|part| path.contains(part))
+            && (field.contains("key") || field.contains("auth"))
         || ["tracing.headers.", "notify.url"].iter().any(|secret| path.starts_with(secret))
         || written.contains("-----BEGIN")
         || redact_credentials(&written) != written;

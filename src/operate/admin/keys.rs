@@ -7,6 +7,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::answer::{AdminError, Answer, Change};
+use super::changed_limits::{BURST, QUEUE, RATE, SLOTS, WAIT};
 use super::endpoint::{
     AdminRequest, AnswerForm, AnswerFormat, Answered, BodyFormat, Endpoint, Parameter, ParameterKind, error,
     ok,
@@ -16,7 +17,7 @@ use super::key_status::{KeyStatus, find_account, find_units};
 use crate::operate::text_table::{or_dash, render_table};
 use sluicegate_admission::operator_bans::{BanFault, UnbanFault};
 use sluicegate_base::clock::Now;
-use sluicegate_base::json_shape::JsonShape::{Any, Nullable, Text};
+use sluicegate_base::json_shape::JsonShape::{Nullable, Text};
 use sluicegate_base::json_shape::{JsonField, JsonObject, JsonShaped, always, json_object, maybe};
 use sluicegate_http::request::key::NamedKey;
 use sluicegate_model::{LimitConfig, LimitId, read_duration};
@@ -42,19 +43,9 @@ static RESET: JsonObject = JsonObject::named("Reset").with(&[maybe(
     "Resets only the numbers of this tier; else all of them.",
 )]);
 
-const RATE: JsonField = maybe("rate", Any, "The rate, or a list of rates, e.g. `100/s`.");
-const BURST: JsonField = maybe("burst", Any, "The burst, or one for each rate.");
-const QUEUE: JsonField = maybe("queue", Any, "The length of the queue, or one for each rate.");
-const WAIT: JsonField = maybe("max_wait", Text, "The longest wait in the queue.");
-const SLOTS: JsonField = maybe("max_concurrent", Any, "The requests in flight.");
 const LENGTH: JsonField =
     always("for", Text, "How long, e.g. `1h`; at most 30 days, or 366 for windows of the calendar.");
-const TERM: JsonField =
-    maybe("for", Nullable(&Text), "How long, e.g. `2h`; until they are unset without it.");
 static NEW_GRANT: JsonObject = JsonObject::named("NewGrant").with(&[LENGTH, RATE, BURST, QUEUE, WAIT, SLOTS]);
-pub(super) static NEW_NUMBERS: JsonObject =
-    JsonObject::named("NewNumbers").with(&[TERM, RATE, BURST, QUEUE, WAIT, SLOTS]);
-
 pub(super) const LIMIT: Parameter =
     Parameter::in_path("limit", ParameterKind::Text, "per-ip", "The name of the limit.");
 const KEY: Parameter = Parameter::in_path(

@@ -1,31 +1,18 @@
 //! The endpoints that change whole limits: `/pause`, `/resume` and `/limits/{limit}/numbers`.
 
-use std::time::Duration;
-
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::answer::{AdminError, Answer, Change};
+use super::changed_limits::{LimitChanges, NEW_NUMBERS};
 use super::endpoint::{AdminRequest, AnswerForm, AnswerFormat, Answered, BodyFormat, Endpoint, error, ok};
 use super::examples;
-use super::key_status::seconds;
-use super::keys::{LIMIT, NEW_NUMBERS, STOPPING, find_limit, read_length};
+use super::keys::{LIMIT, STOPPING, find_limit, read_length};
 use sluicegate_admission::operator_bans::DEFAULT_LENGTH;
 use sluicegate_base::clock::{Now, duration_ns};
 use sluicegate_base::json_shape::JsonShape::{List, Nullable, Text};
-use sluicegate_base::json_shape::{JsonObject, JsonShaped, json_object, maybe};
-use sluicegate_config::list_numbers;
+use sluicegate_base::json_shape::{JsonObject, JsonShaped, maybe};
 use sluicegate_model::{LimitChange, LimitConfig, WrittenNumbers};
 use sluicegate_proxy::gateway::{FOREVER_NS, Gateway, OperatorChange};
-
-json_object! {
-    pub(crate) struct LimitChanges as "LimitNumbers" {
-        limit: String = "Its name.",
-        file: Value = "The numbers of the file, as fields.",
-        set: Option<Value> = "Those set in their place, with `left_s` (null: until they are unset), `by` and `reason`.",
-        paused: Option<Value> = "The pause, with `left_s`, `by` and `reason`; null if it acts.",
-        pub(crate) sentence: String = "All this in words, and where and how long it holds.",
-    }
-}
 
 static NEW_PAUSE: JsonObject = JsonObject::named("NewPause").with(&[
     maybe("for", Nullable(&Text), "How long, e.g. `1h`; 10 minutes without, and at most 30 days."),
@@ -146,45 +133,4 @@ fn read_change(request: &AdminRequest, is_set: bool) -> Result<LimitChange, Admi
     let (fields, file_said) = (Value::Object(numbers).to_string(), String::new());
     let numbers = is_set.then_some(WrittenNumbers { fields, file_said, at_unix_ns });
     Ok(LimitChange { limit: String::new(), until_unix_ns, by, reason, numbers })
-}
-
-/// The end, the operator and the reason of a change.
-pub(super) fn describe_end(change: &LimitChange) -> Value {
-    let left_s = Some(change.left_ns()).filter(|left| *left < FOREVER_NS / 2).map(seconds);
-    json!({ "left_s": left_s, "by": change.by, "reason": change.reason })
-}
-
-impl LimitChanges {
-    pub(crate) fn list(gateway: &Gateway, is_listed: impl Fn(&LimitConfig) -> bool) -> Vec<LimitChanges> {
-        let limits = gateway.config.limits.iter().filter(|limit| is_listed(limit));
-        limits.map(|limit| LimitChanges::of_limit(gateway, limit)).collect()
-    }
-
-    fn of_limit(gateway: &Gateway, limit: &LimitConfig) -> LimitChanges {
-        let fields = list_numbers(limit.in_file()).into_iter();
-        let fields = fields.filter(|(name, _)| NEW_NUMBERS.fields.iter().any(|field| field.name == *name));
-        let value = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
-        let file: Map<String, Value> = fields.map(|(name, text)| (name.to_owned(), value(text))).collect();
-        let (file, mut sentence) = (Value::Object(file), format!("{} acts", limit.name));
-        let paused = limit.pause.as_ref().map(|pause| {
-            let left =
-                humantime::format_duration(Duration::from_secs(pause.left_ns().div_ceil(1_000_000_000)));
-            sentence = format!("{} is paused for {left}, by {}: {}", limit.name, pause.by, pause.reason);
-            describe_end(pause)
-        });
-        let set = limit.set.as_ref().and_then(|set| {
-            let fields = &set.numbers.as_ref()?.fields;
-            sentence.push_str(&format!("; numbers {fields}, in the file {file}"));
-            let mut shown: Map<String, Value> = serde_json::from_str(fields).ok()?;
-            shown.extend(describe_end(set).as_object()?.clone());
-            Some(Value::Object(shown))
-        });
-        if limit.shared.is_none() {
-            sentence.push_str("; changes hold on this gateway alone, because it is not counted in Redis");
-            if gateway.config.state.snapshot.is_none() {
-                sentence.push_str(", and a restart forgets them, because there is no state.snapshot");
-            }
-        }
-        LimitChanges { limit: limit.name.clone(), file, set, paused, sentence }
-    }
 }

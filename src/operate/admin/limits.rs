@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::answer::Answer;
+use super::changed_limits::describe_end;
 use super::endpoint::{AdminRequest, Answered};
-use super::limit_changes::describe_end;
 use crate::operate::text_table::{or_dash, render_table};
 use crate::operate::traffic::{ClassTraffic, LimitSize, LimitTraffic, Traffic, read_sizes};
 use sluicegate_base::clock::Now;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::limit_changes::LimitChanges;
+use super::changed_limits::LimitChanges;
 use crate::operate::text_table::{or_dash, render_table};
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::values::Change;

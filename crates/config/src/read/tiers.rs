@@ -153,9 +153,9 @@ pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<P
         let error = ValueError::new(codes::SHAPE, "a grant needs other numbers");
         return Err(problem(error.with_help("write e.g. { rate: 100/s }")));
     }
+    let own = written_fields(limit, None);
     // Cannot fail: the text holds words and numbers only.
-    let own =
-        tree::parse_document(&written_fields(limit, None)).expect("the numbers of a limit are a mapping");
+    let own = tree::parse_document(&own).expect("the numbers of a limit are a mapping");
     let (own_sink, sink) = (ProblemSink::default(), ProblemSink::default());
     let own = FieldValue { node: &own, path: String::new(), named_at: Position::START, sink: &own_sink };
     let grant = FieldValue { node: &written, path: PATH.into(), named_at: Position::START, sink: &sink };

@@ -139,3 +139,17 @@ fn variables_are_told_by_their_names() {
     std::fs::remove_file(&file).unwrap();
     assert_eq!(told[0].to_string(), "limits.a.rate: changed");
 }
+
+#[test]
+fn locations_of_one_path_are_told_by_their_conditions() {
+    let location = |rest: &str| format!("  - {{ path: /, upstream: demo{rest} }}\n");
+    let (main, canary) = (location(""), location(", when: { \"header:X-Env\": canary }"));
+    let old = format!("locations:\n{main}");
+    let new = format!("locations:\n{canary}{main}");
+    assert_eq!(changes(&old, &new), ["locations / header:X-Env=canary: new"]);
+    let keyed = |key: &str| {
+        format!("locations:\n{}", location(&format!(", when: {{ \"header:X-Api-Key\": {key} }}")))
+    };
+    let told = changes(&keyed("one"), &keyed("two")).join("\n");
+    assert!(!told.contains("one") && !told.contains("two"), "{told}");
+}

@@ -150,7 +150,7 @@ fn every_problem_names_its_file() {
         (
             "\nlocations: [{ path: /, upstream: demo }]\n",
             &[
-                "conf.d/a.yaml:2:21 the same host, path, methods, scheme and listener as the location in line 2 of gateway.yaml",
+                "conf.d/a.yaml:2:21 the same host, path, methods, scheme, listener and conditions as the location in line 2 of gateway.yaml",
             ],
         ),
         (

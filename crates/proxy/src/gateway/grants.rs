@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Gateway;
 use super::key_reset::KeyRef;
-use super::limit_changes::drop_ended_changes;
+use super::limit_changes::{describe_problem, drop_ended_changes};
 use sluicegate_admission::operator_bans::TEXT_MAX;
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
@@ -329,14 +329,5 @@ impl ActiveGrant {
             reason: grant.reason.clone(),
             by: grant.by.clone(),
         }
-    }
-}
-
-/// The first problem of the numbers, with its help.
-pub(super) fn describe_problem(first: Option<&Problem>) -> String {
-    match first {
-        Some(Problem { message, suggestion: Some(help), .. }) => format!("{message}: {help}"),
-        Some(Problem { message, .. }) => message.clone(),
-        None => "the numbers are not valid".to_owned(),
     }
 }

@@ -2,13 +2,9 @@
 //! configuration in force, as grants are, so a gateway with others is built from the one before as after a reload.
 
 use super::Gateway;
-use super::grants::describe_problem;
-use super::operator_entries::write_entry;
 use sluicegate_admission::operator_bans::TEXT_MAX;
-use sluicegate_base::clock::Now;
 use sluicegate_config as config;
-use sluicegate_model::{Algorithm, Config, LimitChange, LimitConfig, WrittenNumbers};
-use sluicegate_store::operator_entries::OperatorEntry;
+use sluicegate_model::{Algorithm, Config, LimitChange, LimitConfig, Problem, WrittenNumbers};
 
 /// The longest pause. A longer one belongs in the file, as a dry run.
 const PAUSE_MAX_NS: u64 = 30 * 86_400_000_000_000;
@@ -99,12 +95,6 @@ pub fn change_entry_name(limit: &str, is_set: bool) -> Vec<u8> {
     format!("{}/{limit}", if is_set { "numbers" } else { "pause" }).into_bytes()
 }
 
-/// The entry of a change, which all gateways of the store learn.
-pub fn write_change(change: &LimitChange) -> Option<OperatorEntry> {
-    let name = change_entry_name(&change.limit, change.numbers.is_some());
-    write_entry(name, change, Now::from_unix_ns(change.until_unix_ns))
-}
-
 /// Makes a change to all limits of its name.
 fn make_change(change: &LimitChange, config: &mut Config) -> Result<(), LimitChangeFault> {
     let mut found = Err(LimitChangeFault::Missing(format!("there is no limit `{}`", change.limit)));
@@ -138,4 +128,13 @@ pub(super) fn adopt_change(change: &LimitChange, config: &mut Config) -> Option<
     let why = format!("{what} {} ended: {fault}", change.limit);
     tracing::warn!("{why}");
     Some((change_entry_name(&change.limit, is_set), why))
+}
+
+/// The first problem of the numbers, with its help.
+pub(super) fn describe_problem(first: Option<&Problem>) -> String {
+    match first {
+        Some(Problem { message, suggestion: Some(help), .. }) => format!("{message}: {help}"),
+        Some(Problem { message, .. }) => message.clone(),
+        None => "the numbers are not valid".to_owned(),
+    }
 }

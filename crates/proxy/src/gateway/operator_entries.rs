@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::Gateway;
 use super::grants::{SavedGrant, active_grants};
-use super::limit_changes::{LostChange, adopt_change, change_entry_name, write_change};
+use super::limit_changes::{LostChange, adopt_change, change_entry_name};
 use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_admission::operator_bans::OperatorBan;
 use sluicegate_base::clock::Now;
@@ -46,9 +46,15 @@ fn write_ban(ban: &OperatorBan) -> Option<OperatorEntry> {
     write_entry(ban_entry_name(&ban.target), ban, ban.until)
 }
 
-pub(super) fn write_entry(name: Vec<u8>, value: &impl Serialize, until: Now) -> Option<OperatorEntry> {
+fn write_entry(name: Vec<u8>, value: &impl Serialize, until: Now) -> Option<OperatorEntry> {
     let value = serde_json::to_vec(value).ok()?;
     Some(OperatorEntry { name: name.into(), value: value.into(), until })
+}
+
+/// The entry of a change, which all gateways of the store learn.
+pub fn write_change(change: &LimitChange) -> Option<OperatorEntry> {
+    let name = change_entry_name(&change.limit, change.numbers.is_some());
+    write_entry(name, change, Now::from_unix_ns(change.until_unix_ns))
 }
 
 /// The entries with this beginning of their names and their ends, those of another release left out.

@@ -77,8 +77,8 @@ pub fn conclude_rejection(
         let gateway = &worker.gateway;
         let degraded_to =
             gateway.rejecters.for_location(state.route).degraded_to(limit_rejection, state.identity.is_grpc);
-        // Another upstream is no way around the auth service.
-        let degraded_to = degraded_to.filter(|to| *to == DegradedTo::Canned || !state.lacks_answer());
+        // Another upstream is no way around the auth service or a missing key.
+        let degraded_to = degraded_to.filter(|to| *to == DegradedTo::Canned || !state.is_unknown_caller());
         is_degraded = degraded_to.is_some();
         record_rejection(&worker, state, limit_rejection, is_degraded);
         if let (Some(DegradedTo::Upstream(upstream)), Some(route)) = (degraded_to, state.route) {

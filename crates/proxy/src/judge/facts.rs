@@ -267,6 +267,7 @@ impl<'r> RequestFacts<'r> {
         state.identity.is_grpc = self.is_grpc();
         state.identity.account = self.account.take().map(|account| String::from_utf8_lossy(&account).into());
         state.identity.key = self.key.take();
+        state.identity.lacks_key = self.key_fault.is_some();
         state.identity.tier = self.tier.take();
         state.identity.strike_target = self.strike_target;
         state.permits.bandwidth = self.bandwidth.take();

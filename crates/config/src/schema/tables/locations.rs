@@ -39,8 +39,9 @@ section! {
     LISTENER: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("any", Text::new("the name of a listener", parse_name)),
         "listener", "any", "plain";
     /// Conditions that all must hold, 1 to 16: `header:NAME`, `cookie:NAME` or `query:NAME` with its exact value, `"*"`
-    /// for any, `"!"` for none, or `"~ regex"`, which matches anywhere in it. A value that is given twice fulfils
-    /// nothing, `"!"` neither. Locations with one path are tried in the order of the file, those without `when` last.
+    /// for any, `"!"` for none, or `"~ regex"`, which matches anywhere in it. A value that is given twice, or a cookie
+    /// with two values, fulfils nothing, `"!"` neither. Locations with one path are tried in the order of the file,
+    /// those without `when` last.
     WHEN: Special = Special(|| Shape::Either(vec![
         Shape::Words(vec!["none"]),
         Shape::Map("headers, cookies and query parameters", Box::new(text("a value, `*`, `!` or `~ regex`"))),

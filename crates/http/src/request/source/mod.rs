@@ -62,9 +62,10 @@ pub fn read_source<'a>(source: &ValueSource, input: &SourceInput<'a>) -> SourceV
     found.map_or(SourceValue::Absent, |text| SourceValue::One(Cow::Borrowed(text)))
 }
 
+/// HTTP/2 keeps spaces around a value, and whatever reads it over HTTP/1 does not.
 fn read_header<'a>(name: &HeaderName, headers: &'a HeaderMap) -> SourceValue<'a> {
     let lines = headers.get_all(name).iter();
-    single_value(lines.map(|line| Cow::Borrowed(line.as_bytes())))
+    single_value(lines.map(|line| Cow::Borrowed(line.as_bytes().trim_ascii())))
 }
 
 /// All lines are one list. Browsers send a name twice that two domains or paths have set. Some servers read the first

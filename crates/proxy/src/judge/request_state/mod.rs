@@ -95,20 +95,14 @@ pub struct RequestIdentity {
     pub account: Option<Box<str>>,
     /// The caller by its API key, which must not reach the upstream, unless it is passed.
     pub key: Option<Rc<KeyCaller>>,
+    /// Its API key is missing or unknown, so that it is rejected after its limits.
+    pub lacks_key: bool,
     /// The client that a strike counts against; `None` = no strikes are counted.
     pub strike_target: Option<StrikeTarget>,
     /// `None` before it is found, and where no tiers are configured.
     pub tier: Option<Tier>,
     /// The values of its body that responses contain; `None` = they contain none, or it was not read.
     pub body_texts: Option<Rc<BodyTexts>>,
-}
-
-impl RequestIdentity {
-    /// The caller's account; `None` = unknown.
-    #[inline]
-    pub fn account(&self) -> Option<&str> {
-        self.account.as_deref().or_else(|| self.key.as_ref().map(|caller| &*caller.account))
-    }
 }
 
 /// The progress of asking the auth service of its location.
@@ -320,6 +314,7 @@ impl RequestState {
                 is_websocket_connect: false,
                 account: None,
                 key: None,
+                lacks_key: false,
                 strike_target: None,
                 tier: None,
                 body_texts: None,
@@ -431,10 +426,10 @@ impl RequestState {
         self.auth.as_ref().is_some_and(|auth| auth.answer.is_none())
     }
 
-    /// True if its location has an auth service, which has not admitted it.
-    pub fn lacks_answer(&self) -> bool {
+    /// True if its API key is refused, or the auth service of its location has not admitted it.
+    pub fn is_unknown_caller(&self) -> bool {
         let has_service = |route: LocationId| self.worker.gateway.routes[route.0].auth.is_some();
-        self.route.is_some_and(has_service) && self.auth_answer().is_none()
+        self.identity.lacks_key || self.route.is_some_and(has_service) && self.auth_answer().is_none()
     }
 
     /// The limits before the question judge next.

@@ -4,7 +4,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Version};
 
 use crate::gateway::Gateway;
-use crate::judge::request_state::{LogFields, RequestSpan, RequestState, Verdict};
+use crate::judge::request_state::{LogFields, RequestIdentity, RequestSpan, RequestState, Verdict};
 use crate::reject::{CLIENT_GONE, Fault};
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::account::Tier;
@@ -178,4 +178,14 @@ fn version_name(version: Version) -> &'static str {
 fn amount_of(gateway: &Gateway, limit: LimitId, units: u64) -> Amount {
     let limit = gateway.limits.get(limit.0);
     limit.map_or(Amount { units, currency: None }, |limit| limit.config.amount(units))
+}
+
+// === impl RequestIdentity ===
+
+impl RequestIdentity {
+    /// The caller's account; `None` = unknown.
+    #[inline]
+    pub fn account(&self) -> Option<&str> {
+        self.account.as_deref().or_else(|| self.key.as_ref().map(|caller| &*caller.account))
+    }
 }

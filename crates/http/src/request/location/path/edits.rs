@@ -69,9 +69,11 @@ fn strip_prefix<'p>(path: &'p [u8], strip: &str) -> Cow<'p, [u8]> {
     }
 }
 
+/// Some servers leave out what follows a `;` in a segment, and read a backslash as a slash.
 fn refuse_dot_segments(path: &[u8]) -> Result<(), PathError> {
-    let mut segments = path.split(|&byte| byte == b'/');
-    if segments.any(|segment| matches!(segment, b"." | b"..")) { Err(PathError::DotSegment) } else { Ok(()) }
+    let segments = path.split(|byte| matches!(byte, b'/' | b'\\'));
+    let mut names = segments.filter_map(|segment| segment.split(|&byte| byte == b';').next());
+    if names.any(|name| matches!(name, b"." | b"..")) { Err(PathError::DotSegment) } else { Ok(()) }
 }
 
 /// [`RewriteConfig::to`] with its groups. What a group brings is not expanded again.

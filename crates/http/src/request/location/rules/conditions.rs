@@ -6,7 +6,8 @@ use super::Arrival;
 use crate::request::source::{SourceValue, read_source};
 use sluicegate_model::{ConditionConfig, LocationConfig, ValueTest};
 
-/// A condition that a request does not meet. `Display` says why: "its header:x-env=canary does not hold: it is absent".
+/// A condition that a request does not meet. `Display` says why: "its header:x-env=canary does not hold: it is absent
+/// or empty".
 #[derive(Debug, Clone, Copy)]
 pub struct UnmetCondition<'c> {
     condition: &'c ConditionConfig,
@@ -44,7 +45,7 @@ fn find_reason(test: &ValueTest, value: &SourceValue<'_>) -> Option<&'static str
         (_, SourceValue::Repeated) => return Some("it is given twice"),
         (ValueTest::Absent, SourceValue::Absent) | (ValueTest::Present, SourceValue::One(_)) => true,
         (ValueTest::Absent, SourceValue::One(_)) => return Some("it is present"),
-        (_, SourceValue::Absent) => return Some("it is absent"),
+        (_, SourceValue::Absent) => return Some("it is absent or empty"),
         (ValueTest::Equals(text), SourceValue::One(value)) => **value == *text.as_bytes(),
         (ValueTest::Matches(regex), SourceValue::One(value)) => {
             regex.is_match(value, &String::from_utf8_lossy(value))

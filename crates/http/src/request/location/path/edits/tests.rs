@@ -91,6 +91,10 @@ fn a_new_path_has_no_dot_segments() {
         ("/a.b", "^/a(.)b", "/$1$1"),
         ("/a.b", "^/a(.)b", "/$1$1/x"),
         ("/al../x", "^/al(../)x", "/b/$1/c"),
+        ("/al..;a=b/x", "^/al(.*)$", "/files/$1"),
+        ("/al.;/x", "^/al(.*)$", "/files/$1"),
+        ("/al..\\x", "^/al(.*)$", "/files/$1"),
+        ("/al\\..;x", "^/al(.*)$", "/files/$1"),
     ] {
         let target = rewrite(from, to).build_target(path.as_bytes(), None);
         assert_eq!(target, Err(PathError::DotSegment), "{path} by {from} to {to}");

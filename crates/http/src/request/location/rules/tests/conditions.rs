@@ -147,9 +147,9 @@ fn the_failed_condition_is_named() {
         UnmetCondition::find(&one, &arrival).map(|unmet| unmet.to_string()).unwrap_or_default()
     };
     let all = [("x-a", "1"), ("cookie", "beta=x")];
-    assert_eq!(unmet(&[], None), "its header:x-a=1 does not hold: it is absent");
+    assert_eq!(unmet(&[], None), "its header:x-a=1 does not hold: it is absent or empty");
     assert_eq!(unmet(&[("x-a", "2")], None), "its header:x-a=1 does not hold: it has another value");
-    assert_eq!(unmet(&all[..1], None), "its cookie:beta=* does not hold: it is absent");
+    assert_eq!(unmet(&all[..1], None), "its cookie:beta=* does not hold: it is absent or empty");
     assert_eq!(unmet(&all, Some("v=1")), "its query:v=~^2 does not hold: it has another value");
     assert_eq!(unmet(&all, Some("v=2&V=2")), "its query:v=~^2 does not hold: it is given twice");
     assert_eq!(unmet(&all, Some("v=2&w=1")), "its query:w=! does not hold: it is present");
