@@ -108,7 +108,7 @@ fn summarize_config(config: &Config) -> Map<String, Value> {
             "limits": location.limits.iter().map(|&id| limit(id, Some(location))).collect::<Vec<_>>(),
         }))
     };
-    let upstream = |one: &UpstreamConfig| named(&one.name, &one.owner, describe_upstream(one));
+    let upstream = |one: &UpstreamConfig| named(&one.name, &one.owner, describe_upstream(config, one));
     omit_nulls(json!({
         "listen": describe_listen(config),
         "upstreams": config.upstreams.iter().map(upstream).collect::<Vec<_>>(),
@@ -150,7 +150,7 @@ pub(super) fn render_overview(config: &Config) -> String {
     let owned =
         |owner: &Option<Arc<str>>| owner.iter().map(|owner| format!(" [{owner}]")).collect::<String>();
     let upstream =
-        |one: &UpstreamConfig| format!("{}: {}{}", one.name, describe_upstream(one), owned(&one.owner));
+        |one: &UpstreamConfig| format!("{}: {}{}", one.name, describe_upstream(config, one), owned(&one.owner));
     let upstreams = config.upstreams.iter().map(upstream);
     let limit = |id: LimitId| describe_limit(config, id, None) + &owned(&config.limits[id].owner);
     let limits = list_limits(config).into_iter().map(limit);

@@ -228,8 +228,12 @@ pub struct UpstreamConfig {
     pub kind: UpstreamKind,
     /// The choice among the servers.
     pub balance: BalancePolicy,
+    /// The cookie that leads a client to the same server; `None` = `balance` chooses for each request.
+    pub sticky: Option<StickyConfig>,
     /// The HTTP version for the servers.
     pub protocol: UpstreamProtocol,
+    /// Each connection to a server begins with a PROXY header of version 2.
+    pub proxy_protocol: bool,
     /// `Some` if the servers are `https://`, which then holds for all of them.
     pub tls: Option<UpstreamTlsConfig>,
     /// Idle connections kept per server and worker.
@@ -252,6 +256,13 @@ pub struct UpstreamConfig {
     pub eject: Option<EjectConfig>,
     /// Stops that responses of the upstream ask for; `None` = off.
     pub obey: Option<ObeyConfig>,
+}
+
+impl UpstreamConfig {
+    /// True if its cookies are sealed with a secret that the gateway chooses.
+    pub fn has_auto_secret(&self) -> bool {
+        self.sticky.as_ref().is_some_and(|sticky| sticky.secret.is_none())
+    }
 }
 
 /// The destinations of an upstream.
@@ -293,6 +304,13 @@ pub enum BalancePolicy {
     HashUri,
     /// The same server for the same value of that header; requests without it go to one server.
     HashHeader(HeaderName),
+}
+
+impl BalancePolicy {
+    /// True if a value of the request chooses the server.
+    pub fn hashes(&self) -> bool {
+        matches!(self, BalancePolicy::HashIp | BalancePolicy::HashUri | BalancePolicy::HashHeader(_))
+    }
 }
 
 /// A location: the requests that it takes, and the actions on them.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::uri::PathAndQuery;
 use serde::{Deserialize, Serialize};
 
+use super::Secret;
 use super::key::KeyPart;
 use sluicegate_base::labelled::labelled_enum;
 
@@ -173,6 +174,17 @@ pub struct EjectConfig {
     pub max: f64,
     /// Statuses that also count as errors.
     pub status: StatusRanges,
+}
+
+/// The `sticky` section of an upstream: a cookie that leads a client to the same server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StickyConfig {
+    /// The name of the cookie.
+    pub cookie: String,
+    /// `for`: the time until the cookie ends.
+    pub span: Duration,
+    /// The secret that seals cookies; `None` = one that the gateway chooses.
+    pub secret: Option<Secret>,
 }
 
 /// The `obey` section of an upstream: responses that stop further requests.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{describe_key, format_full_period, join_names, shorten};
 use crate::schema::tables::upstreams::timeouts;
 use sluicegate_model::{
-    BalancePolicy, KeyPart, ObeyConfig, RetryConfig, RetryReason, ServerQueueConfig, UpstreamConfig,
-    UpstreamKind, UpstreamProtocol, UpstreamServerConfig,
+    BalancePolicy, Config, KeyPart, ObeyConfig, RetryConfig, RetryReason, ServerQueueConfig, StickyConfig,
+    UpstreamConfig, UpstreamKind, UpstreamProtocol, UpstreamServerConfig,
 };
 
 /// More servers would hide the rest of the line.
@@ -14,7 +14,7 @@ const SERVERS_MAX: usize = 5;
 
 /// "10.0.0.1:9000 (weight 2), 10.0.0.2:9000; balanced in turn; health check GET /healthz every 5 seconds; no retries".
 /// Timeouts are named if they are not the usual ones.
-pub fn describe_upstream(upstream: &UpstreamConfig) -> String {
+pub fn describe_upstream(config: &Config, upstream: &UpstreamConfig) -> String {
     let servers = match &upstream.kind {
         UpstreamKind::Demo => return "built in, echoes each request".to_owned(),
         UpstreamKind::Servers(servers) => servers,
@@ -25,6 +25,8 @@ pub fn describe_upstream(upstream: &UpstreamConfig) -> String {
     if servers.len() > 1 {
         parts.push(describe_balance(&upstream.balance));
     }
+    parts.extend(upstream.sticky.as_ref().map(|sticky| describe_sticky(config, sticky)));
+    parts.extend(upstream.proxy_protocol.then(|| "announces clients by PROXY protocol version 2".to_owned()));
     parts.extend(upstream.max_connections.map(|most| format!("at most {most} connections to each")));
     parts.extend(upstream.queue.as_ref().map(describe_queue));
     parts.push(match &upstream.health {
@@ -39,6 +41,16 @@ pub fn describe_upstream(upstream: &UpstreamConfig) -> String {
     parts.extend(upstream.obey.as_ref().map(describe_obey));
     parts.extend(describe_timeouts(upstream));
     parts.join("; ")
+}
+
+/// "sticky by cookie sg for 1 hour", with an addition if a restart begins anew.
+fn describe_sticky(config: &Config, sticky: &StickyConfig) -> String {
+    let is_kept = sticky.secret.is_some()
+        || config.access_log.hash_secret.is_some()
+        || config.state.redis.is_some()
+        || config.state.snapshot.is_some();
+    let restart = if is_kept { "" } else { ", and a restart begins anew: nothing keeps the secret" };
+    format!("sticky by cookie {} for {}{restart}", sticky.cookie, format_full_period(sticky.span))
 }
 
 /// "up to 1000 requests wait at most 10 seconds for a free server".
@@ -144,7 +156,7 @@ mod tests {
     fn assert_described(upstream: &str, expected: &str) {
         let file = format!("upstreams: {{ app: {upstream} }}\nlocations: [{{ path: /, upstream: app }}]");
         let config = crate::parse(&file, "x").unwrap_or_else(|report| panic!("{report}")).config;
-        assert_eq!(describe_upstream(&config.upstreams[0]), expected);
+        assert_eq!(describe_upstream(&config, &config.upstreams[0]), expected);
     }
 
     #[test]
@@ -184,6 +196,16 @@ mod tests {
             "{ servers: a:1, obey: { status: [], key: [ip, uri] } }",
             "a:1; no health checks; 1 retry (connect, refused); \
              requests stop for at most 1 minute when it has nothing left, each client IP and URI apart",
+        );
+        assert_described(
+            "{ servers: a:1, sticky: { cookie: s, for: 8h, secret: x }, proxy_protocol: v2 }",
+            "a:1; sticky by cookie s for 8 hours; announces clients by PROXY protocol version 2; no health checks; \
+             1 retry (connect, refused)",
+        );
+        assert_described(
+            "{ servers: a:1, sticky: {} }",
+            "a:1; sticky by cookie sg for 1 hour, and a restart begins anew: nothing keeps the secret; \
+             no health checks; 1 retry (connect, refused)",
         );
         let retried = "no health checks; 1 retry (connect, refused)";
         for (queue, expected) in [

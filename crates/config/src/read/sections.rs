@@ -50,11 +50,12 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     for limit in limits.iter_mut().filter(|limit| limit.begins_by_account()) {
         limit.anchors = account.keys.as_ref().map(|keys| keys.file.clone());
     }
+    let upstreams = upstreams.into_upstreams();
     let config = Config {
         listen,
         server,
-        upstreams: upstreams.into_upstreams(),
-        state: state.build_state(&limits, bans.is_some()),
+        state: state.build_state(&limits, bans.is_some(), &upstreams),
+        upstreams,
         limits,
         locations,
         access,

@@ -8,15 +8,15 @@ use super::keys;
 use super::tls_files::UpstreamTlsReader;
 use crate::schema::tables::root::root;
 use crate::schema::tables::upstreams::{
-    eject, health, obey, retries, server, server_queue, timeouts, upstream,
+    eject, health, obey, retries, server, server_queue, sticky, timeouts, upstream,
 };
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::value::names;
 use sluicegate_model::value::server_url::{is_server_url, parse_server};
 use sluicegate_model::{
-    HealthConfig, ObeyConfig, RetryConfig, RetryReasons, StatusRanges, UpstreamConfig, UpstreamId,
-    UpstreamKind, UpstreamServerConfig, UpstreamTlsConfig, ValueError, codes, did_you_mean,
+    HealthConfig, ObeyConfig, RetryConfig, RetryReasons, StatusRanges, StickyConfig, UpstreamConfig,
+    UpstreamId, UpstreamKind, UpstreamServerConfig, UpstreamTlsConfig, ValueError, codes, did_you_mean,
 };
 
 /// The name of the built-in echo backend.
@@ -157,7 +157,9 @@ fn read_settings(
         owner: None,
         kind,
         balance: fields.read(&upstream::BALANCE),
+        sticky: read_sticky(fields),
         protocol: fields.read(&upstream::PROTOCOL),
+        proxy_protocol: fields.read(&upstream::PROXY_PROTOCOL),
         tls,
         keepalive: fields.read(&upstream::KEEPALIVE),
         max_connections: fields.read(&upstream::MAX_CONNECTIONS),
@@ -195,6 +197,17 @@ fn read_server(item: &FieldValue<'_>) -> Option<UpstreamServerConfig> {
         let (weight, backup) = (fields.read(&server::WEIGHT), fields.read(&server::BACKUP));
         Some(UpstreamServerConfig { weight, backup, ..server? })
     })
+}
+
+fn read_sticky(upstream: &FieldReader<'_>) -> Option<StickyConfig> {
+    let sticky = upstream.read_section_or_none(&upstream::STICKY, sticky::read)?;
+    if let Some(value) = upstream.find(&upstream::STICKY)
+        && upstream.read(&upstream::BALANCE).hashes()
+    {
+        let message = "`balance: hash:…` chooses the server of each request, so a cookie cannot";
+        value.refuse_name(codes::WORD, message, "leave out sticky, or write another balance, e.g. p2c");
+    }
+    Some(sticky)
 }
 
 fn read_retries(upstream: &FieldReader<'_>) -> RetryConfig {

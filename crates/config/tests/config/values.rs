@@ -155,7 +155,12 @@ fn upstream_fields() {
         BalancePolicy::HashUri,
     ];
     assert_eq!(kinds, expected.iter().collect::<Vec<_>>());
+    let careful = &config.upstreams[8];
+    let sticky = careful.sticky.as_ref().expect("a sticky upstream");
+    let secret = sticky.secret.as_ref().map(|secret| secret.0.as_str());
+    assert_eq!((sticky.cookie.as_str(), sticky.span, secret), ("id", seconds(7_200), Some("hunter3")));
     let one = &config.upstreams[0];
+    assert!(careful.proxy_protocol && !one.proxy_protocol && one.sticky.is_none());
     assert_eq!((one.keepalive, one.max_connections, one.dns_refresh), (128, None, seconds(30)));
     assert_eq!(
         (one.timeouts.connect, one.timeouts.response, &one.balance),

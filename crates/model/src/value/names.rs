@@ -267,6 +267,15 @@ pub fn suggest_source(text: &str) -> Option<String> {
     (is_header && is_cookie_name(text)).then(|| format!("write header:{text}"))
 }
 
+/// The name of a cookie.
+pub fn parse_cookie_name(text: &str) -> Parsed<String> {
+    let wrong = || {
+        ValueError::new(codes::WORD, format!("`{text}` is not a cookie name"))
+            .with_help("write e.g. cookie: sg")
+    };
+    is_cookie_name(text).then(|| text.to_owned()).ok_or_else(wrong)
+}
+
 fn is_cookie_name(name: &str) -> bool {
     HeaderName::from_bytes(name.as_bytes()).is_ok()
 }

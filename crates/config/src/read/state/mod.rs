@@ -20,7 +20,7 @@ use sluicegate_model::value::redis_url::{parse_seed_url, parse_server_url};
 use sluicegate_model::value::words::parse_word;
 use sluicegate_model::{
     LimitConfig, OnFailure, Parsed, RedisConfig, RedisServers, RedisTlsFiles, StateConfig, StoreConfig,
-    ValueError, check_redis_range, codes,
+    UpstreamConfig, ValueError, check_redis_range, codes,
 };
 
 /// The section `state`, on which the readers of limits depend.
@@ -195,12 +195,18 @@ impl StateReader {
         ])(text)
     }
 
-    /// The whole section, once the limits that count in Redis are known.
-    pub(crate) fn build_state(&self, limits: &[LimitConfig], has_bans: bool) -> StateConfig {
+    /// The whole section, once it is known what Redis is used for.
+    pub(crate) fn build_state(
+        &self,
+        limits: &[LimitConfig],
+        has_bans: bool,
+        upstreams: &[UpstreamConfig],
+    ) -> StateConfig {
         let mut config = self.config.clone();
-        let counts_bans = has_bans && config.store == StoreConfig::Redis;
-        config.redis =
-            config.redis.filter(|_| counts_bans || limits.iter().any(|limit| limit.shared.is_some()));
+        let is_used = has_bans && config.store == StoreConfig::Redis
+            || limits.iter().any(|limit| limit.shared.is_some())
+            || upstreams.iter().any(|upstream| upstream.has_auto_secret());
+        config.redis = config.redis.filter(|_| is_used);
         config
     }
 }

@@ -155,8 +155,8 @@ pub(super) fn parse_token(text: &str) -> Parsed<Secret> {
 }
 
 /// The secret itself never appears in a problem.
-fn parse_hash_secret(text: &str) -> Parsed<Secret> {
-    let secret = names::parse_filled(text, codes::MISSING, "the secret of hashes is empty").map(Secret);
+pub(super) fn parse_hash_secret(text: &str) -> Parsed<Secret> {
+    let secret = names::parse_filled(text, codes::MISSING, "the secret is empty").map(Secret);
     secret.map_err(|error| error.with_help("write auto, or a text"))
 }
 

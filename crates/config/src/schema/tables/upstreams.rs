@@ -16,11 +16,12 @@ use sluicegate_model::value::statuses::parse_status_range;
 use sluicegate_model::value::words::parse_word;
 use sluicegate_model::value::{names, scalars};
 use sluicegate_model::{
-    BalancePolicy, EjectConfig, HealthConfig, KeyPart, Parsed, RetryReason, ServerQueueConfig,
-    UpstreamProtocol, UpstreamServerConfig, UpstreamTimeouts, ValueError, codes,
+    BalancePolicy, EjectConfig, HealthConfig, KeyPart, Parsed, RetryReason, Secret, ServerQueueConfig,
+    StickyConfig, UpstreamProtocol, UpstreamServerConfig, UpstreamTimeouts, ValueError, codes,
 };
 
 use super::limits::KEY_PART;
+use super::operation::parse_hash_secret;
 
 const SERVER_FORMS: &str = "`HOST:PORT`, `http://HOST[:PORT]`, `https://HOST[:PORT]` or `unix:/PATH`";
 
@@ -34,6 +35,12 @@ section! {
         "`p2c`, `round_robin`, `least_conn`, `random`, `hash:ip`, `hash:uri` or `hash:header:NAME`", parse_balance
     ).matching("^(p2c|round_robin|least_conn|random|hash:(ip|uri|header:.+))$"),
         "balance", "p2c", "least_conn";
+    /// A cookie that leads a client to the same server; while that one is draining, down, ejected or full, `balance`
+    /// chooses another.
+    STICKY: NestedOrNone = NestedOrNone(&sticky::SECTION), "sticky", "none", "{ cookie: sg, for: 1h }";
+    /// A header of the PROXY protocol, in version 2, in front of each connection to a server: it tells the client's
+    /// address. Such a connection serves one client connection.
+    PROXY_PROTOCOL: Words<bool> = Words(&[("none", false), ("v2", true)]), "proxy_protocol", "none", "v2";
     /// The HTTP version; `auto` is HTTP/1.1, and over TLS the choice of the server.
     PROTOCOL: Words<UpstreamProtocol> = Words(&UpstreamProtocol::WORDS), "protocol", "auto", "http2";
     /// Idle connections that each worker keeps to each server.
@@ -81,6 +88,19 @@ section! {
     size: Number<usize> = Number(1, 1_000_000), "1000", "500";
     /// The time that a request waits at most; then it gets 503.
     max_wait: Text<Duration> = NONZERO_TIME, "10s", "5s";
+}
+
+section! {
+    /// A cookie that leads a client to the same server. Nobody can read or forge it.
+    mod sticky = "upstreams.NAME.sticky" for StickyConfig;
+    /// The name of the cookie.
+    cookie: Text<String> = Text::new("the name of a cookie", names::parse_cookie_name), "sg", "shop_server";
+    /// The time from the first response on after which `balance` chooses again.
+    span as "for": Text<Duration> = NONZERO_TIME, "1h", "8h";
+    /// The secret that cookies are sealed with: gateways with the same secret accept each other's. `auto` is made from
+    /// `access_log.hash_secret`, and lives where that one does.
+    secret: OrWord<Text<Secret>> = OrWord("auto", Text::new("a text that is not empty", parse_hash_secret)),
+        "auto", "\"${STICKY_SECRET}\"";
 }
 
 section! {
