@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -71,17 +72,19 @@ pub(super) enum NewConnection {
     Http2(Rc<Http2Connection>),
 }
 
-/// Connects with `protocol` within the server's connect timeout, which includes TLS and the HTTP/2 settings.
+/// Connects with `protocol` within the server's connect timeout, which includes TLS and the HTTP/2 settings. The
+/// `header` of the PROXY protocol comes first; it is empty for most servers.
 ///
 /// # Errors
 /// No address accepted the connection, or TLS or HTTP/2 failed on it.
 pub(super) async fn open_connection(
     server: &Arc<Server>,
     protocol: ServerProtocol,
+    header: &[u8],
 ) -> Result<NewConnection, ConnectFault> {
     let end = Instant::now() + server.connect_timeout;
     let opening = async {
-        let DialledSocket { socket, is_http2, address } = dial_server(server, protocol, end).await?;
+        let DialledSocket { socket, is_http2, address } = dial_server(server, protocol, end, header).await?;
         if !is_http2 {
             return Ok(NewConnection::Http1(Http1Connection::new(socket, address)));
         }
@@ -94,7 +97,7 @@ pub(super) async fn open_connection(
 }
 
 /// Connects to the first address that accepts. The time left until `end` is shared evenly among the addresses left, so
-/// that a silent one does not use up the time of the others.
+/// that a silent one does not use up the time of the others. `header` is sent before TLS.
 ///
 /// # Errors
 /// The error of the last address.
@@ -102,9 +105,10 @@ pub(super) async fn dial_server(
     server: &Arc<Server>,
     protocol: ServerProtocol,
     end: Instant,
+    header: &[u8],
 ) -> Result<DialledSocket, ConnectFault> {
     if let Some(path) = &server.unix_path {
-        return dial_unix(path, protocol, end).await;
+        return dial_unix(path, protocol, end, header).await;
     }
     let unresolved = |error| ConnectFault::with_cause(ServerFault::NameNotFound, error);
     let addresses = server.resolve_addresses().await.map_err(unresolved)?;
@@ -112,8 +116,9 @@ pub(super) async fn dial_server(
     let mut untried = addresses.len() as u32;
     for address in addresses {
         let dialled = async {
-            let stream = TcpStream::connect(address).await.map_err(ConnectFault::from_io)?;
+            let mut stream = TcpStream::connect(address).await.map_err(ConnectFault::from_io)?;
             stream.set_nodelay(true).map_err(ConnectFault::from_io)?;
+            stream.write_all(header).await.map_err(ConnectFault::from_io)?;
             let Some(tls) = &server.tls else {
                 return Ok((ServerSocket::Plain(stream), protocol == ServerProtocol::Http2));
             };
@@ -145,10 +150,13 @@ async fn dial_unix(
     path: &Path,
     protocol: ServerProtocol,
     end: Instant,
+    header: &[u8],
 ) -> Result<DialledSocket, ConnectFault> {
     loop {
         match timeout_at(end, UnixStream::connect(path)).await {
-            Ok(Ok(stream)) => {
+            Ok(Ok(mut stream)) => {
+                // A new socket has room for it.
+                stream.write_all(header).await.map_err(ConnectFault::from_io)?;
                 let socket = ServerSocket::Unix(stream);
                 return Ok(DialledSocket { socket, is_http2: protocol == ServerProtocol::Http2, address: 0 });
             }

@@ -18,6 +18,7 @@ use super::Server;
 use super::connect::{ConnectFault, DialledSocket, dial_server};
 use super::http1::FIELDS_MAX;
 use super::server_state::HealthChange;
+use crate::net::proxy_protocol::LOCAL_HEADER;
 use sluicegate_base::clock::Now;
 use sluicegate_model::HealthConfig;
 
@@ -71,7 +72,8 @@ impl Server {
 async fn check_server(server: &Arc<Server>, health: &HealthConfig) -> Option<Result<(), String>> {
     let end = Instant::now() + health.timeout;
     let checking = async {
-        match dial_server(server, server.protocol, end).await {
+        let header = if server.announces_clients { LOCAL_HEADER } else { &[] };
+        match dial_server(server, server.protocol, end, header).await {
             Ok(dialled) => {
                 let status = fetch_status(dialled, server, health).await;
                 Some(status.map_err(|error| format!("the connection broke: {error}")))

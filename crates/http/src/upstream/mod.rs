@@ -90,6 +90,8 @@ pub struct Upstream {
     health: Option<model::HealthConfig>,
     eject: Option<model::EjectConfig>,
     /// `None` = no response pauses the requests behind it.
+    /// Each connection to a server begins with a PROXY header, and serves one client connection.
+    pub announces_clients: bool,
     pub pushback: Option<Pushback>,
     queue: Option<model::ServerQueueConfig>,
     /// The maximum of each server; `u32::MAX` = no bound.
@@ -187,6 +189,7 @@ impl Upstream {
             name: config.name.as_str().into(),
             owner: config.owner.clone(),
             id,
+            announces_clients: config.proxy_protocol,
             balance: config.balance.clone(),
             balancer: Balancer::new(config.balance.clone(), &servers),
             servers,

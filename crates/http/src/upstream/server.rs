@@ -37,6 +37,8 @@ pub struct Server {
     pub connect_timeout: Duration,
     pub(super) tls: Option<Arc<ServerTls>>,
     pub(super) protocol: ServerProtocol,
+    /// Each connection begins with a PROXY header, and serves one client connection.
+    pub(super) announces_clients: bool,
     /// The time that a busy HTTP/2 connection may be silent before the server is pinged.
     pub(super) ping_interval: Duration,
     /// The time that an idle connection is kept, in ticks.
@@ -114,8 +116,9 @@ impl Server {
         let new_state = || Arc::new(ServerState::new(is_named.then(|| DnsName::new(host, port))));
         let name = server.address.to_string();
         let tls = upstream.tls.as_ref().filter(|_| server.tls);
-        // Other TLS rules need new connections.
+        // Other TLS rules need new connections, and so does the PROXY protocol.
         let same = before.filter(|before| match (&before.tls, tls) {
+            _ if before.announces_clients != upstream.proxy_protocol => false,
             (Some(known), Some(tls)) => known.matches_settings(tls),
             _ => true,
         });
@@ -124,6 +127,7 @@ impl Server {
             id: same.map_or_else(|| NEXT_ID.fetch_add(1, Relaxed), |same| same.id),
             protocol: ServerProtocol::from_config(upstream.protocol, tls.is_some()),
             tls: tls.map(|tls| same.and_then(|same| same.tls.clone()).unwrap_or_else(|| new_tls(tls))),
+            announces_clients: upstream.proxy_protocol,
             ping_interval: ping_interval(&upstream.timeouts),
             index,
             position,

@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -22,7 +23,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::{GatewayDeadline, RequestWatch};
 use sluicegate_http::request::body::{BodyFault, RequestBody};
 use sluicegate_http::upstream::{
-    ConnectFault, ExchangeFault, PooledConnection, ResponseSlot, SendOutcome, Server, ServerBody,
+    ConnectFault, ExchangeFault, PooledConnection, Pools, ResponseSlot, SendOutcome, Server, ServerBody,
     ServerInFlight, Upstream,
 };
 use sluicegate_limit::table::CounterKey;
@@ -31,6 +32,8 @@ use sluicegate_observe::metrics::UpstreamOutcome;
 /// The context of an exchange, beside its request.
 pub(super) struct Exchange<'a> {
     pub worker: &'a Worker,
+    /// The pools of the worker, or of a client that is announced to servers.
+    pub pools: &'a Rc<Pools>,
     pub upstream: &'a Arc<Upstream>,
     pub response_edits: &'a CompiledEdits,
     /// The client that may hang up; `None` = the gateway itself asks.
@@ -173,7 +176,7 @@ impl Exchange<'_> {
     /// An idle connection, unless the request needs one of its own.
     #[inline]
     fn borrow_idle(&self, place: ServerInFlight) -> Result<PooledConnection, ServerInFlight> {
-        if self.outgoing.upgrade.is_some() { Err(place) } else { self.worker.pools.borrow_idle(place) }
+        if self.outgoing.upgrade.is_some() { Err(place) } else { self.pools.borrow_idle(place) }
     }
 
     async fn borrow_connection(
@@ -181,7 +184,7 @@ impl Exchange<'_> {
         place: ServerInFlight,
         is_fresh: bool,
     ) -> Result<PooledConnection, ConnectFault> {
-        let pools = &self.worker.pools;
+        let pools = self.pools;
         // An upgrade ends HTTP on its connection, so it needs a fresh one of HTTP/1.
         if self.outgoing.upgrade.is_some() {
             pools.borrow_exclusive(place).await

@@ -229,8 +229,12 @@ async fn proxy_request(
             let (chosen, tries) = (&mut state.outcome.server, &mut state.outcome.tries);
             exchange.run_attempts(first, &mut request, &mut answer, chosen, tries).await
         }
+    let client_pools = upstream
+        .announces_clients
+        .then(|| state.connection.announced_pools(&worker.pools, state.identity.client.ip));
         Err(fault) => Err(fault),
     };
+        pools: client_pools.as_ref().unwrap_or(&worker.pools),
     // It was kept for another attempt.
     drop(request);
     let now = Now::read_clock();

@@ -58,6 +58,7 @@ async fn exchange_question(
     };
     let exchange = Exchange {
         worker,
+        pools: &worker.pools,
         upstream,
         response_edits: &no_edits,
         connection: None,

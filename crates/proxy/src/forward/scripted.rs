@@ -109,6 +109,7 @@ async fn take_place(
             let outgoing = OutgoingRequest::new(gateway, route, &upstream.balance, inbound, state);
             let exchange = Exchange {
                 worker: &worker,
+                pools: &worker.pools,
                 upstream,
                 response_edits: &route.response_edits,
                 connection: Some(&state.connection),

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +25,9 @@ use sluicegate_base::wall_clock::WallClock;
 use sluicegate_http::net::deadline::{
     ConnectionWatch, ListenerTerms, RequestWatch, SweepCounter, WatchList, ticks_for,
 };
+use sluicegate_http::net::proxy_protocol::announce_client;
 use sluicegate_http::net::socket::{ClientStream, Socket};
+use sluicegate_http::request::client::UNIX_CLIENT;
 use sluicegate_http::request::headers::forwarded::peer_value;
 use sluicegate_http::request::location::{self, HostError};
 use sluicegate_http::request::request_id::RequestIds;
@@ -233,6 +235,8 @@ pub struct ClientConnection {
     /// come from a trusted proxy.
     peer_key: Cell<Option<(u64, CounterKey)>>,
     host_cache: RefCell<HostCache>,
+    /// The connections to servers that announce its last client; `None` = no server was told one.
+    announced_pools: RefCell<Option<Rc<Pools>>>,
     /// The watch of all HTTP/1 requests, which follow one another.
     http1_watch: Rc<RequestWatch>,
     /// The watch of the stream that has just begun, until the stream has a task.
@@ -267,6 +271,7 @@ impl ClientConnection {
             takeover: RefCell::new(None),
             peer_key: Cell::new(None),
             host_cache: RefCell::default(),
+            announced_pools: RefCell::default(),
             stream_watch: RefCell::new(None),
             requests: Cell::new(0),
             cancelled: Cell::new(0),
@@ -304,6 +309,20 @@ impl ClientConnection {
     #[inline]
     pub fn is_request_slow(&self) -> bool {
         self.http1_watch.is_slow()
+    }
+
+    /// The connections to servers that announce `client`, as limits see it; `pools` are the worker's. If one connection
+    /// carries the requests of several clients, connections are kept for the last of them.
+    pub fn announced_pools(&self, pools: &Rc<Pools>, client: IpAddr) -> Rc<Pools> {
+        let mut announced = self.announced_pools.borrow_mut();
+        if let Some(known) = announced.as_ref().filter(|known| known.announces(client)) {
+            return known.clone();
+        }
+        let [peer, listener] = self.socket.as_ref().map_or([None, None], |socket| socket.addresses());
+        // A client that a header told has no port here.
+        let port = peer.filter(|peer| peer.ip().to_canonical() == client).map_or(0, |peer| peer.port());
+        let source = (client != UNIX_CLIENT).then(|| SocketAddr::new(client, port));
+        announced.insert(pools.for_client(client, announce_client(source, listener))).clone()
     }
 
     /// The key of limits by the peer's address.

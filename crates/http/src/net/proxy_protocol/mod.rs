@@ -4,7 +4,9 @@
 //! Source: <https://www.haproxy.org/download/2.8/doc/proxy-protocol.txt>. The TLVs that may follow the addresses in
 //! version 2 are skipped.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use bytes::Bytes;
 
 /// The longest line of version 1, with its CRLF, in bytes.
 pub const V1_MAX: usize = 107;
@@ -33,6 +35,37 @@ pub enum ProxyHeader {
         /// An IPv4-mapped address is the IPv4 one, so that it is not counted twice.
         source: Option<IpAddr>,
     },
+}
+
+/// The header of version 2 of a connection that serves no client: its command is LOCAL.
+pub const LOCAL_HEADER: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00";
+
+/// The header of version 2 that announces `client`, which connected to `listener`; an unknown listener is all zeros. A
+/// client without an internet address has the family UNSPEC. IPv4 beside IPv6 is IPv4-mapped, as by HAProxy.
+pub fn announce_client(client: Option<SocketAddr>, listener: Option<SocketAddr>) -> Bytes {
+    let mut header = [V2_START, &[0x21]].concat();
+    let Some(client) = client else { return [&header[..], &[0, 0, 0]].concat().into() };
+    let any = if client.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+    let listener = listener.unwrap_or(SocketAddr::new(any, 0));
+    match (client.ip().to_canonical(), listener.ip().to_canonical()) {
+        (IpAddr::V4(source), IpAddr::V4(target)) => {
+            header.extend([0x11, 0, 12]);
+            header.extend([source.octets(), target.octets()].concat());
+        }
+        (source, target) => {
+            header.extend([0x21, 0, 36]);
+            header.extend([source, target].map(to_ipv6).map(|ip| ip.octets()).concat());
+        }
+    }
+    header.extend([client.port(), listener.port()].map(u16::to_be_bytes).concat());
+    header.into()
+}
+
+fn to_ipv6(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
 }
 
 /// Parses the first bytes of a connection, as many as have come.

@@ -127,3 +127,43 @@ proptest! {
         }
     }
 }
+
+/// The bytes of the specification, and what the parser of this crate reads in them.
+#[test]
+fn announcements_are_headers() {
+    let address = |text: &str| Some(text.parse::<std::net::SocketAddr>().unwrap());
+    let start = b"\r\n\r\n\0\r\nQUIT\n";
+    let [v4, v6] = ["192.0.2.1", "2001:db8::9"].map(|ip| ip.parse::<IpAddr>().unwrap());
+    let mapped = |tail: [u8; 4]| [&[0; 10][..], &[0xff, 0xff], &tail].concat();
+    let long = "2001:db8::9".parse::<Ipv6Addr>().unwrap().octets();
+    let other = "2001:db8::1".parse::<Ipv6Addr>().unwrap().octets();
+    let ports = [0x30, 0x39, 0x01, 0xbb];
+    let short = [&[0x21, 0x11, 0, 12, 192, 0, 2, 1, 198, 51, 100, 7][..], &ports].concat();
+    let six =
+        |source: &[u8], target: &[u8], ports: &[u8]| [&[0x21, 0x21, 0, 36], source, target, ports].concat();
+    for (client, listener, rest, source) in [
+        (address("192.0.2.1:12345"), address("198.51.100.7:443"), short.clone(), Some(v4)),
+        (address("192.0.2.1:12345"), address("[::ffff:198.51.100.7]:443"), short, Some(v4)),
+        (address("[2001:db8::9]:12345"), address("[2001:db8::1]:443"), six(&long, &other, &ports), Some(v6)),
+        (
+            address("[2001:db8::9]:12345"),
+            address("198.51.100.7:443"),
+            six(&long, &mapped([198, 51, 100, 7]), &ports),
+            Some(v6),
+        ),
+        (
+            address("192.0.2.1:12345"),
+            address("[2001:db8::1]:443"),
+            six(&mapped([192, 0, 2, 1]), &other, &ports),
+            Some(v4),
+        ),
+        (address("192.0.2.1:0"), None, [&[0x21, 0x11, 0, 12, 192, 0, 2, 1][..], &[0; 8]].concat(), Some(v4)),
+        (address("[2001:db8::9]:0"), None, six(&long, &[0; 16], &[0; 4]), Some(v6)),
+        (None, address("198.51.100.7:443"), vec![0x21, 0, 0, 0], None),
+    ] {
+        let header = announce_client(client, listener);
+        assert_eq!(&header[..], [&start[..], &rest].concat(), "{client:?} {listener:?}");
+        assert_eq!(parse_header(&header), ProxyHeader::Header { length: header.len(), source });
+    }
+    assert_eq!(parse_header(LOCAL_HEADER), ProxyHeader::Header { length: 16, source: None });
+}

@@ -4,7 +4,7 @@ mod client_stream;
 mod watched_socket;
 
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, Shutdown};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -44,6 +44,14 @@ impl Socket {
         match self {
             Socket::Tcp(_, peer) => Some(*peer),
             Socket::Unix(_) => None,
+        }
+    }
+
+    /// The addresses of both ends, the peer's first, as far as the kernel tells them; a unix socket has none.
+    pub fn addresses(&self) -> [Option<SocketAddr>; 2] {
+        match self {
+            Socket::Tcp(stream, _) => [stream.peer_addr().ok(), stream.local_addr().ok()],
+            Socket::Unix(_) => [None, None],
         }
     }
 

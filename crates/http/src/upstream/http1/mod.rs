@@ -48,6 +48,8 @@ pub(super) struct Http1Connection {
     pub address: u32,
     /// The tick of the last exchange's end.
     pub idle_since: Cell<u64>,
+    /// Counts it among the idle ones that announce a client; set only while it is one.
+    pub client_idle: Cell<Option<Rc<()>>>,
 }
 
 /// The socket and the progress of the exchange.
@@ -98,7 +100,8 @@ impl Http1Connection {
             is_response_done: true,
             is_body_aborted: false,
         };
-        Rc::new(Http1Connection { state: RefCell::new(state), address, idle_since: Cell::new(0) })
+        let (state, idle_since, client_idle) = (RefCell::new(state), Cell::new(0), Cell::default());
+        Rc::new(Http1Connection { state, address, idle_since, client_idle })
     }
 
     /// True if the last response is complete and the server accepts another request.

@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::Request;
 use tokio::sync::Notify;
 
@@ -23,6 +24,8 @@ const CONNECTIONS_MAX: usize = 128;
 /// The shared connections to one server.
 pub(crate) struct Http2Connections {
     ticks: Rc<SweepCounter>,
+    /// The PROXY header of its connections; empty without one.
+    header: Bytes,
     connections: RefCell<Vec<Rc<Http2Connection>>>,
     pending_connect: RefCell<Option<Rc<PendingConnect>>>,
     /// The server negotiated HTTP/1 last time.
@@ -67,9 +70,10 @@ impl From<Rc<Http1Connection>> for AcquiredConnection {
 }
 
 impl Http2Connections {
-    pub(crate) fn new(ticks: Rc<SweepCounter>) -> Rc<Http2Connections> {
+    pub(crate) fn new(ticks: Rc<SweepCounter>, header: Bytes) -> Rc<Http2Connections> {
         Rc::new(Http2Connections {
             ticks,
+            header,
             connections: RefCell::default(),
             pending_connect: RefCell::default(),
             speaks_http1: Cell::default(),
@@ -145,7 +149,7 @@ impl Http2Connections {
 
     /// Opens a connection for this request alone; if the server now negotiates HTTP/2, it is shared.
     async fn connect_exclusive(&self, server: &Arc<Server>) -> Result<NewConnection, ConnectFault> {
-        let opened = open_connection(server, server.protocol).await?;
+        let opened = open_connection(server, server.protocol, &self.header).await?;
         if let NewConnection::Http2(connection) = &opened {
             self.add_connection(connection.clone());
         }
@@ -159,7 +163,7 @@ impl Http2Connections {
         let (connections, server) = (self.clone(), server.clone());
         let started = pending.clone();
         tokio::task::spawn_local(async move {
-            match open_connection(&server, server.protocol).await {
+            match open_connection(&server, server.protocol, &connections.header).await {
                 Ok(NewConnection::Http2(connection)) => connections.add_connection(connection),
                 Ok(NewConnection::Http1(connection)) => {
                     connections.speaks_http1.set(true);

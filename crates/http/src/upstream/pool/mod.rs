@@ -1,9 +1,13 @@
 //! A worker's pools of server connections, which no other worker uses. An HTTP/1 connection serves one request at a
 //! time and is reused last in, first out; an HTTP/2 connection is shared.
+//!
+//! A server with `proxy_protocol` is told the client in front of each connection, so a client connection has pools of
+//! its own there ([`Pools::for_client`]), which end with it. Those of the worker serve the gateway's own questions.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::net::IpAddr;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,6 +21,7 @@ use super::send_outcome::SendOutcome;
 use super::server::{Server, ServerInFlight, ServerProtocol};
 use super::server_socket::{IdleState, ServerSocket};
 use crate::net::deadline::SweepCounter;
+use crate::net::proxy_protocol::LOCAL_HEADER;
 use crate::request::body::RequestBody;
 use crate::request::headers::added_fields::AddedFields;
 
@@ -26,6 +31,19 @@ pub struct Pools {
     ticks: Rc<SweepCounter>,
     /// Pools by [`Server::index`] in the current gateway.
     server_pools: RefCell<Vec<ServerPool>>,
+    /// The pools of client connections.
+    client_pools: RefCell<Vec<Weak<Pools>>>,
+    /// `None` = they are the worker's.
+    client: Option<AnnouncedClient>,
+}
+
+/// The client of a connection that is announced to servers.
+struct AnnouncedClient {
+    ip: IpAddr,
+    /// The PROXY header of each connection.
+    header: Bytes,
+    /// The pools of the worker.
+    worker: Rc<Pools>,
 }
 
 /// The connections to one server.
@@ -37,6 +55,8 @@ struct ServerPool {
     idle: Vec<Rc<Http1Connection>>,
     /// HTTP/2 connections, once there was one.
     http2: Option<Rc<Http2Connections>>,
+    /// Has a clone for each idle HTTP/1 connection in the pools of client connections.
+    client_idle: Rc<()>,
 }
 
 /// A connection, or one stream of it, for one exchange. Dropped without [`PooledConnection::finish`], it closes an
@@ -55,10 +75,39 @@ pub struct PooledConnection {
 impl Pools {
     /// Empty pools for these servers; `ticks` measures the time that connections are idle.
     pub fn new(ticks: Rc<SweepCounter>, servers: &[Arc<Server>]) -> Pools {
-        Pools { ticks, server_pools: RefCell::new(servers.iter().map(ServerPool::new).collect()) }
+        let server_pools = RefCell::new(servers.iter().map(ServerPool::new).collect());
+        Pools { ticks, server_pools, client_pools: RefCell::default(), client: None }
     }
 
-    /// Keeps connections to `servers` from now on; connections to other servers close after the requests on them.
+    /// Pools for one client connection, whose client `header` announces. Dropped, they close their connections.
+    pub fn for_client(self: &Rc<Self>, ip: IpAddr, header: Bytes) -> Rc<Pools> {
+        let client = Some(AnnouncedClient { ip, header, worker: self.clone() });
+        let pools = Rc::new(Pools { client, ..Pools::new(self.ticks.clone(), &[]) });
+        self.client_pools.borrow_mut().push(Rc::downgrade(&pools));
+        pools
+    }
+
+    /// True if its connections announce this client.
+    pub fn announces(&self, ip: IpAddr) -> bool {
+        self.client.as_ref().is_some_and(|client| client.ip == ip)
+    }
+
+    /// The bytes in front of each connection to a server.
+    fn header_for(&self, server: &Server) -> Bytes {
+        match &self.client {
+            _ if !server.announces_clients => Bytes::new(),
+            Some(client) => client.header.clone(),
+            None => Bytes::from_static(LOCAL_HEADER),
+        }
+    }
+
+    /// Runs `work` on the pools of each client connection that still exists.
+    fn for_each_client(&self, work: impl Fn(&Pools)) {
+        self.client_pools.borrow_mut().retain(|pools| pools.upgrade().inspect(|pools| work(pools)).is_some());
+    }
+
+    /// Keeps connections to `servers` from now on; connections to other servers, and those that announce a client,
+    /// close after the requests on them.
     pub fn update_servers(&self, servers: &[Arc<Server>]) {
         let mut pools = self.server_pools.borrow_mut();
         let mut before: HashMap<u64, ServerPool> =
@@ -68,9 +117,8 @@ impl Pools {
             None => ServerPool::new(server),
         };
         pools.extend(servers.iter().map(keep_or_create));
-        for http2 in before.into_values().filter_map(|pool| pool.http2) {
-            http2.close_all();
-        }
+        close_http2(before.into_values());
+        self.for_each_client(|pools| close_http2(pools.server_pools.take()));
     }
 
     /// Borrows an idle HTTP/1 connection for a request that is counted in. Most requests get one, and need no future
@@ -115,7 +163,7 @@ impl Pools {
         self: &Rc<Self>,
         in_flight: ServerInFlight,
     ) -> Result<PooledConnection, ConnectFault> {
-        Ok(self.lend(open_exclusive(in_flight.server()).await?, in_flight))
+        Ok(self.lend(self.open_exclusive(in_flight.server()).await?, in_flight))
     }
 
     /// Borrows without the idle HTTP/1 connections of [`Pools::borrow_connection`]. A dead HTTP/2 connection is known
@@ -142,7 +190,7 @@ impl Pools {
     ) -> Result<PooledConnection, ConnectFault> {
         let server = in_flight.server();
         let acquired = match server.protocol {
-            ServerProtocol::Http1 => open_exclusive(server).await?,
+            ServerProtocol::Http1 => self.open_exclusive(server).await?,
             ServerProtocol::Http2 | ServerProtocol::Negotiated => {
                 let http2 = self.http2_connections(server);
                 match http2.acquire_stream() {
@@ -173,8 +221,8 @@ impl Pools {
     }
 
     fn http2_connections(&self, server: &Arc<Server>) -> Rc<Http2Connections> {
-        let create = || Http2Connections::new(self.ticks.clone());
-        match find_pool(&mut self.server_pools.borrow_mut(), server) {
+        let create = || Http2Connections::new(self.ticks.clone(), self.header_for(server));
+        match self.find_or_add(&mut self.server_pools.borrow_mut(), server) {
             Some(pool) => pool.http2.get_or_insert_with(create).clone(),
             None => create(),
         }
@@ -184,22 +232,37 @@ impl Pools {
         let mut pools = self.server_pools.borrow_mut();
         let pool = find_pool(&mut pools, server)?;
         let connection = std::iter::from_fn(|| pool.idle.pop()).find(|idle| is_reusable(server, idle))?;
+        connection.client_idle.take();
         Some(AcquiredConnection { may_be_closing: true, ..connection.into() })
     }
 
     /// Closes every idle HTTP/1 connection.
     pub fn close_idle(&self) {
         self.server_pools.borrow_mut().iter_mut().for_each(|pool| pool.idle.clear());
+        self.for_each_client(Pools::close_idle);
     }
 
-    fn put_back(&self, server: &Server, connection: Rc<Http1Connection>) {
-        if let Some(pool) = find_pool(&mut self.server_pools.borrow_mut(), server)
-            && pool.idle.len() < pool.server.keepalive
+    fn put_back(&self, server: &Arc<Server>, connection: Rc<Http1Connection>) {
+        // All clients of the worker share `keepalive`.
+        let shared = self.client.as_ref().map(|client| {
+            find_pool(&mut client.worker.server_pools.borrow_mut(), server)
+                .map(|pool| pool.client_idle.clone())
+        });
+        let shared_count = match &shared {
+            None => 0,
+            // The pool of the worker and this function have one of their own.
+            Some(Some(shared)) => Rc::strong_count(shared) - 2,
+            // A reload removed the server.
+            Some(None) => return,
+        };
+        if let Some(pool) = self.find_or_add(&mut self.server_pools.borrow_mut(), server)
+            && pool.idle.len().max(shared_count) < pool.server.keepalive
             && !server.state.is_reuse_paused()
             && (server.lost_addresses() == 0 || server.has_address(connection.address))
         {
             connection.shrink_buffers();
             connection.idle_since.set(self.ticks.current_tick());
+            connection.client_idle.set(shared.flatten());
             pool.idle.push(connection);
         }
     }
@@ -208,7 +271,9 @@ impl Pools {
     /// forgets those that the server closed.
     pub fn sweep_idle(&self) {
         let now = self.ticks.current_tick();
-        for ServerPool { server, lost_addresses, idle, http2 } in self.server_pools.borrow_mut().iter_mut() {
+        for ServerPool { server, lost_addresses, idle, http2, .. } in
+            self.server_pools.borrow_mut().iter_mut()
+        {
             let lost = server.lost_addresses();
             let lost_one = std::mem::replace(lost_addresses, lost) != lost;
             idle.retain(|idle| {
@@ -221,13 +286,37 @@ impl Pools {
             }
             http2.sweep_idle(if server.keepalive == 0 { 0 } else { server.idle_ticks });
         }
+        self.for_each_client(Pools::sweep_idle);
+    }
+
+    /// A new HTTP/1 connection for one request.
+    async fn open_exclusive(&self, server: &Arc<Server>) -> Result<AcquiredConnection, ConnectFault> {
+        let header = self.header_for(server);
+        // Boxed: connecting is rare, and would make the future of every request large.
+        match Box::pin(open_connection(server, ServerProtocol::Http1, &header)).await? {
+            NewConnection::Http1(connection) => Ok(connection.into()),
+            NewConnection::Http2(_) => Err(ConnectFault::Full),
+        }
+    }
+
+    /// The pool of `server`; `None` if a reload removed the server. Those of a client connection begin without any.
+    fn find_or_add<'a>(
+        &self,
+        pools: &'a mut Vec<ServerPool>,
+        server: &Arc<Server>,
+    ) -> Option<&'a mut ServerPool> {
+        if self.client.is_some() && !pools.iter().any(|pool| pool.server.id == server.id) {
+            pools.push(ServerPool::new(server));
+        }
+        find_pool(pools, server)
     }
 }
 
 impl ServerPool {
     fn new(server: &Arc<Server>) -> ServerPool {
         let lost_addresses = server.lost_addresses();
-        ServerPool { server: server.clone(), lost_addresses, idle: Vec::new(), http2: None }
+        let client_idle = Rc::default();
+        ServerPool { server: server.clone(), lost_addresses, idle: Vec::new(), http2: None, client_idle }
     }
 
     /// The same connections, under other settings.
@@ -239,13 +328,9 @@ impl ServerPool {
     }
 }
 
-/// A new HTTP/1 connection for one request.
-async fn open_exclusive(server: &Arc<Server>) -> Result<AcquiredConnection, ConnectFault> {
-    // Boxed: connecting is rare, and would make the future of every request large.
-    match Box::pin(open_connection(server, ServerProtocol::Http1)).await? {
-        NewConnection::Http1(connection) => Ok(connection.into()),
-        NewConnection::Http2(_) => Err(ConnectFault::Full),
-    }
+/// Lets the HTTP/2 connections of these pools close with their last requests.
+fn close_http2(pools: impl IntoIterator<Item = ServerPool>) {
+    pools.into_iter().filter_map(|pool| pool.http2).for_each(|http2| http2.close_all());
 }
 
 /// The pool of `server`; `None` if a reload removed the server.
