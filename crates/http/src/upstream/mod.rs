@@ -8,6 +8,7 @@
 //! at the next look, without a timer or a task. [`BackgroundTasks`] holds the only tasks, on the control thread: health
 //! checks and DNS refreshes. Each worker counts its own requests for the retry budget; only a retry takes a lock.
 //!
+//! An upstream with `sticky` gives each client a cookie that names its server (`sticky`); judging knows nothing of it.
 //! An upstream with `obey` is asked less: its responses begin pauses ([`Pushback`]), which judging respects.
 //!
 //! An HTTP/1 connection has no task and serves one exchange at a time. HTTP/2 connections are shared by the requests of
@@ -34,6 +35,7 @@ mod server_queue;
 mod server_socket;
 mod server_state;
 mod status;
+mod sticky;
 mod tls;
 mod translate;
 
@@ -63,6 +65,7 @@ pub use server::{Server, ServerInFlight};
 pub use server_queue::{ServerPlace, ServerWaiter};
 pub use server_socket::ServerSocket;
 pub use status::{DrainOutcome, QueueStatus, ResponseCounts, ServerStatus, UpstreamStatus};
+pub use sticky::StickyCookie;
 pub use tls::ServerTls;
 
 use balance::Balancer;
@@ -87,11 +90,11 @@ pub struct Upstream {
     /// The rule by which a server is chosen.
     pub balance: model::BalancePolicy,
     balancer: Balancer,
+    /// Each connection to a server begins with a PROXY header, and serves one client connection.
+    pub announces_clients: bool,
     health: Option<model::HealthConfig>,
     eject: Option<model::EjectConfig>,
     /// `None` = no response pauses the requests behind it.
-    /// Each connection to a server begins with a PROXY header, and serves one client connection.
-    pub announces_clients: bool,
     pub pushback: Option<Pushback>,
     queue: Option<model::ServerQueueConfig>,
     /// The maximum of each server; `u32::MAX` = no bound.
@@ -189,9 +192,9 @@ impl Upstream {
             name: config.name.as_str().into(),
             owner: config.owner.clone(),
             id,
-            announces_clients: config.proxy_protocol,
             balance: config.balance.clone(),
-            balancer: Balancer::new(config.balance.clone(), &servers),
+            balancer: Balancer::new(config.balance.clone(), config.sticky.is_some(), &servers),
+            announces_clients: config.proxy_protocol,
             servers,
             retries: config.retries.clone(),
             health: config.health.clone(),
@@ -227,7 +230,8 @@ impl Upstream {
     /// Chooses a server that is up, has capacity and is not among the positions in `tried`; a backup only when no other
     /// server is left.
     ///
-    /// Only the `hash:*` policies read `hash`.
+    /// Only the `hash:*` policies read `hash`, and `sticky`: there it is 1 + the position of the server that the cookie
+    /// names, or 0.
     ///
     /// # Errors
     /// There is none.

@@ -202,6 +202,11 @@ impl Server {
         self.state.in_flight.get()
     }
 
+    /// True if it serves, and has as many requests as it may have.
+    pub fn is_full(&self) -> bool {
+        self.check_availability() == Availability::Full
+    }
+
     /// True if it is below `max_connections`.
     pub(super) fn has_capacity(&self) -> bool {
         let most = self.state.max_connections();

@@ -21,6 +21,8 @@ pub enum NoServer {
 
 pub(super) struct Balancer {
     policy: BalancePolicy,
+    /// In place of a hash, requests have 1 + the position of the server that their cookie names, or 0.
+    is_sticky: bool,
     counter: AtomicU64,
     seed: u64,
     /// The credit of each server; only `round_robin` uses it.
@@ -31,9 +33,10 @@ pub(super) struct Balancer {
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Balancer {
-    pub(super) fn new(policy: BalancePolicy, servers: &[Arc<Server>]) -> Balancer {
+    pub(super) fn new(policy: BalancePolicy, is_sticky: bool, servers: &[Arc<Server>]) -> Balancer {
         Balancer {
             policy,
+            is_sticky,
             counter: AtomicU64::new(0),
             seed: RandomState::new().hash_one(0),
             credits: Mutex::new(vec![0; servers.len()].into()),
@@ -101,6 +104,12 @@ impl Balancer {
         usable: impl Fn(&Server) -> bool,
         hash: u64,
     ) -> Option<&'a Arc<Server>> {
+        if self.is_sticky
+            && let Some(named) = (hash as usize).checked_sub(1).and_then(|position| servers.get(position))
+            && usable(named)
+        {
+            return Some(named);
+        }
         match self.policy {
             BalancePolicy::HashIp | BalancePolicy::HashUri | BalancePolicy::HashHeader(_) => {
                 servers.iter().filter(|s| usable(s)).max_by_key(|s| rendezvous_score(hash, s))

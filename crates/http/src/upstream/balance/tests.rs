@@ -177,3 +177,40 @@ async fn a_share_grows_over_the_slow_start() {
     let got: Vec<usize> = shares.iter().map(|(_, got)| *got).collect();
     assert!((9..=11).contains(&got[0]) && (35..=38).contains(&got[2]) && got[5] == 55, "{got:?}");
 }
+
+/// The server that a cookie names is chosen while it serves, whatever the policy; otherwise another one is.
+#[tokio::test(start_paused = true)]
+async fn a_named_server_is_chosen_while_it_serves() {
+    pass(1).await;
+    let named = |position: u64| position + 1;
+    for kind in &KINDS[..4] {
+        let upstream = upstream(&format!(
+            "balance: {kind}, sticky: {{}}, max_connections: 1, \
+             servers: [a:1, b:1, c:1, {{ url: \"http://d:1\", backup: true }}]"
+        ));
+        upstream.apply_numbers();
+        for position in 0..3 {
+            assert!((0..9).all(|_| place(&upstream, named(position)) == Some(position as usize)), "{kind}");
+        }
+        assert!(
+            (0..9).all(|_| place(&upstream, named(3)).is_some_and(|at| at < 3)),
+            "{kind}: a backup waits"
+        );
+        assert!(place(&upstream, named(4)).is_some() && place(&upstream, u64::MAX).is_some());
+        let all: Vec<usize> = (0..60).filter_map(|_| place(&upstream, 0)).collect();
+        assert_eq!(tally(&all).len(), 3, "{kind}: no cookie, no preference");
+        let server = &upstream.servers[1];
+        let busy = server.begin_request().expect("a place");
+        assert!(server.is_full() && place(&upstream, named(1)) != Some(1));
+        drop(busy);
+        for flag in [DOWN, DRAINING] {
+            server.state.set_flag(flag);
+            assert!(!server.is_full() && place(&upstream, named(1)).is_some_and(|at| at != 1), "{kind}");
+            server.state.clear_flag(flag);
+        }
+        assert_eq!(
+            upstream.choose_server(named(1), &[ServerId(1)]).ok().map(|one| one.position.0 == 1),
+            Some(false)
+        );
+    }
+}
