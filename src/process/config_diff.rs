@@ -61,7 +61,7 @@ pub(super) fn describe_changes(old: &Config, new: &Config) -> String {
 }
 
 /// Every value that [`debug_text`] hides, by its field; a new secret must be added here.
-fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 7] {
+fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 8] {
     let redis = config.state.redis.as_ref().map(|redis| vec![redis.user.as_ref(), redis.password.as_ref()]);
     let token =
         config.admin.as_ref().map(|admin| admin.tokens.iter().map(|token| Some(&token.token)).collect());
@@ -71,7 +71,10 @@ fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 
     let hashes = Some(vec![config.access_log.hash_secret.as_ref()]);
     let exports =
         config.tracing.otlp.as_ref().map(|otlp| otlp.headers.iter().map(|(_, value)| Some(value)).collect());
+    let cookies = config.upstreams.iter().filter_map(|upstream| upstream.sticky.as_ref());
+    let cookies = Some(cookies.filter_map(|sticky| sticky.secret.as_ref().map(Some)).collect());
     [
+        ("upstreams.sticky.secret", cookies),
         ("state.redis.url", redis),
         ("admin.token", token),
         ("service.token", calls),
@@ -292,6 +295,15 @@ mod tests {
         assert_eq!(
             describe_changes(&hashes("hunter1"), &hashes("hunter2")),
             "secrets: changed access_log.hash_secret"
+        );
+        let sticky = |secret: &str| {
+            let file = "upstreams: { app: { servers: a:1, sticky: { secret: @ } } }\n\
+                        locations: [{ path: /, upstream: app }]\n";
+            parse_config(&file.replace('@', secret))
+        };
+        assert_eq!(
+            describe_changes(&sticky("hunter1"), &sticky("hunter2")),
+            "secrets: changed upstreams.sticky.secret"
         );
         let exports = |key: &str| {
             parse_config(&format!("{OLD}tracing: {{ otlp: http://h:1, headers: {{ x-key: {key} }} }}\n"))

@@ -12,6 +12,7 @@ use super::control_thread::{ControlCommand, ControlThread};
 use super::heavy_keys::TOP_MAX;
 use crate::operate::traffic::LimitTraffic;
 use sluicegate_base::clock::Now;
+use sluicegate_base::file::FileFingerprint;
 use sluicegate_base::value_hash::ValueHasher;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::heavy_keys::fleet::{FleetKeys, REPORTED_MAX, ReportedKeys, merge_fleet};
@@ -33,7 +34,7 @@ const KEYS_TIMEOUT: Duration = Duration::from_secs(1);
 type StoreUse = (Option<Arc<Store>>, bool);
 
 fn store_use(gateway: &Gateway) -> StoreUse {
-    (gateway.store.clone(), gateway.access_log.uses_shared_secret())
+    (gateway.store.clone(), gateway.uses_shared_secret())
 }
 
 /// Shares the secret of hashes and publishes reports through the store of the gateway in force. Returns when the
@@ -91,13 +92,14 @@ impl ControlThread {
     pub(super) async fn use_shared_secret(&self) {
         let before = self.current.load_full();
         let told = before.store.as_ref().and_then(|store| store.shared_secret());
-        let Some(told) = told.map(ValueHasher::from_shared_secret) else { return };
-        if !before.access_log.uses_shared_secret() || before.access_log.hasher() == Some(&told) {
+        if !before.uses_shared_secret() || told.is_none_or(|told| told == before.secret) {
             return;
         }
         match Gateway::build(&before.config, Some(&before)) {
             Ok(gateway) => self.put_in_force(&Arc::new(gateway)).await,
-            Err(error) => tracing::warn!(%error, "hashes of accounts differ from those of other gateways"),
+            Err(error) => {
+                tracing::warn!(%error, "hashes of accounts and cookies of `sticky` differ from those of other gateways")
+            }
         }
     }
 

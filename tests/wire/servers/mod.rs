@@ -1,4 +1,4 @@
-//! The servers of an upstream: drained, ejected, checked, queued for, retried.
+//! The servers of an upstream: drained, ejected, checked, queued for, retried, named by cookies.
 
 mod drain;
 mod eject;
@@ -7,3 +7,4 @@ mod queue;
 mod queue_ends;
 mod reasons;
 mod retry;
+mod sticky;

@@ -92,6 +92,12 @@ impl Exchange<'_> {
                 Ok(status) => AttemptFault::for_status(status).filter(|_| !upstream.pushes_back(status)),
                 Err(failed) => Some(failed),
             };
+            if failed.is_some_and(|failed| failed.fault == ForwardFault::Full)
+                && self.outgoing.balance_hash == server.position.0 as u64 + 1
+            {
+                // It was free when it was chosen. Where `balance` hashes, nobody asks.
+                self.outgoing.is_named_full.set(true);
+            }
             let retry = failed.and_then(|failed| {
                 let next =
                     retries.next_try(upstream, self.outgoing.balance_hash, server, &failed, request)?;

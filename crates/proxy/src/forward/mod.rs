@@ -21,14 +21,17 @@ mod told_usage;
 mod tunnel;
 mod upgrade;
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, LOCATION, TRANSFER_ENCODING};
-use http::{Request, Response, StatusCode, Version};
+use http::header::{
+    CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, LOCATION, SET_COOKIE, TRANSFER_ENCODING,
+};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::Service;
@@ -43,8 +46,8 @@ use crate::reject::header_edits::RenderedValues;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::body::{self, BodyFault, BodyOutcomeCell, RequestBody};
 use sluicegate_http::request::headers::added_fields::AddedFields;
-use sluicegate_http::upstream::{PooledConnection, ServerBody, Upstream, fnv1a, hash_address};
-use sluicegate_model::{BalancePolicy, HostHeader};
+use sluicegate_http::upstream::{PooledConnection, ServerBody, StickyCookie, Upstream, fnv1a, hash_address};
+use sluicegate_model::{BalancePolicy, HostHeader, Scheme, ServerId};
 use sluicegate_observe::metrics::{AnswerOrigin, UpstreamOutcome};
 
 use exchange::Exchange;
@@ -95,7 +98,7 @@ async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
         };
         return respond_locally(route, *inbound, state, response);
     };
-    let mut outgoing = OutgoingRequest::new(gateway, route, &upstream.balance, &mut inbound, &state);
+    let mut outgoing = OutgoingRequest::new(gateway, route, upstream, &mut inbound, &state);
     if upstream.is_demo() {
         outgoing.added_fields.move_into(inbound.request.headers_mut());
         serve_demo(route, &outgoing.response_values, inbound.request, state).await
@@ -127,8 +130,10 @@ async fn serve_demo(
 struct OutgoingRequest {
     /// Tells whether the client or the upstream broke the request body.
     body_outcome: Option<BodyOutcomeCell>,
-    /// The hash that the balancer selects by.
+    /// The hash that the balancer selects by; with `sticky`, 1 + the position of the named server, or 0.
     balance_hash: u64,
+    /// The server that the cookie names was full, so the cookie stays.
+    is_named_full: Cell<bool>,
     /// The Host field must name the server: by `host_header: upstream`, or because the request has none.
     is_host_of_server: bool,
     wants_trailers: bool,
@@ -145,13 +150,21 @@ impl OutgoingRequest {
     fn new(
         gateway: &Gateway,
         route: &Route,
-        policy: &BalancePolicy,
+        upstream: &Upstream,
         inbound: &mut InboundRequest,
         state: &RequestState,
     ) -> OutgoingRequest {
-        let request = &inbound.request;
-        let balance_hash =
-            balance_hash_for(policy, request, gateway.clients.mask_address(state.identity.client.ip));
+        let request = &mut inbound.request;
+        let client = || gateway.clients.mask_address(state.identity.client.ip);
+        let named = gateway.sticky_cookie(upstream).map(|cookie| {
+            cookie.take(request.headers_mut(), state.worker.wall_clock.unix_ms(state.judged_at) / 1_000)
+        });
+        let balance_hash = match named {
+            Some(named) => named.map_or(0, |server| server.0 as u64 + 1),
+            None => balance_hash_for(&upstream.balance, request, client()),
+        };
+        let named = named.flatten().and_then(|named| upstream.servers.get(named.0));
+        let is_named_full = named.is_some_and(|named| named.is_full());
         // HTTP/1.0 allows a request without Host, and edits may remove it; the upstream gets HTTP/1.1, which requires
         // it.
         let version = request.version();
@@ -177,12 +190,30 @@ impl OutgoingRequest {
         OutgoingRequest {
             body_outcome,
             balance_hash,
+            is_named_full: is_named_full.into(),
             is_host_of_server,
             wants_trailers: hop_options.trailers,
             added_fields,
             response_values,
             upgrade,
         }
+    }
+
+    /// Tells the client the server that answered, unless its cookie names that one or one that was full.
+    fn set_cookie(
+        &self,
+        cookie: &StickyCookie,
+        answered: ServerId,
+        state: &RequestState,
+        headers: &mut HeaderMap,
+    ) {
+        let is_named = self.balance_hash == answered.0 as u64 + 1;
+        if is_named || self.is_named_full.get() {
+            return;
+        }
+        let now = state.worker.wall_clock.unix_ms(state.judged_at) / 1_000;
+        let is_https = state.identity.scheme == Scheme::Https;
+        headers.extend(cookie.write(answered, is_https, now).map(|line| (SET_COOKIE, line)));
     }
 }
 
@@ -198,8 +229,12 @@ async fn proxy_request(
     if let Some(reading) = &mut state.response.reading {
         reading.watch_request(outgoing.body_outcome.clone(), inbound.request.body().held_bytes());
     }
+    let client_pools = upstream
+        .announces_clients
+        .then(|| state.connection.announced_pools(&worker.pools, state.identity.client.ip));
     let exchange = Exchange {
         worker,
+        pools: client_pools.as_ref().unwrap_or(&worker.pools),
         upstream,
         response_edits: &route.response_edits,
         connection: Some(&state.connection),
@@ -229,12 +264,8 @@ async fn proxy_request(
             let (chosen, tries) = (&mut state.outcome.server, &mut state.outcome.tries);
             exchange.run_attempts(first, &mut request, &mut answer, chosen, tries).await
         }
-    let client_pools = upstream
-        .announces_clients
-        .then(|| state.connection.announced_pools(&worker.pools, state.identity.client.ip));
         Err(fault) => Err(fault),
     };
-        pools: client_pools.as_ref().unwrap_or(&worker.pools),
     // It was kept for another attempt.
     drop(request);
     let now = Now::read_clock();
@@ -257,10 +288,13 @@ fn pass_on(
     route: &Route,
     upstream: &Upstream,
     outgoing: OutgoingRequest,
-    response: Response<ServerBody>,
+    mut response: Response<ServerBody>,
     pooled: PooledConnection,
     state: Box<RequestState>,
 ) -> ForwardOutcome {
+    if let Some(cookie) = state.worker.gateway.sticky_cookie(upstream) {
+        outgoing.set_cookie(cookie, pooled.server().position, &state, response.headers_mut());
+    }
     // After an Upgrade that the upstream did not accept, the state of the connection is unknown.
     let reuse = outgoing.upgrade.is_none();
     match outgoing.upgrade {

@@ -106,7 +106,7 @@ async fn take_place(
         NextTry::At(TryServer { server, place }) => place.or_else(|| server.begin_request()),
         NextTry::Wait => {
             let route = &gateway.routes[route.0];
-            let outgoing = OutgoingRequest::new(gateway, route, &upstream.balance, inbound, state);
+            let outgoing = OutgoingRequest::new(gateway, route, upstream, inbound, state);
             let exchange = Exchange {
                 worker: &worker,
                 pools: &worker.pools,

@@ -15,7 +15,7 @@ use sluicegate_base::value_hash::{ValueHasher, sha256};
 use sluicegate_http::net::acme_challenges::AcmeChallenges;
 use sluicegate_http::request::body::BodyMemory;
 use sluicegate_http::request::key::KeyHasher;
-use sluicegate_http::upstream::{Upstream, UpstreamPause};
+use sluicegate_http::upstream::{StickyCookie, Upstream, UpstreamPause};
 use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::Bandwidth;
 use sluicegate_model::{self as model, BODY_PEEK_AUTO, Config, LimitId, LocationConfig};
@@ -191,19 +191,27 @@ impl KnownBandwidths<'_> {
     }
 }
 
-/// `store` tells the secret of hashes, as far as it was told; else it follows from that of `keys`, which a snapshot
-/// keeps.
+/// `store` tells the secret of hashes and cookies, as far as it was told; else it follows from that of `keys`, which a
+/// snapshot keeps.
+pub(super) fn find_secret(store: Option<&Store>, keys: &KeyHasher) -> [u8; 16] {
+    // It tells nothing of the secret that it comes from.
+    let derived = || sha256(&[&keys.secret()[..], b"names"].concat());
+    store.and_then(Store::shared_secret).unwrap_or_else(derived)
+}
+
+/// The cookies of all upstreams; those without a secret of their own follow `access_log.hash_secret`, or else `secret`.
+pub(super) fn build_sticky(config: &Config, secret: [u8; 16]) -> Vec<Option<StickyCookie>> {
+    let secret = config.access_log.hash_secret.as_ref().map_or(&secret[..], |own| own.0.as_bytes());
+    config.upstreams.iter().map(|upstream| StickyCookie::new(upstream, secret)).collect()
+}
+
 pub(super) fn open_access_log(
     config: &Config,
     previous: Option<&Gateway>,
-    store: Option<&Store>,
-    keys: &KeyHasher,
+    secret: [u8; 16],
 ) -> io::Result<Arc<AccessLog>> {
     let before = previous.map(|previous| &*previous.access_log);
     let log = AccessLog::continue_from(before, &config.access_log, config.server.workers);
-    // It tells nothing of the secret that it comes from.
-    let derived = || sha256(&[&keys.secret()[..], b"names"].concat());
-    let secret = store.and_then(Store::shared_secret).unwrap_or_else(derived);
     log.map(|log| Arc::new(log.with_shared_secret(secret)))
         .map_err(|error| io::Error::new(error.kind(), format!("cannot open the access log: {error}")))
 }

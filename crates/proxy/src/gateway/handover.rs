@@ -103,8 +103,10 @@ impl Gateway {
     /// gateway is used. Of limits without saved numbers, only counters with unchanged numbers are adopted.
     pub fn restore_counters(&mut self, snapshot: SnapshotReader, saved: &SavedNumbers) {
         self.keys = KeyHasher::from_secret(snapshot.secret);
-        // Names of keys are the same hashes as before the restart.
-        if let Ok(log) = adopt::open_access_log(&self.config, Some(self), self.store.as_deref(), &self.keys) {
+        // Names of keys are the same hashes as before the restart, and cookies are known.
+        self.secret = adopt::find_secret(self.store.as_deref(), &self.keys);
+        self.sticky = adopt::build_sticky(&self.config, self.secret);
+        if let Ok(log) = adopt::open_access_log(&self.config, Some(self), self.secret) {
             self.tracer = adopt::build_tracer(&self.config, &log, Some(self));
             self.access_log = log;
         }

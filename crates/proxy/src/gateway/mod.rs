@@ -66,7 +66,7 @@ use sluicegate_http::request::headers::underscores::UnderscoreFilter;
 use sluicegate_http::request::key::{KeyHasher, KeyNaming, KeySpec};
 use sluicegate_http::request::location::{Locations, PathEdits};
 use sluicegate_http::request::source::{BodyPlan, KeySet, TokenVerification, TokenVerifier};
-use sluicegate_http::upstream::{ResponseCounts, Server, Upstream, UpstreamStatus};
+use sluicegate_http::upstream::{ResponseCounts, Server, StickyCookie, Upstream, UpstreamStatus};
 use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::Bandwidth;
 use sluicegate_limit::snapshot::SnapshotSource;
@@ -127,6 +127,10 @@ pub struct Gateway {
     pub keys: KeyHasher,
     /// The upstreams, by their index in [`Config::upstreams`].
     pub upstreams: Vec<Arc<Upstream>>,
+    /// The cookies of upstreams with `sticky`, by the index of the upstream.
+    sticky: Vec<Option<StickyCookie>>,
+    /// The secret that hashes and cookies without one of their own are made with.
+    pub secret: [u8; 16],
     /// The servers of all upstreams, by their index.
     pub servers: Vec<Arc<Server>>,
     /// The requests that wait or are in flight.
@@ -274,7 +278,8 @@ impl Gateway {
         let store = adopt::build_store(config, previous);
         let keys = adopt::build_keys(previous);
         let known_store = store.as_ref().map(|(store, _)| &**store);
-        let access_log = adopt::open_access_log(config, previous, known_store, &keys)?;
+        let secret = adopt::find_secret(known_store, &keys);
+        let access_log = adopt::open_access_log(config, previous, secret)?;
         let tracer = adopt::build_tracer(config, &access_log, previous);
         let labels = metric_sources::build_labels(config, &upstreams);
         let metrics = Metrics::continue_from(previous.map(|previous| &*previous.metrics), labels);
@@ -310,6 +315,8 @@ impl Gateway {
                 pauses: adopt::build_pauses(config, previous),
             },
             keys,
+            sticky: adopt::build_sticky(config, secret),
+            secret,
             servers: upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect(),
             upstreams,
             load,
@@ -351,6 +358,20 @@ impl Gateway {
             identities: &self.locations,
             hashes_values: self.access_log.hasher().is_some(),
         }
+    }
+
+    /// The cookie of an upstream; `None` = it is not sticky.
+    #[inline]
+    pub fn sticky_cookie(&self, upstream: &Upstream) -> Option<&StickyCookie> {
+        self.sticky.get(upstream.id.0)?.as_ref()
+    }
+
+    /// True if hashes or cookies are made with the secret that the store tells.
+    pub fn uses_shared_secret(&self) -> bool {
+        let Config { upstreams, access_log, .. } = &self.config;
+        let seals_cookies =
+            access_log.hash_secret.is_none() && upstreams.iter().any(|one| one.has_auto_secret());
+        self.access_log.uses_shared_secret() || seals_cookies
     }
 
     /// The keys of issuers that are fetched.
