@@ -382,6 +382,7 @@ mod tests {
                              secret: 0123456789abcdef0123456789abcdef } }\n\
                              tracing: { otlp: http://h:1, headers: { a: b } }\n\
                              notify: { url: http://127.0.0.1:1, secret: 0123456789abcdef01234567 }\n\
+                             upstreams: { app: { servers: a:1, sticky: { secret: s } } }\n\
                              locations: [{ path: /, upstream: demo, limits: 1/s }]\n",
         );
         let listed: usize =
