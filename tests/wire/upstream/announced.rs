@@ -247,16 +247,24 @@ fn a_tunnel_is_announced() {
 /// Questions to an auth service are the gateway's own.
 #[test]
 fn questions_of_the_gateway_are_local() {
-    let upstream = Upstream::ok();
+    let (upstream, plain) = (Upstream::ok(), Upstream::ok());
     let announced = Announced::before(upstream.addr());
-    let gateway = Gateway::start(&format!(
-        "server: {{ workers: 1 }}\nupstreams:\n  login: {{ servers: [\"{}\"], proxy_protocol: v2 }}\n\
-         locations:\n  - {{ path: /, respond: {{ body: ok }}, auth: {{ upstream: login, path: /auth }} }}\n",
-        announced.addr
-    ));
+    let file = |server: SocketAddr, header: &str| {
+        format!(
+            "server: {{ workers: 1 }}\nupstreams:\n  login: {{ servers: [\"{server}\"], proxy_protocol: {header} }}\n\
+             locations:\n  - {{ path: /, respond: {{ body: ok }}, auth: {{ upstream: login, path: /auth }} }}\n"
+        )
+    };
+    let gateway = Gateway::start(&file(announced.addr, "v2"));
     gateway.get("/").expect(200);
     gateway.get("/").expect(200);
     assert_eq!(announced.headers(), [LOCAL]);
+    // Connections from before a reload have no header.
+    gateway.change(&file(plain.addr(), "none"));
+    gateway.get("/").expect(200);
+    gateway.change(&file(plain.addr(), "v2"));
+    gateway.get("/");
+    eventually("another connection", || plain.connections() == 2 && plain.raw(1).starts_with(LOCAL));
 }
 
 /// Real servers read the client's address and port, and the address of the listener.
