@@ -176,8 +176,9 @@ const ADVICE: &[(&str, &str, &str)] = &[
     ("upstreams.NAME", "fail_timeout", "write e.g. eject: { errors: 5, for: 10s }"),
     ("upstreams.NAME", "ssl https scheme", "write https:// before each server"),
     ("upstreams.NAME", "idle_timeout keepalive_timeout", "write timeouts: { idle: <time> }"),
-    ("upstreams.NAME", "sticky stickiness session_affinity affinity",
-        "write balance: hash:ip, or e.g. hash:header:X-User; there are no cookies for it"),
+    ("upstreams.NAME", "stickiness session_affinity affinity",
+        "write sticky: { cookie: sg }, or balance: hash:ip without a cookie"),
+    ("upstreams.NAME", "send_proxy send-proxy send-proxy-v2", "write proxy_protocol: v2"),
     ("form", "access_log=ON", "remove it: requests are logged to stdout without it"),
     ("form", "tls=auto tls=acme tls=letsencrypt",
         "write tls: { acme: { domains: example.com, storage: /var/lib/sluicegate/acme } }"),
@@ -219,7 +220,7 @@ const ADVICE: &[(&str, &str, &str)] = &[
     ("value", "deny=EVERY", DENY_ALL),
     ("value", "strip=ON", "write the prefix to remove, e.g. strip: /api"),
     ("value", "protocol=https protocol=tls protocol=ssl", "write https:// before each server"),
-    ("value", "balance=*cookie*", "there are no cookies for it: write hash:ip, or e.g. hash:header:X-User"),
+    ("value", "balance=*cookie*", "write sticky: { cookie: sg } in its place, or hash:ip"),
 ];
 
 /// The advice for the name of a field at `place` and its text; `blank` has the values of blanks that the text has not.

@@ -224,7 +224,11 @@ pub(super) const MISTAKES: &[Mistake] = &[
     ("server: { client_max_body_size: 10m }\n", 1, 11,
         "unknown field `client_max_body_size`", "write max_body: 10MiB"),
     ("upstreams: { app: { servers: [a:1], balance: hash:cookie:sid } }\n", 1, 0,
-        "`hash:cookie:sid`", "there are no cookies for it: write hash:ip"),
+        "`hash:cookie:sid`", "write sticky: { cookie: sg } in its place"),
+    ("upstreams: { app: { servers: [a:1], affinity: cookie } }\n", 1, 37,
+        "unknown field `affinity`", "write sticky: { cookie: sg }"),
+    ("upstreams: { app: { servers: [a:1], send_proxy: true } }\n", 1, 37,
+        "unknown field `send_proxy`", "write proxy_protocol: v2"),
     ("upstreams: { app: { servers: [a:1], timeouts: { connect: 1m30s } } }\n", 1, 0,
         "`m30s` is not a unit of time", "write 90s"),
     ("account: { from: jwt:sub, jwt: { secret: \"0123456789012345678901234567890123456789\", \
