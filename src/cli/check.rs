@@ -149,8 +149,9 @@ fn limit_name(config: &Config, limit: LimitId) -> &str {
 pub(super) fn render_overview(config: &Config) -> String {
     let owned =
         |owner: &Option<Arc<str>>| owner.iter().map(|owner| format!(" [{owner}]")).collect::<String>();
-    let upstream =
-        |one: &UpstreamConfig| format!("{}: {}{}", one.name, describe_upstream(config, one), owned(&one.owner));
+    let upstream = |one: &UpstreamConfig| {
+        format!("{}: {}{}", one.name, describe_upstream(config, one), owned(&one.owner))
+    };
     let upstreams = config.upstreams.iter().map(upstream);
     let limit = |id: LimitId| describe_limit(config, id, None) + &owned(&config.limits[id].owner);
     let limits = list_limits(config).into_iter().map(limit);

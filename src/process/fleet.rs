@@ -12,8 +12,6 @@ use super::control_thread::{ControlCommand, ControlThread};
 use super::heavy_keys::TOP_MAX;
 use crate::operate::traffic::LimitTraffic;
 use sluicegate_base::clock::Now;
-use sluicegate_base::file::FileFingerprint;
-use sluicegate_base::value_hash::ValueHasher;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::heavy_keys::fleet::{FleetKeys, REPORTED_MAX, ReportedKeys, merge_fleet};
 use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
