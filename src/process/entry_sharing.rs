@@ -45,7 +45,7 @@ impl EntrySharing {
             }
         };
         for entry in gateway.operator_entries(Now::read_clock()) {
-            if let Err(fault) = sharing.entries.restore(&entry.name, &entry.value, entry.until) {
+            if let Err(fault) = sharing.entries.restore(&entry) {
                 tracing::warn!(%fault, "a change of operators is not shared with other gateways");
             }
         }

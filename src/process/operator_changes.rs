@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::control_thread::{ControlCommand, ControlThread};
 use super::entry_sharing::EntrySharing;
 use sluicegate_base::clock::Now;
-use sluicegate_model::{Config, LimitConfig};
+use sluicegate_model::Config;
 use sluicegate_proxy::downstream::worker_thread::WorkerCommand;
 use sluicegate_proxy::gateway::{
     self, Gateway, GrantFault, KeyResetFault, LostChange, NewGrant, OperatorChange, OperatorFault,
@@ -94,7 +94,7 @@ impl ControlThread {
             OperatorChange::Ban(new) => {
                 let target = new.target.clone();
                 let (ban, replaced) = gateway.add_ban(new, now)?;
-                if let Err(fault) = self.share_entry(gateway.ban_entry(&target, now)) {
+                if let Err(fault) = self.share_entries(gateway.ban_entry(&target, now).as_slice()) {
                     // It was added just now.
                     let _ = gateway.operator_bans.remove_ban(&target, now);
                     return Err(fault);
@@ -103,7 +103,7 @@ impl ControlThread {
             }
             OperatorChange::Unban(target) => {
                 let ended = gateway.lift_ban(&target, now)?;
-                self.end_entry(&gateway::ban_entry_name(&target))?;
+                self.end_entries(&[gateway::ban_entry_name(&target).into()])?;
                 if let (Some(client), Some(until), Some(bans)) =
                     (ended.in_store, ended.rejections, &gateway.bans)
                     && !bans.share_lift(client, until)
@@ -114,35 +114,37 @@ impl ControlThread {
             }
             OperatorChange::Grant(new) => {
                 let (config, ..) = gateway.config_with_grant(&new, now)?;
-                self.share_entry(written_grant(&config, &new))?;
-                self.use_grants(&gateway, &config).await?;
+                let next = build_next(&gateway, &config)?;
+                self.share_entries(written_grant(&config, &new).as_slice())?;
+                self.put_in_force(&next).await;
             }
             OperatorChange::Revoke { limit, key } => {
-                let built = gateway.config_without_grant(&limit, &key, now)?;
-                self.end_entry(&gateway::grant_entry_name(&limit, &key.to_grant_key()))?;
-                self.use_grants(&gateway, &built.0).await?;
+                let next = build_next(&gateway, &gateway.config_without_grant(&limit, &key, now)?.0)?;
+                self.end_entries(&[gateway::grant_entry_name(&limit, &key.to_grant_key()).into()])?;
+                self.put_in_force(&next).await;
             }
             OperatorChange::ChangeLimits { limits, change } => {
+                let is_set = change.numbers.is_some();
                 let config = gateway.config_with_change(&limits, change)?;
-                let is_own = |limit: &&LimitConfig| limit.shared.is_some() && limits.contains(&limit.name);
-                let mut changes = config.limits.iter().filter(is_own).flat_map(LimitConfig::changes);
-                changes.try_for_each(|change| self.share_entry(gateway::write_change(change)))?;
-                self.use_grants(&gateway, &config).await?;
+                let next = build_next(&gateway, &config)?;
+                self.share_entries(&gateway::write_changes(&config, &limits, is_set))?;
+                self.put_in_force(&next).await;
             }
-            OperatorChange::EndLimitChanges { limits, is_set } => {
-                let config = gateway.config_without_changes(&limits, is_set)?;
-                let end = |limit: &String| self.end_entry(&gateway::change_entry_name(limit, is_set));
-                limits.iter().try_for_each(end)?;
-                self.use_grants(&gateway, &config).await?;
+            OperatorChange::EndLimitChanges { limits, is_set, skips_ended } => {
+                let config = gateway.config_without_changes(&limits, is_set, skips_ended)?;
+                let next = build_next(&gateway, &config)?;
+                let ended = gateway::write_changes(&gateway.config, &limits, is_set);
+                self.end_entries(&ended.into_iter().map(|entry| entry.name).collect::<Vec<_>>())?;
+                self.put_in_force(&next).await;
             }
             OperatorChange::UseEntries => {
                 if let Some(config) = self.read_entries(&gateway) {
-                    self.use_grants(&gateway, &config).await?;
+                    self.put_in_force(&build_next(&gateway, &config)?).await;
                 }
             }
             OperatorChange::RemoveEnded => {
                 if let Some(config) = gateway.config_without_ended(now) {
-                    self.use_grants(&gateway, &config).await?;
+                    self.put_in_force(&build_next(&gateway, &config)?).await;
                     tracing::info!("changes of limits or grants have ended");
                 }
             }
@@ -170,11 +172,9 @@ impl ControlThread {
         Ok(told.unwrap_or(Ok(()))?)
     }
 
-    /// Tells the other gateways of a change, if there are any.
-    fn share_entry(&self, entry: Option<OperatorEntry>) -> Result<(), OperatorFault> {
-        let Some(OperatorEntry { name, value, until }) = entry else { return Ok(()) };
-        let told = self.with_entries(|sharing| sharing.entries.put(&name, &value, until));
-        Ok(told.unwrap_or(Ok(()))?)
+    /// Tells the other gateways of all these changes or of none.
+    fn share_entries(&self, entries: &[OperatorEntry]) -> Result<(), OperatorFault> {
+        Ok(self.with_entries(|sharing| sharing.entries.put_all(entries)).unwrap_or(Ok(()))?)
     }
 
     /// Adopts the resets and bans of all gateways. Returns the configuration with their other changes; `None`: it is
@@ -190,12 +190,12 @@ impl ControlThread {
 
     /// Tells the other gateways that changes of limits have ended; those that cannot be told find out by their files.
     pub(super) fn end_lost(&self, lost: &[LostChange]) {
-        lost.iter().for_each(|(entry, _)| drop(self.end_entry(entry)));
+        lost.iter().for_each(|(entry, _)| drop(self.end_entries(&[entry.as_slice().into()])));
     }
 
-    /// Tells the other gateways that a change has ended.
-    fn end_entry(&self, name: &[u8]) -> Result<(), OperatorFault> {
-        let told = self.with_entries(|sharing| sharing.entries.delete(name).map(drop));
+    /// Tells the other gateways that all these changes have ended, or none.
+    fn end_entries(&self, names: &[Arc<[u8]>]) -> Result<(), OperatorFault> {
+        let told = self.with_entries(|sharing| sharing.entries.delete_all(names).map(drop));
         Ok(told.unwrap_or(Ok(()))?)
     }
 
@@ -203,15 +203,6 @@ impl ControlThread {
     fn with_entries<T>(&self, act: impl FnOnce(&EntrySharing) -> T) -> Option<T> {
         let tasks = self.tasks.borrow();
         tasks.as_ref()?.entry_sharing.as_ref().map(act)
-    }
-
-    /// Puts the configuration in force with other grants in force. All else continues: only the numbers of single keys
-    /// differ, so no task beside the workers is affected.
-    async fn use_grants(&self, before: &Gateway, config: &Config) -> Result<(), GrantFault> {
-        let gateway = Gateway::build(config, Some(before));
-        let gateway = Arc::new(gateway.map_err(|error| GrantFault::Build(error.to_string()))?);
-        self.put_in_force(&gateway).await;
-        Ok(())
     }
 
     /// Makes all workers use `gateway`. Nothing can fail here.
@@ -222,6 +213,13 @@ impl ControlThread {
         self.workers.send_to_all(|| WorkerCommand::UseGateway(gateway.clone())).await;
         self.gateway_changed.notify_waiters();
     }
+}
+
+/// A gateway with other grants or changes of limits. All else continues: only numbers differ, so no task beside the
+/// workers is affected.
+fn build_next(before: &Gateway, config: &Config) -> Result<Arc<Gateway>, GrantFault> {
+    let built = Gateway::build(config, Some(before));
+    built.map(Arc::new).map_err(|error| GrantFault::Build(error.to_string()))
 }
 
 /// The entry of a grant in the configuration that has it.

@@ -16,7 +16,7 @@ json_object! {
         limit: String = "Its name.",
         file: Value = "The numbers of the file, as fields.",
         set: Option<Value> = "Those set in their place, with `left_s` (null: until they are unset), `by` and `reason`.",
-        paused: Option<Value> = "The pause, with `left_s`, `by` and `reason`; null if it acts.",
+        paused: Option<Value> = "The pause, with `left_s`, `by` and `reason`; null without one.",
         pub(crate) sentence: String = "All this in words, and where and how long it holds.",
     }
 }
@@ -48,7 +48,8 @@ impl LimitChanges {
         let fields = fields.filter(|(name, _)| NEW_NUMBERS.fields.iter().any(|field| field.name == *name));
         let value = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
         let file: Map<String, Value> = fields.map(|(name, text)| (name.to_owned(), value(text))).collect();
-        let (file, mut sentence) = (Value::Object(file), format!("{} acts", limit.name));
+        let state = if limit.in_file().dry_run { "never acts, as a dry run" } else { "acts" };
+        let (file, mut sentence) = (Value::Object(file), format!("{} {state}", limit.name));
         let paused = limit.pause.as_ref().map(|pause| {
             let left =
                 humantime::format_duration(Duration::from_secs(pause.left_ns().div_ceil(1_000_000_000)));

@@ -89,7 +89,11 @@ async fn change_limits(request: AdminRequest) -> Answered {
     let (is_set, ends) = (name.ends_with("numbers"), name.starts_with("resume") || name.starts_with("unset"));
     let limits = read_names(&request, &before, ends)?;
     let change = match ends {
-        true => OperatorChange::EndLimitChanges { limits: limits.clone(), is_set },
+        true => {
+            // One of all pauses may have ended just now.
+            let skips_ended = !is_set && is_about_all(&request);
+            OperatorChange::EndLimitChanges { limits: limits.clone(), is_set, skips_ended }
+        }
         false => {
             OperatorChange::ChangeLimits { limits: limits.clone(), change: read_change(&request, is_set)? }
         }
@@ -104,6 +108,10 @@ async fn change_limits(request: AdminRequest) -> Answered {
         all => Answer::forms(text, &all),
     };
     Ok(answer.with_change(change))
+}
+
+fn is_about_all(request: &AdminRequest) -> bool {
+    request.path_value("limit").is_empty() && request.body.get("limits").is_none_or(Value::is_null)
 }
 
 /// The limit of the path, the limits of the body, or all that can be changed; shadows never act.

@@ -180,7 +180,7 @@ fn a_grant_admits_until_it_ends() {
         (r#"{"for": 5, "rate": "1/s"}"#, "`for` is not a text"),
         (r#"{"for": "5", "rate": "1/s"}"#, "the duration `5` has no unit"),
         (r#"{"for": "31d", "rate": "1/s"}"#, "at most 30 days"),
-        (r#"{"for": "5s"}"#, "a grant needs other numbers"),
+        (r#"{"for": "5s"}"#, "other numbers are missing"),
         (r#"{"for": "5s", "rate": "fast"}"#, "fast"),
         (r#"{"for": "5s", "rats": "1/s"}"#, "rats"),
     ] {

@@ -145,12 +145,12 @@ const PATH: &str = "grant";
 pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<Problem>> {
     let problem = |error: ValueError| vec![error.at_position(Position::START, "")];
     if numbers.len() > NUMBERS_MAX {
-        return Err(problem(ValueError::new(codes::SHAPE, "the numbers of a grant are too long")));
+        return Err(problem(ValueError::new(codes::SHAPE, "the numbers are too long")));
     }
     let written =
         tree::parse_document(numbers).map_err(|(position, error)| vec![error.at_position(position, "")])?;
     if !matches!(&written.content, NodeContent::Map(entries) if !entries.is_empty()) {
-        let error = ValueError::new(codes::SHAPE, "a grant needs other numbers");
+        let error = ValueError::new(codes::SHAPE, "other numbers are missing");
         return Err(problem(error.with_help("write e.g. { rate: 100/s }")));
     }
     let own = written_fields(limit, None);
@@ -340,8 +340,8 @@ mod tests {
             (limit("rate: 1/s"), "{ rates: 2/s }", "rates", "unknown field `rates`"),
             (limit("rate: 1/s"), "{ queue: 2 }", "queue", "`queue` is not a field of token_bucket"),
             (limit("rate: 1/s"), "{ for: 1h }", "for", "unknown field `for`"),
-            (limit("rate: 1/s"), "{}", "", "a grant needs other numbers"),
-            (limit("rate: 1/s"), "100/s", "", "a grant needs other numbers"),
+            (limit("rate: 1/s"), "{}", "", "other numbers are missing"),
+            (limit("rate: 1/s"), "100/s", "", "other numbers are missing"),
             (limit("rate: 1/s"), "{ rate: [", "", ""),
             (limit(queue), "{ queue: 1 }", "", "a cost of 5 can never pass: burst + queue is 3"),
             (limit("rate: 1/s, warm_up: 30s"), "{ rate: 999999937/999999999ns }", "warm_up", ""),

@@ -81,7 +81,7 @@ pub enum GrantFault {
     #[error("the key has no grant")]
     NotGranted,
     /// The gateway cannot be built; the one in force stays.
-    #[error("the grant cannot be put in force: {0}")]
+    #[error("the change cannot be put in force: {0}")]
     Build(String),
 }
 

@@ -43,10 +43,15 @@ impl Gateway {
         mut change: LimitChange,
     ) -> Result<Config, LimitChangeFault> {
         let (mut config, left_ns) = (self.config.clone(), change.left_ns());
-        let longest = if change.numbers.is_some() { FOREVER_NS } else { PAUSE_MAX_NS };
-        if !(1..=longest).contains(&left_ns) || change.by.len().max(change.reason.len()) > TEXT_MAX {
-            let why = format!("a pause lasts at most 30 days, and a reason has at most {TEXT_MAX} bytes");
-            return Err(LimitChangeFault::Invalid(why));
+        let (longest, what) = match change.numbers {
+            Some(_) => (FOREVER_NS, "numbers hold for at least a moment and at most 18250 days"),
+            None => (PAUSE_MAX_NS, "a pause lasts at least a moment and at most 30 days"),
+        };
+        if !(1..=longest).contains(&left_ns) {
+            return Err(LimitChangeFault::Invalid(what.to_owned()));
+        }
+        if change.by.len().max(change.reason.len()) > TEXT_MAX {
+            return Err(LimitChangeFault::Invalid(format!("a reason has at most {TEXT_MAX} bytes")));
         }
         for name in names {
             change.limit.clone_from(name);
@@ -59,12 +64,17 @@ impl Gateway {
     /// The configuration in force without changes of these limits; `is_set`: of their numbers, else their pauses.
     ///
     /// # Errors
-    /// A limit has none.
-    pub fn config_without_changes(&self, names: &[String], is_set: bool) -> Result<Config, LimitChangeFault> {
+    /// A limit has none, unless `skips_ended`.
+    pub fn config_without_changes(
+        &self,
+        names: &[String],
+        is_set: bool,
+        skips_ended: bool,
+    ) -> Result<Config, LimitChangeFault> {
         let mut config = self.config.clone();
         for name in names {
             let own = config.limits.iter_mut().filter(|limit| limit.name == *name);
-            if own.filter_map(|limit| limit.end_change(is_set).then_some(())).count() == 0 {
+            if own.filter_map(|limit| limit.end_change(is_set).then_some(())).count() == 0 && !skips_ended {
                 return Err(LimitChangeFault::Missing(format!("no limit `{name}` is changed so")));
             }
         }
@@ -73,7 +83,8 @@ impl Gateway {
 
     /// Takes the changes of limits over into the next configuration. Returns those that do not fit it.
     pub fn carry_limit_changes(&self, next: &mut Config) -> Vec<LostChange> {
-        list_changes(&self.config).filter_map(|change| adopt_change(change, next)).collect()
+        let lost = list_changes(&self.config).filter_map(|change| adopt_change(change, next));
+        lost.inspect(|(_, why)| tracing::warn!("{why}")).collect()
     }
 }
 
@@ -91,7 +102,7 @@ pub(super) fn drop_ended_changes(limit: &mut LimitConfig) {
 }
 
 /// The name of the entry of a change, or its beginning.
-pub fn change_entry_name(limit: &str, is_set: bool) -> Vec<u8> {
+pub(super) fn change_entry_name(limit: &str, is_set: bool) -> Vec<u8> {
     format!("{}/{limit}", if is_set { "numbers" } else { "pause" }).into_bytes()
 }
 
@@ -121,12 +132,11 @@ fn read_numbers(
     }
 }
 
-/// Makes a change of before; one that does not fit any more is logged and returned.
+/// Makes a change of before; one that does not fit any more is returned.
 pub(super) fn adopt_change(change: &LimitChange, config: &mut Config) -> Option<LostChange> {
     let (fault, is_set) = (make_change(change, config).err()?, change.numbers.is_some());
     let what = if is_set { "the numbers set for" } else { "the pause of" };
     let why = format!("{what} {} ended: {fault}", change.limit);
-    tracing::warn!("{why}");
     Some((change_entry_name(&change.limit, is_set), why))
 }
 

@@ -44,6 +44,8 @@ pub enum OperatorChange {
         limits: Vec<String>,
         /// Ends those of numbers, else pauses.
         is_set: bool,
+        /// Limits that have none are left as they are.
+        skips_ended: bool,
     },
     /// Removes the rest of grants and changes of limits that have ended.
     RemoveEnded,

@@ -51,8 +51,15 @@ fn write_entry(name: Vec<u8>, value: &impl Serialize, until: Now) -> Option<Oper
     Some(OperatorEntry { name: name.into(), value: value.into(), until })
 }
 
-/// The entry of a change, which all gateways of the store learn.
-pub fn write_change(change: &LimitChange) -> Option<OperatorEntry> {
+/// The entries of the changes of these limits, as far as they are counted in the store; `is_set`: of their numbers, else
+/// their pauses.
+pub fn write_changes(config: &Config, names: &[String], is_set: bool) -> Vec<OperatorEntry> {
+    let own = config.limits.iter().filter(|limit| limit.shared.is_some() && names.contains(&limit.name));
+    let changes = own.flat_map(LimitConfig::changes).filter(|change| change.numbers.is_some() == is_set);
+    changes.filter_map(write_change).collect()
+}
+
+fn write_change(change: &LimitChange) -> Option<OperatorEntry> {
     let name = change_entry_name(&change.limit, change.numbers.is_some());
     write_entry(name, change, Now::from_unix_ns(change.until_unix_ns))
 }
@@ -118,12 +125,22 @@ impl Gateway {
         let mut lost = Vec::new();
         let prefixes = [false, true].map(|is_set| change_entry_name("", is_set));
         let of_limits = living.iter().filter(|entry| prefixes.iter().any(|own| entry.name.starts_with(own)));
-        for change in of_limits.filter_map(|entry| serde_json::from_slice::<LimitChange>(&entry.value).ok()) {
-            if self.config.limits.iter().any(|own| own.name == change.limit && own.shared.is_some()) {
-                let is_before = change.numbers.as_ref().is_some_and(|own| own.at_unix_ns < read_unix_ns);
-                lost.extend(adopt_change(&change, &mut config).filter(|_| is_before));
+        for entry in of_limits {
+            let Ok(mut change) = serde_json::from_slice::<LimitChange>(&entry.value) else { continue };
+            let own = |own: &&LimitConfig| own.name == change.limit && own.shared.is_some();
+            let Some(limit) = self.config.limits.iter().find(own) else { continue };
+            // The clock of the gateway that made it may be another.
+            change.until_unix_ns = entry.until.to_unix_ns();
+            let known = limit.changes().find(|own| own.numbers.is_some() == change.numbers.is_some());
+            if let Some(known) = known.map(|known| known.until_unix_ns)
+                && known.abs_diff(change.until_unix_ns) <= SAME_END_NS
+            {
+                change.until_unix_ns = known;
             }
+            let is_before = change.numbers.as_ref().is_some_and(|own| own.at_unix_ns < read_unix_ns);
+            lost.extend(adopt_change(&change, &mut config).filter(|_| is_before));
         }
+        lost.iter().for_each(|(_, why): &LostChange| tracing::warn!("{why}"));
         let in_order = |limit: &LimitConfig| {
             let mut grants = limit.grants.clone();
             grants.sort_by(|one, other| one.name.cmp(&other.name));

@@ -86,8 +86,9 @@ impl Gateway {
         let changes: Vec<LimitChange> = read_part(saved.limits, "changes of limits");
         let mut config = self.config.clone();
         for change in changes.iter().filter(|change| change.left_ns() > 0) {
-            // One that does not fit is logged.
-            let _ = adopt_change(change, &mut config);
+            if let Some((_, why)) = adopt_change(change, &mut config) {
+                tracing::warn!("{why}");
+            }
         }
         if is_known {
             if let Some(bans) = &self.bans {

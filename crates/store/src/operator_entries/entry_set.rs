@@ -50,47 +50,44 @@ pub(super) struct SentChange {
 // === impl EntrySet ===
 
 impl EntrySet {
-    pub(super) fn put(
-        &mut self,
-        name: &[u8],
-        value: &[u8],
-        until: Now,
-        now: Now,
-        is_restored: bool,
-    ) -> Result<(), EntryFault> {
-        if name.is_empty() || name.len() > NAME_MAX {
-            return Err(EntryFault::Name);
-        }
-        if value.len() > VALUE_MAX {
-            return Err(EntryFault::Value);
-        }
-        if until <= now {
-            return Err(EntryFault::Ended);
-        }
-        let known = self.by_name.get(name);
-        if is_restored && known.is_some() {
-            return Ok(());
-        }
-        if !known.is_some_and(|entry| entry.is_living(now)) && self.living_count(now) >= ENTRIES_MAX {
+    /// Puts all entries or none.
+    pub(super) fn put_all(&mut self, entries: &[OperatorEntry], now: Now) -> Result<(), EntryFault> {
+        entries.iter().try_for_each(|entry| check_entry(entry, now))?;
+        let is_living = |name| self.by_name.get(name).is_some_and(|entry: &KnownEntry| entry.is_living(now));
+        let added = entries.iter().filter(|entry| !is_living(&entry.name)).count();
+        if added > 0 && self.living_count(now) + added > ENTRIES_MAX {
             return Err(EntryFault::Full);
         }
-        let pending = Some(if is_restored { ChangeKind::Restore } else { ChangeKind::Put });
-        self.insert(name.into(), value.into(), until, pending);
+        for OperatorEntry { name, value, until } in entries {
+            self.insert(name.clone(), value.clone(), *until, Some(ChangeKind::Put));
+        }
         Ok(())
     }
 
-    /// Returns true if the entry lived here.
-    pub(super) fn delete(&mut self, name: &[u8], now: Now) -> Result<bool, EntryFault> {
-        if name.is_empty() || name.len() > NAME_MAX {
-            return Err(EntryFault::Name);
+    /// Puts an entry unless one of its name is known.
+    pub(super) fn restore(&mut self, entry: &OperatorEntry, now: Now) -> Result<(), EntryFault> {
+        if !self.by_name.contains_key(&entry.name) {
+            self.put_all(std::slice::from_ref(entry), now)?;
+            self.insert(entry.name.clone(), entry.value.clone(), entry.until, Some(ChangeKind::Restore));
         }
-        let living = self.by_name.get(name).filter(|entry| entry.is_living(now)).map(|entry| entry.until);
-        if living.is_none() && !self.by_name.contains_key(name) && self.pending.len() >= ENTRIES_MAX {
+        Ok(())
+    }
+
+    /// Deletes all entries with these names, or none. Returns true if one lived here.
+    pub(super) fn delete_all(&mut self, names: &[Arc<[u8]>], now: Now) -> Result<bool, EntryFault> {
+        names.iter().try_for_each(|name| check_name(name))?;
+        let unknown = names.iter().filter(|name| !self.by_name.contains_key(*name)).count();
+        if unknown > 0 && self.pending.len() + unknown > ENTRIES_MAX {
             return Err(EntryFault::Full);
         }
-        let until = living.unwrap_or(Now(now.0.saturating_add(UNKNOWN_DELETION_NS)));
-        self.insert(name.into(), Arc::default(), until, Some(ChangeKind::Delete));
-        Ok(living.is_some())
+        let mut has_lived = false;
+        for name in names {
+            let living = self.by_name.get(name).filter(|entry| entry.is_living(now)).map(|entry| entry.until);
+            let until = living.unwrap_or(Now(now.0.saturating_add(UNKNOWN_DELETION_NS)));
+            self.insert(name.clone(), Arc::default(), until, Some(ChangeKind::Delete));
+            has_lived |= living.is_some();
+        }
+        Ok(has_lived)
     }
 
     fn insert(&mut self, name: Arc<[u8]>, value: Arc<[u8]>, until: Now, pending: Option<ChangeKind>) {
@@ -244,6 +241,19 @@ impl EntrySet {
             None if is_full => {}
             _ => self.insert(name, value.into(), until, None),
         }
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<(), EntryFault> {
+    if name.is_empty() || name.len() > NAME_MAX { Err(EntryFault::Name) } else { Ok(()) }
+}
+
+fn check_entry(entry: &OperatorEntry, now: Now) -> Result<(), EntryFault> {
+    check_name(&entry.name)?;
+    match entry.value.len() > VALUE_MAX {
+        true => Err(EntryFault::Value),
+        false if entry.until <= now => Err(EntryFault::Ended),
+        false => Ok(()),
     }
 }
 

@@ -70,7 +70,15 @@ impl OperatorEntries {
     /// # Errors
     /// The entry is not valid, or there are too many.
     pub fn put(&self, name: &[u8], value: &[u8], until: Now) -> Result<(), EntryFault> {
-        self.set.lock().put(name, value, until, Now::read_clock(), false)?;
+        self.put_all(&[OperatorEntry { name: name.into(), value: value.into(), until }])
+    }
+
+    /// Puts all of these entries, or none.
+    ///
+    /// # Errors
+    /// One is not valid, or there are too many.
+    pub fn put_all(&self, entries: &[OperatorEntry]) -> Result<(), EntryFault> {
+        self.set.lock().put_all(entries, Now::read_clock())?;
         self.changed.notify_one();
         Ok(())
     }
@@ -79,8 +87,8 @@ impl OperatorEntries {
     ///
     /// # Errors
     /// The errors of [`OperatorEntries::put`].
-    pub fn restore(&self, name: &[u8], value: &[u8], until: Now) -> Result<(), EntryFault> {
-        self.set.lock().put(name, value, until, Now::read_clock(), true)?;
+    pub fn restore(&self, entry: &OperatorEntry) -> Result<(), EntryFault> {
+        self.set.lock().restore(entry, Now::read_clock())?;
         self.changed.notify_one();
         Ok(())
     }
@@ -91,7 +99,15 @@ impl OperatorEntries {
     /// # Errors
     /// Too many deletions wait for the store.
     pub fn delete(&self, name: &[u8]) -> Result<bool, EntryFault> {
-        let was_known = self.set.lock().delete(name, Now::read_clock())?;
+        self.delete_all(&[name.into()])
+    }
+
+    /// Deletes all entries with these names, or none. Returns true if one was known here.
+    ///
+    /// # Errors
+    /// Too many deletions wait for the store.
+    pub fn delete_all(&self, names: &[Arc<[u8]>]) -> Result<bool, EntryFault> {
+        let was_known = self.set.lock().delete_all(names, Now::read_clock())?;
         self.changed.notify_one();
         Ok(was_known)
     }

@@ -15,8 +15,12 @@ const SECOND: u64 = 1_000_000_000;
 const END: Now = Now(600 * SECOND);
 const NOW: Now = Now(SECOND);
 
+fn entry(name: &[u8], value: &[u8], until: Now) -> OperatorEntry {
+    OperatorEntry { name: name.into(), value: value.into(), until }
+}
+
 fn put(set: &mut EntrySet, name: &str, value: &str) {
-    set.put(name.as_bytes(), value.as_bytes(), END, NOW, false).unwrap();
+    set.put_all(&[entry(name.as_bytes(), value.as_bytes(), END)], NOW).unwrap();
 }
 
 /// Names, sorted.
@@ -72,12 +76,12 @@ fn known(names: &[&str]) -> EntrySet {
 fn entries_that_are_none_are_refused() {
     let mut set = EntrySet::default();
     let mut try_put =
-        |name: &[u8], value: &[u8], until: Now| set.put(name, value, until, NOW, false).unwrap_err();
+        |name: &[u8], value: &[u8], until: Now| set.put_all(&[entry(name, value, until)], NOW).unwrap_err();
     assert_eq!(try_put(b"", b"", END), EntryFault::Name);
     assert_eq!(try_put(&[0; NAME_MAX + 1], b"", END), EntryFault::Name);
     assert_eq!(try_put(b"a", &[0; VALUE_MAX + 1], END), EntryFault::Value);
     assert_eq!(try_put(b"a", b"", NOW), EntryFault::Ended);
-    assert_eq!(set.delete(b"", NOW), Err(EntryFault::Name));
+    assert_eq!(set.delete_all(&[b""[..].into()], NOW), Err(EntryFault::Name));
     assert_eq!((living(&set).len(), set.pending_count()), (0, 0));
 }
 
@@ -86,14 +90,38 @@ fn entries_are_bounded_and_ended_ones_make_room() {
     let mut set = EntrySet::default();
     for id in 0..ENTRIES_MAX {
         let until = if id == 0 { Now(2 * SECOND) } else { END };
-        set.put(&id.to_le_bytes(), b"", until, NOW, false).unwrap();
+        set.put_all(&[entry(&id.to_le_bytes(), b"", until)], NOW).unwrap();
     }
-    assert_eq!(set.put(b"more", b"", END, NOW, false), Err(EntryFault::Full));
-    assert_eq!(set.put(&1_usize.to_le_bytes(), b"other", END, NOW, false), Ok(()), "a known one");
+    assert_eq!(set.put_all(&[entry(b"more", b"", END)], NOW), Err(EntryFault::Full));
+    assert_eq!(set.put_all(&[entry(&1_usize.to_le_bytes(), b"other", END)], NOW), Ok(()), "a known one");
     assert_eq!(set.take_changed(Now(2 * SECOND)).map(|living| living.len()), Some(ENTRIES_MAX - 1));
-    assert_eq!(set.put(b"more", b"", END, Now(2 * SECOND), false), Ok(()));
-    assert_eq!(set.delete(b"unknown", NOW), Err(EntryFault::Full), "so many changes wait already");
-    assert_eq!(set.delete(b"more", NOW), Ok(true));
+    assert_eq!(set.put_all(&[entry(b"more", b"", END)], Now(2 * SECOND)), Ok(()));
+    assert_eq!(
+        set.delete_all(&[b"unknown"[..].into()], NOW),
+        Err(EntryFault::Full),
+        "so many changes wait already"
+    );
+    assert_eq!(set.delete_all(&[b"more"[..].into()], NOW), Ok(true));
+}
+
+#[test]
+fn several_changes_are_made_together_or_not_at_all() {
+    let mut set = EntrySet::default();
+    for (wrong, fault) in [
+        (entry(b"b", &[0; VALUE_MAX + 1], END), EntryFault::Value),
+        (entry(&[0; NAME_MAX + 1], b"", END), EntryFault::Name),
+        (entry(b"b", b"", NOW), EntryFault::Ended),
+    ] {
+        assert_eq!(set.put_all(&[entry(b"a", b"", END), wrong], NOW), Err(fault));
+    }
+    let all: Vec<OperatorEntry> = (0..=ENTRIES_MAX).map(|id| entry(&id.to_le_bytes(), b"", END)).collect();
+    assert_eq!(set.put_all(&all, NOW), Err(EntryFault::Full));
+    assert_eq!((living(&set).len(), set.pending_count()), (0, 0));
+    set.put_all(&all[..ENTRIES_MAX], NOW).unwrap();
+    let names = [&all[0], &all[ENTRIES_MAX]].map(|entry| entry.name.clone());
+    assert_eq!(set.delete_all(&names, NOW), Err(EntryFault::Full), "one is not known");
+    assert_eq!(set.living_count(NOW), ENTRIES_MAX);
+    assert_eq!(set.delete_all(&names[..1], NOW), Ok(true));
 }
 
 #[test]
@@ -103,7 +131,7 @@ fn a_change_is_pending_until_its_own_answer() {
     let (sent, changes) = batch(&set);
     assert_eq!(changes, ["put a"]);
     // Changed again while the call was on its way.
-    set.delete(b"a", NOW).unwrap();
+    set.delete_all(&[b"a"[..].into()], NOW).unwrap();
     set.apply_update(&sent, update(1, 5, true, &[ChangeAnswer::Done], &["a"]), NOW);
     assert_eq!((living(&set).len(), set.pending_count()), (0, 1), "the store's entry does not come back");
     let (sent, changes) = batch(&set);
@@ -149,7 +177,7 @@ fn a_whole_answer_may_take_several_calls_and_begin_again() {
 fn a_store_that_lost_its_memory_gets_the_entries_back_but_not_deleted_ones() {
     for (store, revision) in [(2, 9), (1, 4)] {
         let mut set = known(&["a", "b", "c"]);
-        set.delete(b"c", NOW).unwrap();
+        set.delete_all(&[b"c"[..].into()], NOW).unwrap();
         // It could not name its memory.
         set.apply_update(&[], update(0, 9, true, &[], &[]), NOW);
         assert_eq!(
@@ -173,8 +201,8 @@ fn a_store_that_lost_its_memory_gets_the_entries_back_but_not_deleted_ones() {
 #[test]
 fn entries_of_an_earlier_process_yield_to_those_of_the_store() {
     let mut set = EntrySet::default();
-    set.put(b"a", b"old", END, NOW, true).unwrap();
-    set.put(b"b", b"old", END, NOW, true).unwrap();
+    set.restore(&entry(b"a", b"old", END), NOW).unwrap();
+    set.restore(&entry(b"b", b"old", END), NOW).unwrap();
     set.apply_update(&[], update(1, 5, true, &[], &["a"]), NOW);
     let living = set.list_living(NOW);
     assert_eq!(&*living.iter().find(|entry| *entry.name == *b"a").unwrap().value, b"v");
@@ -187,7 +215,7 @@ fn only_real_changes_are_reported() {
     assert!(set.take_changed(NOW).is_some() && set.take_changed(NOW).is_none());
     set.apply_update(&[], update(1, 6, true, &[], &["a"]), NOW);
     assert!(set.take_changed(NOW).is_none(), "the same entry, a moment later");
-    set.delete(b"unknown", NOW).unwrap();
+    set.delete_all(&[b"unknown"[..].into()], NOW).unwrap();
     let _ = set.take_changed(NOW);
     assert_eq!(set.take_changed(END).map(|living| living.len()), Some(0), "it ended");
 }

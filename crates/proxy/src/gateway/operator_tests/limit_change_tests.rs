@@ -1,6 +1,7 @@
 //! Pauses of limits, and numbers in place of those of the file.
 
 use super::*;
+use crate::gateway::write_changes;
 use sluicegate_model::{Algorithm, LimitChange, WrittenNumbers};
 use sluicegate_store::operator_entries::OperatorEntry;
 
@@ -30,7 +31,7 @@ fn changed(before: &Gateway, limit: &str, change: LimitChange) -> Gateway {
 }
 
 fn ended(before: &Gateway, limit: &str, is_set: bool) -> Gateway {
-    next(before, &before.config_without_changes(&[limit.to_owned()], is_set).unwrap())
+    next(before, &before.config_without_changes(&[limit.to_owned()], is_set, false).unwrap())
 }
 
 /// The number of a token bucket and its burst.
@@ -55,7 +56,9 @@ fn a_paused_limit_counts_and_rejects_nobody() {
         [0, 0, 2],
         "both were counted"
     );
-    assert!(third.config_without_changes(&["hourly".to_owned()], false).is_err());
+    let all = ["hourly".to_owned()];
+    assert!(third.config_without_changes(&all, false, false).is_err());
+    assert!(third.config_without_changes(&all, false, true).is_ok(), "it has just ended");
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,8 +129,8 @@ fn wrong_changes_leave_everything_as_it_is() {
         ("hourly", r#"{"enforce": "1%"}"#, 1, "unknown field `enforce`"),
         ("hourly", r#"{"charge": {}}"#, 1, "unknown field `charge`"),
         ("hourly", r#"{"rate": ["3/h", "9/d"]}"#, 1, "places of chains have a number of their own"),
-        ("hourly", "{}", 1, "needs other numbers"),
-        ("hourly", r#"{"rate": "3/h"}"#, 0, "lasts at"),
+        ("hourly", "{}", 1, "other numbers are missing"),
+        ("hourly", r#"{"rate": "3/h"}"#, 0, "numbers hold for at least a moment and at most 18250 days"),
         ("slots", r#"{"max_concurrent": 0}"#, 1, "is not a whole number from 1"),
         ("slots", r#"{"rate": "3/h"}"#, 1, "`rate` is not a field of concurrency"),
         ("classes", r#"{"burst": 1}"#, 1, "the floor of class `gold` holds less than one request"),
@@ -192,14 +195,46 @@ fn a_snapshot_keeps_changes_without_the_secret_of_keys() {
     );
 }
 
+fn shared(limit: &str) -> String {
+    format!("state: {{ store: redis, redis: {{ url: redis://127.0.0.1:1 }} }}\nlimits: {{ hourly: {limit} }}")
+}
+
+/// Another gateway may have ended the numbers, of which this one has not heard yet.
+#[test]
+fn a_change_tells_other_gateways_nothing_of_others() {
+    let set = changed(&gateway(&shared("2/h")), "hourly", change(10, Some(r#"{"rate": "9/h"}"#)));
+    let hourly = ["hourly".to_owned()];
+    let config = set.config_with_change(&hourly, change(10, None)).unwrap();
+    let told = |is_set| {
+        let entries = write_changes(&config, &hourly, is_set).into_iter();
+        entries.map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (told(false), told(true)),
+        (vec!["pause/hourly".to_owned()], vec!["numbers/hourly".to_owned()])
+    );
+    let local = gateway(HOURLY).config_with_change(&hourly, change(10, None)).unwrap();
+    assert_eq!(write_changes(&local, &hourly, false), []);
+}
+
+/// The clock of the gateway that paused the limit is an hour ahead.
+#[tokio::test(start_paused = true)]
+async fn a_change_ends_when_its_entry_ends() {
+    let first = changed(&gateway(&shared("2/h")), "hourly", change(70, None));
+    let mut entries = first.operator_entries(Now::read_clock());
+    entries[0].until = later(Now::read_clock(), 10);
+    let other = gateway(&shared("2/h"));
+    let next = next(&other, &other.config_with_entries(&entries, 0).0.unwrap());
+    let left =
+        |gateway: &Gateway| gateway.config.limits[0].pause.as_ref().unwrap().left_ns().div_ceil(MINUTE);
+    assert_eq!((left(&first), left(&next)), (70, 10));
+    entries[0].until = Now(entries[0].until.0 + 1_000_000_000 / 2);
+    assert!(next.config_with_entries(&entries, 0).0.is_none(), "the same end, told by another call");
+}
+
 /// What other gateways of a store make of the entries of one.
 #[test]
 fn entries_hold_where_the_limit_is_shared_and_the_file_says_the_same() {
-    let shared = |limit: &str| {
-        format!(
-            "state: {{ store: redis, redis: {{ url: redis://127.0.0.1:1 }} }}\nlimits: {{ hourly: {limit} }}"
-        )
-    };
     let paused = changed(&gateway(&shared("2/h")), "hourly", change(10, None));
     let first = changed(&paused, "hourly", change(10, Some(r#"{"rate": "9/h"}"#)));
     let entries: Vec<OperatorEntry> = first.operator_entries(Now::read_clock());
