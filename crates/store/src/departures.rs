@@ -31,6 +31,8 @@ pub struct Departures {
 
 #[derive(Default)]
 struct DepartureQueues {
+    /// All go at once.
+    is_paused: bool,
     by_key: HashMap<SharedKey, DepartureQueue>,
     queues: ShardQueues,
 }
@@ -69,10 +71,11 @@ impl Departures {
         self.waiting.load(Relaxed)
     }
 
-    /// Lets all waiters go at once.
-    pub(crate) fn release_all(&self) {
-        self.update_queues(|DepartureQueues { by_key, queues }, wakers| {
-            for entry in by_key.values_mut() {
+    /// Begins or ends a pause, in which all waiters go at once, those of before too.
+    pub(crate) fn set_paused(&self, paused: bool) {
+        self.update_queues(|DepartureQueues { is_paused, by_key, queues }, wakers| {
+            *is_paused = paused;
+            for entry in by_key.values_mut().filter(|_| paused) {
                 entry.departures.iter_mut().for_each(|departure| departure.due = Now::default());
                 ClassQueue::wake_next(&entry.classes, queues, wakers);
             }
@@ -83,13 +86,16 @@ impl Departures {
     pub fn join_queue(
         &self,
         key: SharedKey,
-        departure: Departure,
+        mut departure: Departure,
         (fair_hash, class): (u64, u8),
         shares: Option<&Arc<Shares>>,
         until: Option<Now>,
     ) -> DepartureTicket {
         let cost = departure.cost;
-        let node = self.update_queues(|DepartureQueues { by_key, queues }, wakers| {
+        let node = self.update_queues(|DepartureQueues { is_paused, by_key, queues }, wakers| {
+            if *is_paused {
+                departure.due = Now::default();
+            }
             let entry = by_key.entry(key).or_default();
             entry.shares = shares.cloned();
             let class = usize::from(class);
@@ -161,7 +167,7 @@ impl Departures {
         ticket: DepartureTicket,
         wakers: &mut Wakers,
     ) -> Option<(Option<Departure>, Option<Departure>)> {
-        let DepartureQueues { by_key, queues } = waiters;
+        let DepartureQueues { by_key, queues, .. } = waiters;
         let Some(entry) = by_key.get_mut(key) else {
             queues.remove_waiter(&mut { NO_NODE }, ticket.node, wakers);
             return None;
@@ -257,6 +263,19 @@ mod tests {
         assert_eq!(turn(&departures, tickets[2], 200), Turn::Due(Now(300)));
         assert_eq!(turn(&departures, tickets[2], 300), Turn::Go);
         assert!(is_empty(&departures));
+    }
+
+    #[test]
+    fn in_a_pause_all_go_at_once_also_newcomers_that_were_asked_before() {
+        let (departures, tickets) = queue_of(&[(200, 1), (300, 1)]);
+        departures.set_paused(true);
+        let newcomer = departures.join_queue(KEY, departure(400, 1), (0, 0), None, None);
+        for ticket in [tickets[0], tickets[1], newcomer] {
+            assert_eq!(turn(&departures, ticket, 100), Turn::Go);
+        }
+        departures.set_paused(false);
+        let later = departures.join_queue(KEY, departure(500, 1), (0, 0), None, None);
+        assert_eq!(turn(&departures, later, 100), Turn::Due(Now(500)));
     }
 
     #[test]

@@ -125,6 +125,11 @@ impl WorkerSlots {
         frees
     }
 
+    /// Tells the store soon of slots that it did not grant.
+    pub fn report_held(&self, slot_key: &SlotKey) {
+        self.queue_report(self.inner.lock(), slot_key);
+    }
+
     /// Frees slots that a request gave back or did not get; the next report tells the store.
     pub fn release_slots(&self, slot_key: &SlotKey, slots: u64) {
         let mut inner = self.inner.lock();

@@ -29,8 +29,9 @@ impl SharedLimit {
         let keyed_alike = named.filter(|before| keyed(&before.config) == keyed(config));
         let same =
             keyed_alike.filter(|before| rule_ids(&before.config, &before.rules) == rule_ids(config, &rules));
-        let is_unchanged =
-            |before: &&SharedLimit| before.config.dry_run == config.dry_run && before.max_keys == max_keys;
+        let is_unchanged = |before: &&SharedLimit| {
+            before.config.in_file().dry_run == config.in_file().dry_run && before.max_keys == max_keys
+        };
         let unchanged = same.filter(is_unchanged);
         let is_concurrency = matches!(config.algorithm, model::Algorithm::Concurrency { .. });
         let rate_count = if is_concurrency { 0 } else { rules.len() };
@@ -52,7 +53,9 @@ impl SharedLimit {
         let owner: Arc<str> = Arc::from(config.name.as_str());
         let answers_max = |rate| keys_max(config, max_keys, rate).saturating_mul(config.classes_per_key());
         let fresh_answers = |rate| Arc::new(Table::with_params((), answers_max(rate), owner.clone()));
-        let same_numbers = unchanged.filter(|before| has_same_numbers(&before.config, config));
+        let acts_alike = |before: &&SharedLimit| before.config.dry_run == config.dry_run;
+        let same_numbers =
+            unchanged.filter(acts_alike).filter(|before| has_same_numbers(&before.config, config));
         SharedLimit {
             on_failure,
             departures: own_departures.into(),

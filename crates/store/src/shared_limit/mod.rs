@@ -136,8 +136,8 @@ impl SharedLimit {
         self.local_share.apply_numbers(clock);
         let is_paused = self.config.pause.is_some();
         self.slot_queue.is_paused.store(is_paused, Relaxed);
+        self.departures.iter().for_each(|own| own.set_paused(is_paused));
         if is_paused {
-            self.departures.iter().for_each(|own| own.release_all());
             self.slot_queue.wake_all();
         }
     }

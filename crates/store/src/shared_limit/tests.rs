@@ -386,6 +386,12 @@ fn another_grant_keeps_the_answers_about_all_other_keys() {
     let other = with(&two, vec![grant("a", "{ burst: 51 }")]);
     assert!(known(&other, 0) && !known(&other, 1), "other numbers");
     assert!(known(&with(&other, vec![]), 0));
+    let mut paused = before.config.clone();
+    let (limit, by, reason) = (paused.name.clone(), String::new(), String::new());
+    paused.change(model::LimitChange { limit, until_unix_ns: u64::MAX, by, reason, numbers: None }, None);
+    let paused = SharedLimit::adopt_from(Some(&before), LimitId(0), &paused, OnFailure::Local, 100);
+    assert!(known(&paused, 0), "a pause keeps them too");
+    assert!(!Arc::ptr_eq(&paused.local_share, &before.local_share), "and acts no more");
     assert!(Arc::ptr_eq(&before.fleet, &other.fleet));
 }
 

@@ -58,6 +58,58 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
     });
 }
 
+/// Requests in flight of a paused limit count on, so that it has too many when it acts again.
+#[test]
+fn slots_beyond_those_of_a_paused_limit_count() {
+    let redis = Redis::start();
+    with_store(&single(redis.addr()), |store| async move {
+        settled(&store).await;
+        let session = Session::new(&store, 0);
+        let flusher = tokio::task::spawn_local(session.clone().run_flusher());
+        let text = "limits: { slots: { algorithm: concurrency, max_concurrent: 5 } }
+locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
+        let config = config::parse(text, "test").unwrap().config.limits.remove(0);
+        let (waiting, now) = (Arc::new(WaitingCap::new(10)), Now::read_clock());
+        let chain_of = |config: &model::LimitConfig| {
+            let shared = Some(Arc::new(SharedLimit::new(LimitId(0), config, OnFailure::Reject, 10)));
+            shared.iter().for_each(|shared| shared.apply_numbers(&|| now));
+            Chain::new(vec![Arc::new(Limit::new(LimitId(0), config, 10))]).with_shared(&[shared])
+        };
+        let ask = async |chain: &Chain| {
+            let (mut decisions, mut unanswered) = (Decisions::new(), Vec::new());
+            let units =
+                |_: &Limit| LimitDemand::Shared(Units::new(CounterKey::new(1, 0), 1), SharedKey([1; 16]));
+            match chain.judge::<Charge>(now, &waiting, true, units, &mut decisions) {
+                ChainVerdict::AskStore(pending) => {
+                    pending.ask(&session, &waiting, &mut decisions, &mut unanswered).await
+                }
+                _ => panic!("all limits are shared"),
+            }
+        };
+        let mut paused = config.clone();
+        let (limit, by, reason) = (config.name.clone(), String::new(), String::new());
+        paused.change(model::LimitChange { limit, until_unix_ns: u64::MAX, by, reason, numbers: None }, None);
+        let (chain, mut held) = (chain_of(&paused), Vec::new());
+        for _ in 0..7 {
+            match ask(&chain).await {
+                ChainVerdict::Admit(permit) => held.push(permit),
+                _ => panic!("a paused limit never acts"),
+            }
+        }
+        until("the store has received the report", || session.outbox.slots.are_reported()).await;
+        let resumed = chain_of(&config);
+        for _ in 0..3 {
+            assert!(matches!(ask(&resumed).await, ChainVerdict::Reject(_)), "{} in flight", held.len());
+            held.pop();
+        }
+        until("the store has received the report", || session.outbox.slots.are_reported()).await;
+        assert!(matches!(ask(&resumed).await, ChainVerdict::Admit(_)));
+        held.clear();
+        until("the store has received the report", || !has_slots(&redis.keys())).await;
+        flusher.abort();
+    });
+}
+
 /// At the end of a worker, refunds that its flusher has taken up are still awaited.
 #[test]
 fn a_desk_is_not_empty_before_the_last_answer() {

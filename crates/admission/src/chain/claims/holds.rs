@@ -42,6 +42,8 @@ pub(crate) enum HoldState {
     SlotsWanted,
     /// Concurrency slots, with those that the key has left; `None` where a dry run lacks them.
     Slots(Option<u64>),
+    /// Slots that a paused limit lacks, and that are held all the same.
+    SlotsBeyond,
 }
 
 // === impl StoreHolds ===
@@ -138,9 +140,12 @@ impl StoreHolds {
     /// Releases all slots until after the wait: another server may have granted them before the wait was known.
     pub(crate) fn postpone_slots(&mut self) {
         for hold in &mut self.holds {
-            let HoldState::Slots(granted) = hold.state else { continue };
-            if granted.is_some() {
-                self.outbox.slots.release_slots(&hold.slot_key(), hold.demand.units.cost);
+            match hold.state {
+                HoldState::Slots(None) => {}
+                HoldState::Slots(Some(_)) | HoldState::SlotsBeyond => {
+                    self.outbox.slots.release_slots(&hold.slot_key(), hold.demand.units.cost);
+                }
+                _ => continue,
             }
             hold.state = HoldState::SlotsWanted;
         }
@@ -151,8 +156,6 @@ impl StoreHolds {
         for hold in &mut self.holds {
             let HoldState::Departing(wait_ns, mark) = hold.state else { continue };
             let SharedDemand { limit, key, units, .. } = &hold.demand;
-            // The limit may be paused since it was asked.
-            let wait_ns = if limit.is_paused() { 0 } else { wait_ns };
             let due = Now(received.0.saturating_add(wait_ns));
             let until = limit.max_queue_wait();
             let until = until.map(|time| Now(received.0.saturating_add(duration_ns(time))));
@@ -183,21 +186,23 @@ impl StoreHolds {
     pub(crate) fn slots_outcome(&self, index: u32) -> Option<(LimitOutcome, u64)> {
         match self.holds.get(index as usize)?.state {
             HoldState::Slots(Some(free)) => Some((LimitOutcome::Admit, free)),
-            HoldState::Slots(None) => Some((LimitOutcome::Reject, 0)),
+            HoldState::Slots(None) | HoldState::SlotsBeyond => Some((LimitOutcome::Reject, 0)),
             _ => None,
         }
     }
 
     pub(crate) fn holds_slots(&self, index: u32) -> bool {
         let hold = self.holds.get(index as usize);
-        hold.is_some_and(|hold| matches!(hold.state, HoldState::Slots(_)) || hold.wants_slots())
+        hold.is_some_and(|hold| {
+            matches!(hold.state, HoldState::Slots(_) | HoldState::SlotsBeyond) || hold.wants_slots()
+        })
     }
 
     /// Gives one hold back; units only before the request was forwarded.
     pub(crate) fn release_hold(&mut self, index: u32, forwarded: bool) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         match std::mem::replace(&mut hold.state, HoldState::Charged(None)) {
-            HoldState::Slots(Some(_)) => {
+            HoldState::Slots(Some(_)) | HoldState::SlotsBeyond => {
                 self.outbox.slots.release_slots(&hold.slot_key(), hold.demand.units.cost)
             }
             HoldState::Queued(ticket) => {

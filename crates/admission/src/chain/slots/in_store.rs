@@ -47,7 +47,7 @@ struct StoreSlotPlace {
     ticket: Option<SlotTicket>,
 }
 
-/// The answer about the slots of the hold with this index; true: they are held although there was no answer.
+/// The answer about the slots of the hold with this index; true: they are held although they were not granted.
 type SlotAnswer = (usize, StoreAnswer, bool);
 
 // === impl StoreSlotWait ===
@@ -308,9 +308,16 @@ impl StoreHolds {
         let none_rejects = none_rejects(answers.iter());
         let apply = |((index, question), answer): ((usize, &StoreQuestion<'_>), StoreAnswer)| {
             let StoreQuestion { limit, rate, in_process, .. } = *question;
-            let kept = matches!(answer, StoreAnswer::Failed(_))
-                && none_rejects
-                && limit.grants_slots_locally(rate, &self.holds[index].slot_key(), in_process);
+            let grants = match &answer {
+                StoreAnswer::Failed(_) => {
+                    limit.grants_slots_locally(rate, &self.holds[index].slot_key(), in_process)
+                }
+                StoreAnswer::Answered { answer, .. } => {
+                    answer.decision.outcome == LimitOutcome::Reject && limit.is_paused()
+                }
+                StoreAnswer::Full => false,
+            };
+            let kept = none_rejects && grants;
             pending.apply_answer(question, &answer, (none_rejects, kept));
             (index, answer, kept)
         };
@@ -321,8 +328,8 @@ impl StoreHolds {
 // === impl RateHold ===
 
 impl RateHold {
-    /// Applies the answer about its slots. `none_rejects`: no limit rejected; `kept`: the slots are held without an
-    /// answer.
+    /// Applies the answer about its slots. `none_rejects`: no limit rejected; `kept`: the slots are held although they
+    /// were not granted.
     fn apply_slots(
         &mut self,
         limits: &[ChainedLimit],
@@ -334,7 +341,8 @@ impl RateHold {
         let cause = match answer {
             StoreAnswer::Answered { answer, .. } => {
                 let admits = answer.decision.outcome != LimitOutcome::Reject;
-                self.state = HoldState::Slots((admits && none_rejects).then_some(answer.decision.remaining));
+                let granted = (admits && none_rejects).then_some(answer.decision.remaining);
+                self.state = if kept { HoldState::SlotsBeyond } else { HoldState::Slots(granted) };
                 (!admits).then_some(ChainCause::Concurrency)
             }
             StoreAnswer::Full => Some(ChainCause::Concurrency),

@@ -60,6 +60,13 @@ impl<'a> PendingSlots<'a> {
         }
     }
 
+    /// A paused limit has too few, and the request holds them all the same: the next report tells the store.
+    pub(crate) fn mark_beyond(&mut self, question: &StoreQuestion<'_>) {
+        if let Some((slot_key, ..)) = self.take_pending(question) {
+            self.outbox.slots.report_held(&slot_key);
+        }
+    }
+
     /// The store does not count the slots.
     pub(crate) fn mark_rejected(&mut self, question: &StoreQuestion<'_>) {
         if let Some((slot_key, cost, _)) = self.take_pending(question) {
@@ -68,7 +75,7 @@ impl<'a> PendingSlots<'a> {
     }
 
     /// Applies the answer about the slots. `passes`: no limit rejected, else those that were taken in vain are given up
-    /// by dropping this; `kept`: they are held without an answer.
+    /// by dropping this; `kept`: they are held although they were not granted.
     pub(crate) fn apply_answer(
         &mut self,
         question: &StoreQuestion<'_>,
@@ -85,6 +92,7 @@ impl<'a> PendingSlots<'a> {
                     self.mark_granted(question);
                 }
             }
+            StoreAnswer::Answered { .. } if kept => self.mark_beyond(question),
             StoreAnswer::Answered { .. } | StoreAnswer::Full => self.mark_rejected(question),
         }
     }

@@ -98,14 +98,17 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             let remaining = if is_free { answer.decision.remaining } else { 0 };
             return self.push_outlook(demand, question, remaining, is_free);
         }
+        let is_beyond = passes && !admits && !answer.skipped && question.limit.is_paused();
         match passes && admits && !answer.skipped {
             true => pending.mark_granted(question),
+            false if is_beyond => pending.mark_beyond(question),
             false => pending.mark_rejected(question),
         }
         if passes && answer.skipped {
             self.claim_wanted_slots(demand, pending);
         } else if passes {
-            let slots = HoldState::Slots(admits.then_some(answer.decision.remaining));
+            let granted = admits.then_some(answer.decision.remaining);
+            let slots = if is_beyond { HoldState::SlotsBeyond } else { HoldState::Slots(granted) };
             self.claim_in_store(demand, question.rate, slots, pending);
         } else if !admits && !answer.skipped && !question.item.dry_run {
             let place = (question.rate, demand.units.key.class);
@@ -218,13 +221,15 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             };
         }
         limit.count_fallback();
-        match admits {
+        let is_beyond = !admits && limit.is_paused();
+        match admits || is_beyond {
             true => pending.mark_kept(question, reply),
             false => pending.mark_failed(question, reply),
         }
         let lacking = || refused_slots(question).filter(|_| limit.on_failure == OnFailure::Local);
         if admits || dry_run {
-            let slots = HoldState::Slots(admits.then(|| free_beside(question.in_process)));
+            let granted = admits.then(|| free_beside(question.in_process));
+            let slots = if is_beyond { HoldState::SlotsBeyond } else { HoldState::Slots(granted) };
             self.claim_in_store(demand, rate, slots, pending);
         } else if let Some(lacking) = lacking() {
             self.claim_in_store(demand, rate, HoldState::SlotsWanted, pending);
