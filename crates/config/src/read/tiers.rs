@@ -10,7 +10,7 @@ use super::{shares, views};
 use crate::schema::tables::limits::{limit, tier_numbers};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use crate::yaml::tree::{self, NodeContent};
+use crate::yaml::tree::{self, Node, NodeContent};
 use sluicegate_model::value::names;
 use sluicegate_model::{
     Algorithm, Cost, EnforcedShare, KeyPart, LimitConfig, Mention, Position, Problem, ProblemSink, Rate,
@@ -179,7 +179,7 @@ pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<P
 /// well, which keep their own numbers.
 ///
 /// # Errors
-/// As [`read_grant`], and if a view, a share or the reservation does not fit.
+/// As [`read_grant`], and if a view, a share, the reservation or Redis does not fit.
 pub fn read_set(limit: &LimitConfig, numbers: &str) -> Result<(Algorithm, Vec<Algorithm>), Vec<Problem>> {
     let numbers = read_grant(limit, numbers)?;
     let refuse = |message: &str, help: &str| {
@@ -200,7 +200,13 @@ pub fn read_set(limit: &LimitConfig, numbers: &str) -> Result<(Algorithm, Vec<Al
     if let Some(error) = shares::find_small_part(&changed, &[&changed.algorithm]) {
         return Err(vec![error.at_position(Position::START, "")]);
     }
-    Ok((changed.algorithm, changed.views))
+    let (sink, node) =
+        (ProblemSink::default(), Node { position: Position::START, content: NodeContent::Null });
+    let place = FieldValue { node: &node, path: String::new(), named_at: Position::START, sink: &sink };
+    views::check_views(&place, &changed);
+    check_shared_limit(&changed, &place, None);
+    let problems = sink.take_sorted().0;
+    if problems.is_empty() { Ok((changed.algorithm, changed.views)) } else { Err(problems) }
 }
 
 /// The numbers of a limit as the file could have them, one field a line; of `numbers`, a mapping, only its fields.

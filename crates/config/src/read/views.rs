@@ -121,6 +121,17 @@ pub(crate) fn check_viewed_limit(name: &FieldValue<'_>, config: &LimitConfig) ->
     false
 }
 
+/// Checks the views of a limit that has other numbers now.
+pub(crate) fn check_views(value: &FieldValue<'_>, config: &LimitConfig) {
+    if config.views.is_empty() || !check_viewed_limit(value, config) {
+        return;
+    }
+    for (rate, bucket) in config.views.iter().flat_map(Algorithm::rate_quotas) {
+        let _ = check_drain_time(value, rate, bucket, RateForm::of_limit(config))
+            && check_cost(&config.cost, Some(value), bucket, "the bucket of a place");
+    }
+}
+
 /// Reports the fields of a limit that no place of a chain has for itself; whether there are none.
 pub(crate) fn report_limit_fields(fields: &FieldReader<'_>) -> bool {
     let mut is_sound = true;

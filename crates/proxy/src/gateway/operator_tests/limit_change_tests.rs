@@ -9,8 +9,11 @@ use sluicegate_store::operator_entries::OperatorEntry;
 const RICH: &str = "limits:\n  \
                     hourly: { rate: 2/h, tiers: { gold: { rate: 9/h, burst: 2 } }, shadow: { rate: 1/h } }\n  \
                     slots: { algorithm: concurrency, max_concurrent: 3 }\n  \
-                    classes: { rate: 10/s, burst: 10, shares: { by: tier, classes: { gold: { least: 50% } } } }\n\
-                    server: { limits: [{ use: hourly, burst: 1 }] }";
+                    classes: { rate: 10/s, burst: 10, shares: { by: tier, classes: { gold: { least: 50% } } } }\n  \
+                    spaced: { algorithm: leaky_bucket, rate: 9/h, burst: 5, queue: 9, cost: 5 }\n  \
+                    far: 2/h\n\
+                    server: { limits: [{ use: hourly, burst: 1 }, { use: slots, max_concurrent: 2 }, \
+                    { use: spaced, queue: 1 }, { use: far, burst: 9 }] }";
 
 fn change(minutes: u64, numbers: Option<&str>) -> LimitChange {
     let at_unix_ns = Now::read_clock().to_unix_ns();
@@ -132,6 +135,9 @@ fn wrong_changes_leave_everything_as_it_is() {
         ("hourly", "{}", 1, "other numbers are missing"),
         ("hourly", r#"{"rate": "3/h"}"#, 0, "numbers hold for at least a moment and at most 18250 days"),
         ("slots", r#"{"max_concurrent": 0}"#, 1, "is not a whole number from 1"),
+        ("slots", r#"{"max_concurrent": {"min": 2, "max": 3}}"#, 1, "follows the latency of the upstream"),
+        ("spaced", r#"{"burst": 1}"#, 1, "a cost of 5 can never pass: the bucket of a place is 2"),
+        ("far", r#"{"rate": "1/9000d", "burst": 1}"#, 1, "146 years"),
         ("slots", r#"{"rate": "3/h"}"#, 1, "`rate` is not a field of concurrency"),
         ("classes", r#"{"burst": 1}"#, 1, "the floor of class `gold` holds less than one request"),
     ] {
