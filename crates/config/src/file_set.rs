@@ -177,7 +177,10 @@ impl FileSet {
     /// Adds the sections of one file; its problems go to the sink.
     fn read_file(&mut self, found: &FoundFile, environment: &mut Environment<'_>) {
         let path = self.folder.join(&found.path);
-        let read = file::read_capped(&path, FILE_MAX);
+        // The path that was checked: a link may lead elsewhere meanwhile.
+        let read = file::read_capped(found.real.as_ref().unwrap_or(&path), FILE_MAX);
+        let appeared = |_| Err("was not there when its folder was read".to_owned());
+        let read = if found.real.is_none() { read.and_then(appeared) } else { read };
         self.bytes += read.as_ref().map_or(0, Vec::len);
         let bytes = match read {
             Ok(bytes) if self.bytes <= ALL_MAX => bytes,
@@ -326,4 +329,29 @@ pub(crate) fn describe_bad_utf8(bytes: &[u8], valid_up_to: usize) -> (Position, 
         _ => "save it as UTF-8",
     };
     (Position { line, column, width: 1 }, ValueError::new(codes::NOT_UTF8, message).with_help(encoding))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_leads_elsewhere_meanwhile_is_not_followed() {
+        let folder = std::env::temp_dir().join(format!("sluicegate-swapped-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("checked.yaml"), "limits: { checked: 1/s }").unwrap();
+        std::fs::write(folder.join("swapped.yaml"), "limits: { swapped: 1/s }").unwrap();
+        std::os::unix::fs::symlink("swapped.yaml", folder.join("link.yaml")).unwrap();
+        let main = folder.join("gateway.yaml").display().to_string();
+        for (real, expected) in [(Some(folder.join("checked.yaml")), Some("checked")), (None, None)] {
+            let mut set =
+                FileSet::read_all("locations: []", &main).unwrap_or_else(|report| panic!("{report}"));
+            let found = FoundFile { path: "link.yaml".into(), real, entry: Position::START };
+            set.read_file(&found, &mut process_environment(&main));
+            let limits = set.root.find_value("limits").map(|limits| limits.entries()[0].0.name.clone());
+            assert_eq!(limits.as_deref(), expected);
+        }
+        let _ = std::fs::remove_dir_all(&folder);
+    }
 }

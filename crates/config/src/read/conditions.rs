@@ -7,7 +7,9 @@ use super::patterns::{self, PathPatterns};
 use crate::schema::tables::locations::location;
 use crate::yaml::field_reader::FieldReader;
 use sluicegate_model::value::names;
-use sluicegate_model::{ConditionConfig, Mention, Parsed, ValueError, ValueSource, ValueTest, codes};
+use sluicegate_model::{
+    ConditionConfig, Mention, Parsed, Position, ValueError, ValueSource, ValueTest, codes,
+};
 
 const CONDITIONS_MAX: usize = 16;
 
@@ -24,13 +26,14 @@ pub(super) fn read_when(fields: &FieldReader<'_>, patterns: &PathPatterns) -> Ve
         let message = format!("{} conditions are too many for one location", entries.len());
         when.refuse_name(codes::NUMBER, message, format!("write at most {CONDITIONS_MAX}"));
     }
-    let mut conditions: Vec<(ConditionConfig, usize)> = Vec::new();
+    let mut conditions: Vec<(ConditionConfig, Position)> = Vec::new();
     for (key, value) in entries {
         let Some(source) = value.accept_name(parse_condition_source(&key.name)) else { continue };
         value.mention(Mention::Source(source.clone()));
         let Some(test) = value.parse_with(|text| parse_test(text, &source, patterns)) else { continue };
         let is_same = |other: &ConditionConfig| other.source.folded_words() == source.folded_words();
-        if let Some((_, line)) = conditions.iter().find(|(other, _)| is_same(other)) {
+        if let Some((_, first)) = conditions.iter().find(|(other, _)| is_same(other)) {
+            let line = value.sink.show_line(*first, key.position);
             let message = format!("`{}` is read as the same value as the condition in line {line}", key.name);
             value.refuse_name(codes::DUPLICATE_KEY, message, "write one condition for each value");
         }
@@ -41,7 +44,7 @@ pub(super) fn read_when(fields: &FieldReader<'_>, patterns: &PathPatterns) -> Ve
             value.warn(codes::MISREAD, "a `!` before a value is a part of it, and negates nothing", help);
         }
         let written = value.written_text().to_owned();
-        conditions.push((ConditionConfig { source, test, written }, key.position.line));
+        conditions.push((ConditionConfig { source, test, written }, key.position));
     }
     conditions.into_iter().map(|(condition, _)| condition).collect()
 }

@@ -161,6 +161,10 @@ fn every_problem_names_its_file() {
             "locations: [{ path: /a, upstream: demo, limits: [{ name: all, rate: 1/s }] }]\n",
             &["conf.d/a.yaml:1:58 two limits are named `all`, the other in line 3 of gateway.yaml"],
         ),
+        (
+            "locations:\n- path: /w\n  upstream: demo\n  when:\n    header:X-C: a\n    header:x-c: b\n",
+            &["conf.d/a.yaml:6:5 `header:x-c` is read as the same value as the condition in line 5"],
+        ),
         ("ip_sets: { a: { file: gone.txt } }\n", &["conf.d/a.yaml:1:23 the list `gone.txt` does not exist"]),
     ] {
         let main = MAIN.replace("demo }", "demo, name: m }") + "limits: { all: 1/s }\n";
