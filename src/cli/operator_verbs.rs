@@ -27,6 +27,11 @@ pub(super) fn run_operator_verb(file: &Path, verb: &OperatorVerb) -> CommandResu
         let why = format!("`{whom}` is neither an address nor a network");
         return Err(usage(format!("{why}; for an account, write account={whom}")));
     }
+    if let OperatorVerb::Set { numbers, .. } = verb
+        && let Some(why) = find_wrong_number(numbers)
+    {
+        return Err(usage(escape_controls(&why)));
+    }
     if let OperatorVerb::Usage { .. } = verb {
         build_request(verb).copy_answer(&admin, &mut std::io::stdout().lock())?;
         return Ok(ExitCode::SUCCESS);
@@ -115,12 +120,26 @@ fn pause_request(word: &str, LimitArgs { limits, change, .. }: &LimitArgs, lengt
     OperatorRequest::with_body("POST", path, body)
 }
 
+/// What is wrong with `rate=20/s burst=40` as words of a command.
+fn find_wrong_number(numbers: &[String]) -> Option<String> {
+    let names: Vec<&str> = numbers.iter().filter_map(|number| number.split('=').next()).collect();
+    names.iter().enumerate().find_map(|(index, name)| match *name {
+        "for" | "reason" => Some(format!("`{name}` is no number; write --{name} and its value")),
+        _ if names[..index].contains(name) => {
+            Some(format!("`{name}` is given twice; several values are separated by commas"))
+        }
+        _ if !numbers[index].contains('=') => Some(format!("`{name}` has no value; write {name}=VALUE")),
+        _ => None,
+    })
+}
+
 /// The members of `rate=20/s,600/m burst=40`.
 fn read_numbers(numbers: &[String]) -> serde_json::Map<String, Value> {
     let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| json!(text));
     let fields = numbers.iter().map(|number| number.split_once('=').unwrap_or((number, "")));
     let field = |(name, text): (&str, &str)| {
-        (name.to_owned(), one_or_list(&text.split(',').map(value).collect::<Vec<Value>>()))
+        let parts = || one_or_list(&text.split(',').map(value).collect::<Vec<Value>>());
+        (name.to_owned(), serde_json::from_str(text).unwrap_or_else(|_| parts()))
     };
     fields.map(field).collect()
 }
@@ -292,6 +311,28 @@ mod tests {
             r#"{"account":"a=b","for":"1h","reason":"x"}"#,
         );
         assert_request(&["unban", "::1", "--reason", "x"], "DELETE /bans/%3A%3A1", r#"{"reason":"x"}"#);
+    }
+
+    #[test]
+    fn numbers_are_words_lists_and_json() {
+        let set = ["set", "l", "rate=20/s,600/m", "burst=40", "--for", "2h", "--reason", "x"];
+        let body = r#"{"rate":["20/s","600/m"],"burst":40,"for":"2h","reason":"x"}"#;
+        assert_request(&set, "PUT /limits/l/numbers", body);
+        let json = ["set", "l", r#"max_concurrent={"min": 2, "max": 9}"#, r#"rate=["1/s","9/m"]"#];
+        let body = r#"{"max_concurrent":{"min":2,"max":9},"rate":["1/s","9/m"],"for":null,"reason":null}"#;
+        assert_request(&json, "PUT /limits/l/numbers", body);
+        let wrong = |words: &[&str]| {
+            find_wrong_number(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(wrong(&["rate=1/s", "burst=4"]), None);
+        for (words, why) in [
+            (["rate=1/s", "for=2h"], "write --for"),
+            (["rate=1/s", "reason=x"], "write --reason"),
+            (["rate=1/s", "rate=2/s"], "given twice"),
+            (["rate=1/s", "burst"], "write burst=VALUE"),
+        ] {
+            assert!(wrong(&words).is_some_and(|found| found.contains(why)), "{words:?}");
+        }
     }
 
     #[test]
