@@ -12,6 +12,7 @@ mod exit_code;
 mod expressions;
 mod hostile;
 mod nginx_model;
+mod paths;
 mod random_site;
 mod ratelimit_agrees;
 mod ratelimit_model;

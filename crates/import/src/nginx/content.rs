@@ -5,6 +5,7 @@ use super::known::is_other_handler;
 use super::limits::LimitBook;
 use super::location_tree::{LocationNode, MatchKind};
 use super::parser::Directive;
+use super::path_edits::{replace_path, translate_rewrite};
 use super::responses::write_respond;
 use super::scope::Scope;
 use super::upstreams::{ProxyTarget, UpstreamBook};
@@ -63,7 +64,7 @@ pub(super) fn read_content<'d>(
         return Ok((vec![write_respond(502, "", "")], named));
     };
     let mut fields = vec![PlannedField::plain("upstream", quote(&upstream))];
-    fields.extend(read_strip(node, pass, &target, &source.scope));
+    fields.extend(read_path_edits(node, pass, &target, &source.scope));
     fields.extend(read_request_headers(&source.scope, &target, context.server_name));
     Ok((fields, named))
 }
@@ -101,40 +102,58 @@ fn answer_without_files(node: &LocationNode<'_>) -> PlannedField {
     write_respond(404, "", "")
 }
 
-/// `strip` for the URI of `proxy_pass`, or for a rewrite that removes the prefix of the location.
-fn read_strip(
+/// The fields for the URI of `proxy_pass`, or for a `rewrite … break`.
+fn read_path_edits(
     node: &LocationNode<'_>,
     pass: &Directive,
     target: &ProxyTarget,
     scope: &Scope<'_>,
-) -> Option<PlannedField> {
-    let strip = |prefix: &str| Some(PlannedField::plain("strip", quote(prefix)));
+) -> Vec<PlannedField> {
     let Some(uri) = &target.uri else {
         pass.exact("upstream");
-        let rewrite = scope.own("rewrite").filter(|rewrite| rewrite.arg(2) == "break")?;
-        let folder = node.static_path().filter(|_| node.matching.is_prefix())?.strip_suffix('/')?;
-        let takes_rest = [format!("^{folder}/(.*)$"), format!("^{folder}/(.*)")];
-        let (from, to) = (rewrite.arg(0), rewrite.arg(1));
-        if folder.is_empty() || to != "/$1" || !takes_rest.iter().any(|known| known == from) {
-            return None;
-        }
-        rewrite.exact("strip");
-        return strip(folder);
+        return read_rewrite(node, scope).into_iter().collect();
     };
     let path = node.static_path().unwrap_or_default();
     let is_exact = node.matching.kind == MatchKind::Exact;
     // With variables, nginx sends this URI for every path, without the query.
     let is_constant = !path.is_empty() && !pass.arg(0).contains('$');
-    if is_constant && uri == path {
-        pass.exact("upstream");
+    let fields = match is_constant {
+        true if uri == path => Ok(Vec::new()),
+        true => replace_path(path, is_exact, uri),
+        false => Err(format!("the gateway puts no `{uri}` in the place of `{path}`")),
+    };
+    match &fields {
+        Ok(_) if !is_exact && uri.ends_with('/') && !path.ends_with('/') => {
+            pass.differs("double slashes become one, and a path with `..` gets 400");
+        }
+        Ok(_) => pass.exact("upstream"),
+        Err(why) => pass.loses(format!("the path is forwarded unchanged: {why}")),
+    }
+    fields.unwrap_or_default()
+}
+
+/// The field for a `rewrite … break` that is the only step of its kind.
+fn read_rewrite(node: &LocationNode<'_>, scope: &Scope<'_>) -> Option<PlannedField> {
+    let is_step = |step: &&Directive| matches!(step.name.as_str(), "rewrite" | "break");
+    let mut steps = scope.own_level().iter().filter(is_step);
+    let (first, second) = (steps.next()?, steps.next());
+    if second.is_some() || first.arg(2) != "break" {
         return None;
     }
-    if is_constant && uri == "/" && (path.ends_with('/') || is_exact) {
-        pass.exact("upstream, strip");
-        return strip(if is_exact { path } else { path.trim_end_matches('/') });
+    let (from, to) = (first.arg(0), first.arg(1));
+    let folder =
+        node.static_path().filter(|_| node.matching.is_prefix()).and_then(|path| path.strip_suffix('/'));
+    let takes_rest = |folder: &&str| {
+        let known = [format!("^{folder}/(.*)$"), format!("^{folder}/(.*)")];
+        !folder.is_empty() && to == "/$1" && known.iter().any(|known| known == from)
+    };
+    let field = match folder.filter(takes_rest) {
+        Some(folder) => Ok(PlannedField::plain("strip", quote(folder))),
+        None => translate_rewrite(from, to),
+    };
+    match &field {
+        Ok(field) => first.exact(field.name.as_str()),
+        Err(why) => first.loses(format!("the path is forwarded unchanged: {why}")),
     }
-    pass.loses(format!(
-        "the path is forwarded unchanged: the gateway puts no `{uri}` in the place of `{path}`"
-    ));
-    None
+    field.ok()
 }

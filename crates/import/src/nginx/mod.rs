@@ -17,6 +17,7 @@ mod limits;
 mod listeners;
 mod location_tree;
 mod parser;
+pub(super) mod path_edits;
 mod pieces;
 pub(super) mod regex;
 mod responses;
