@@ -4,6 +4,7 @@
 
 use sluicegate_testkit as support;
 
+mod canary;
 mod command_line;
 mod differential;
 mod door_cases;

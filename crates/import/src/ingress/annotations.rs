@@ -7,12 +7,13 @@ use crate::gateway_file::{NamedLimitPlan, PlannedField};
 use crate::networks::parse_networks;
 use crate::nginx::auth::{ASKED, AuthFields, write_auth};
 use crate::nginx::headers::can_be_copied;
+use crate::nginx::path_edits::translate_rewrite;
 use crate::nginx::regex::translate_pattern;
 use crate::yaml_text::{one_or_list, quote, quoted_list, write_rate};
 use crate::{FindingKind, ImportFault, ImportReport, ImportedLine};
 use sluicegate_model::value::server_url::is_server_url;
 
-const PREFIX: &str = "nginx.ingress.kubernetes.io/";
+pub(super) const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 
 /// The fields and limits that the annotations of an Ingress give to all of its paths.
 #[derive(Debug, Default)]
@@ -41,7 +42,7 @@ const HARMLESS: &str = "\
     temporal-redirect-code custom-headers backend-protocol";
 
 /// Annotations that change answers or limits of no more than some requests, and close nothing.
-const OPEN: &str = "rewrite-target app-root from-to-www-redirect force-ssl-redirect server-alias proxy-body-size \
+const OPEN: &str = "app-root from-to-www-redirect force-ssl-redirect server-alias proxy-body-size \
                     custom-http-errors";
 
 /// Beginnings of such names. A part of a check says nothing without it.
@@ -110,7 +111,13 @@ pub(super) fn read_rules(
                 report.differs(at, &format!("{key}: {value}"), ASKED);
                 continue;
             }
-            "rewrite-target" if object.paths.iter().all(|path| path.path == *value) => {}
+            "rewrite-target" => {
+                rules.rewrite_target = Some(value.clone()).filter(|target| !target.is_empty());
+                if let Some(why) = object.paths.iter().find_map(|path| rules.write_rewrite(path)?.err()) {
+                    report.loses(at, &format!("{key}: {value}"), format!("paths stay as they are: {why}"));
+                    continue;
+                }
+            }
             "use-regex" => rules.use_regex = value == "true",
             "backend-protocol" if read_protocol(value, &mut rules) => {}
             "backend-protocol" => {
@@ -127,15 +134,26 @@ pub(super) fn read_rules(
     rules.location_fields.extend(PlannedField::map("access", &access));
     rules.upstream_fields.extend(PlannedField::map("timeouts", &times));
     build_limits(object, &numbers, &mut rules, report);
+    order_checks(object, auth, !access.is_empty(), &mut rules, report);
+    Ok(rules)
+}
+
+/// Writes `auth` behind the rates, and tells that addresses come before them.
+fn order_checks(
+    object: &IngressObject,
+    auth: AuthFields,
+    has_access: bool,
+    rules: &mut IngressRules,
+    report: &mut ImportReport,
+) {
     // ingress-nginx judges rates before it asks.
     let rates = rules.limits.iter().filter(|limit| !limit.name.ends_with("-connections"));
     let rates: Vec<String> = rates.map(|limit| quote(&limit.name)).collect();
     rules.location_fields.extend(write_auth(auth, &rates));
-    if !access.is_empty() && !rules.limits.is_empty() {
+    if has_access && !rules.limits.is_empty() {
         let says = "the gateway judges addresses before limits: a denied client gets 403 and is not counted";
         report.differs(&object.at, &format!("Ingress {}", object.name), says);
     }
-    Ok(rules)
 }
 
 /// The fields of `auth` for a service that decides; empty if there is none, or if it is asked in a way that the gateway
@@ -170,6 +188,9 @@ fn skip_annotation(
     report: &mut ImportReport,
 ) {
     let text = format!("{key}: {value}");
+    if name.starts_with("canary") {
+        return report.skips(at, &text, "it has no effect without `canary: true`");
+    }
     let says = if matches!(name, "auth-type" | "auth-url" | "auth-tls-secret") && !value.is_empty() {
         "its paths answer 403: the gateway makes no such check; give out API keys (account.keys) or ask a service"
     } else if matches!(name, "permanent-redirect" | "temporal-redirect") {
@@ -182,10 +203,7 @@ fn skip_annotation(
             &text,
             "it neither limits nor denies; write its field by hand if you need it",
         );
-    } else if OPEN.split(' ').any(|known| known == name) || name.starts_with("canary") || value == "false" {
-        if name == "rewrite-target" {
-            rules.rewrite_target = Some(value.to_owned());
-        }
+    } else if OPEN.split(' ').any(|known| known == name) || value == "false" {
         return report.loses(at, &text, "it is not translated: the services get their requests as they are");
     } else {
         rules.closes_hosts |= name == "server-snippet";
@@ -279,6 +297,12 @@ fn build_limits(
 }
 
 impl IngressRules {
+    /// The field `rewrite` of a path, as ingress-nginx writes it for nginx; `None` if its requests stay as they are.
+    pub(super) fn write_rewrite(&self, path: &IngressPath) -> Option<Result<PlannedField, String>> {
+        let target = self.rewrite_target.as_ref().filter(|target| **target != path.path)?;
+        Some(translate_rewrite(&format!("(?i){}", path.path), target))
+    }
+
     /// True if ingress-nginx matches all paths of the host by expressions because of this one.
     pub(super) fn makes_expressions(&self, path: &IngressPath) -> bool {
         self.use_regex || self.rewrite_target.as_ref().is_some_and(|target| *target != path.path)

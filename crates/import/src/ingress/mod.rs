@@ -4,6 +4,7 @@
 //! its paths together.
 
 mod annotations;
+mod canary;
 mod object;
 
 use std::cmp::Reverse;
@@ -13,9 +14,10 @@ use std::rc::Rc;
 use super::gateway_file::{GatewayFile, LocationPlan, PlannedField, UpstreamPlan, close_fields};
 use super::nginx::regex::is_usable_path;
 use super::source::SourceText;
-use super::yaml_text::{numbered_names, quote, quoted_list};
-use super::{ImportFault, ImportReport};
+use super::yaml_text::{flow_map, numbered_names, quote, quoted_list};
+use super::{ImportFault, ImportReport, ImportedLine};
 use annotations::{IngressRules, read_rules};
+use canary::{Canary, match_canaries, read_canary, service_key};
 use object::{IngressObject, IngressPath, PathKindOfIngress, ServiceTable, read_objects};
 
 /// Imports the Ingress objects of a file; its services name the ports.
@@ -29,16 +31,24 @@ pub(super) fn import_ingress(source: &SourceText) -> Result<(GatewayFile, Import
     let mut file =
         GatewayFile { server: vec![PlannedField::new("ipv6_prefix", "128", note)], ..GatewayFile::default() };
     let (mut paths, mut regex_hosts, mut closed_hosts) = (Vec::new(), HashSet::new(), HashSet::new());
+    let mut canaries = Vec::new();
     for object in &objects {
+        note_places(object, &mut file);
+        if let Some(policy) = read_canary(object, &mut report)? {
+            canaries.push((object, policy));
+            continue;
+        }
         let rules = Rc::new(read_rules(object, &mut report)?);
         file.limits.extend(rules.limits.iter().cloned());
-        note_object(object, &mut file, &mut report);
+        note_tls(object, &mut report);
         for path in &object.paths {
             regex_hosts.extend(rules.makes_expressions(path).then_some(&path.host));
             closed_hosts.extend(rules.closes_hosts.then_some(&path.host));
             paths.push((object, rules.clone(), path));
         }
     }
+    let mains: Vec<_> = paths.iter().map(|(object, _, path)| (*object, *path)).collect();
+    let canaries = match_canaries(&mains, &canaries, &mut report);
     // ingress-nginx tries the expressions of a host by their lengths; an exact path is not that of a prefix, too.
     paths.sort_by_key(|(_, _, IngressPath { host, path, kind, .. })| {
         let text = if regex_hosts.contains(host) { path.as_str() } else { "" };
@@ -47,7 +57,9 @@ pub(super) fn import_ingress(source: &SourceText) -> Result<(GatewayFile, Import
     for (object, rules, path) in paths {
         let by_regex = regex_hosts.contains(&path.host);
         let is_closed = rules.is_closed || closed_hosts.contains(&path.host);
-        add_path((object, path, by_regex, is_closed), &rules, &services, &mut file, &mut report)?;
+        let canary = canaries.get(&service_key(object, path)).copied();
+        let upstreams = add_upstreams((object, path, canary), &services, &rules, &mut file, &mut report)?;
+        add_path((path, by_regex, is_closed), &upstreams, &rules, &mut file, &mut report)?;
     }
     close_hosts(&mut file);
     Ok((file, report))
@@ -73,7 +85,15 @@ fn close_hosts(file: &mut GatewayFile) {
     }
 }
 
-fn note_object(object: &IngressObject, file: &mut GatewayFile, report: &mut ImportReport) {
+/// Comments on the lines of annotations stand at the first path.
+fn note_places(object: &IngressObject, file: &mut GatewayFile) {
+    if let Some(first) = object.paths.first() {
+        let lines = object.annotations.iter().map(|(at, ..)| (at.clone(), first.at.clone()));
+        file.places.extend(lines);
+    }
+}
+
+fn note_tls(object: &IngressObject, report: &mut ImportReport) {
     let stays =
         object.annotations.iter().any(|(_, key, value)| key.ends_with("/ssl-redirect") && value == "false");
     for (at, secret) in &object.tls {
@@ -85,20 +105,18 @@ fn note_object(object: &IngressObject, file: &mut GatewayFile, report: &mut Impo
             }
         }
     }
-    if let Some(first) = object.paths.first() {
-        let lines = object.annotations.iter().map(|(at, ..)| (at.clone(), first.at.clone()));
-        file.places.extend(lines);
-    }
 }
 
+/// The upstream for the requests of a path that fulfil the field `when`, or for all others, and its source.
+type UpstreamChoice = (Option<PlannedField>, String, ImportedLine);
+
 fn add_path(
-    (object, path, by_regex, is_closed): (&IngressObject, &IngressPath, bool, bool),
+    (path, by_regex, is_closed): (&IngressPath, bool, bool),
+    choices: &[UpstreamChoice],
     rules: &IngressRules,
-    services: &ServiceTable,
     file: &mut GatewayFile,
     report: &mut ImportReport,
 ) -> Result<(), ImportFault> {
-    let upstream = add_upstream(object, path, services, rules, file, report)?;
     for written in rules.write_paths(path, by_regex) {
         is_usable_path(&written).map_err(|why| ImportFault::new(&path.at, why))?;
         let hosts: Vec<String> = path.host.clone().into_iter().collect();
@@ -108,26 +126,63 @@ fn add_path(
             report.differs(&path.at, &format!("path {}", path.path), says);
             continue;
         }
-        let mut fields = vec![PlannedField::plain("upstream", quote(&upstream))];
-        if is_closed {
-            fields = close_fields(fields);
+        for (when, upstream, source) in choices {
+            let mut action = vec![PlannedField::plain("upstream", quote(upstream))];
+            action.extend(rules.write_rewrite(path).and_then(Result::ok));
+            if is_closed {
+                action = close_fields(action);
+            }
+            let mut fields: Vec<PlannedField> = when.iter().cloned().chain(action).collect();
+            if !rules.limits.is_empty() {
+                let names = rules.limits.iter().map(|limit| &limit.name);
+                fields.push(PlannedField::plain("limits", quoted_list(names)));
+            }
+            fields.extend(rules.location_fields.iter().cloned());
+            let (path, hosts, source) = (written.clone(), hosts.clone(), Some(source.clone()));
+            file.locations.push(LocationPlan { path, hosts, fields, source, ..LocationPlan::default() });
         }
-        if !rules.limits.is_empty() {
-            let names = rules.limits.iter().map(|limit| &limit.name);
-            fields.push(PlannedField::plain("limits", quoted_list(names)));
-        }
-        fields.extend(rules.location_fields.iter().cloned());
-        let plan = LocationPlan {
-            path: written,
-            hosts,
-            fields,
-            source: Some(path.at.clone()),
-            ..LocationPlan::default()
-        };
-        file.locations.push(plan);
     }
-    report.exact(&path.at, &format!("path {}", path.path), format!("upstream {upstream}"));
+    for (_, upstream, _) in choices {
+        report.exact(&path.at, &format!("path {}", path.path), format!("upstream {upstream}"));
+    }
     Ok(())
+}
+
+/// The upstreams of a path, with those of its canary, in the order in which their locations are tried.
+fn add_upstreams(
+    (object, path, canary): (&IngressObject, &IngressPath, Option<Canary<'_>>),
+    services: &ServiceTable,
+    rules: &IngressRules,
+    file: &mut GatewayFile,
+    report: &mut ImportReport,
+) -> Result<Vec<UpstreamChoice>, ImportFault> {
+    let main = add_upstream(object, path, services, rules, file, report)?;
+    let Some(Canary { object, path: canary, policy }) = canary else {
+        return Ok(vec![(None, main, path.at.clone())]);
+    };
+    let other = add_upstream(object, canary, services, rules, file, report)?;
+    let choose = |(when, leads): &(PlannedField, bool)| {
+        (Some(when.clone()), if *leads { &other } else { &main }.clone(), canary.at.clone())
+    };
+    let mut choices: Vec<UpstreamChoice> = policy.conditions.iter().map(choose).collect();
+    let rest = match policy.weight {
+        0 => main,
+        weight if weight >= policy.total => other,
+        weight => {
+            // No weight is above 65,535; a larger total is rounded.
+            let scale = policy.total.div_ceil(65_535);
+            let servers = [(&main, policy.total - weight), (&other, weight)].map(|(name, part)| {
+                let plan = file.upstreams.iter().find(|plan| plan.name == *name);
+                let url = plan.map(|plan| plan.servers.concat()).unwrap_or_default();
+                flow_map(&[("url", url), ("weight", part.div_ceil(scale).to_string())])
+            });
+            let balance = PlannedField::new("balance", "random", "by chance, as in ingress-nginx");
+            let fields = std::iter::once(balance).chain(rules.upstream_fields.iter().cloned()).collect();
+            find_or_add_upstream(&format!("{main}-canary"), servers.to_vec(), fields, &canary.at, file)
+        }
+    };
+    choices.push((None, rest, path.at.clone()));
+    Ok(choices)
 }
 
 /// The upstream of a path's service; one for each service, port and set of times.
@@ -151,13 +206,24 @@ fn add_upstream(
     let server = format!("{}://{address}", rules.scheme);
     sluicegate_model::value::server_url::parse_server(&server)
         .map_err(|error| ImportFault::new(&path.at, format!("`{address}`: {}", error.message)))?;
-    let base: String = format!("{}-{}-{port}", object.namespace, path.service).chars().take(56).collect();
-    let (servers, fields) = (vec![quote(&server)], rules.upstream_fields.clone());
+    let base = format!("{}-{}-{port}", object.namespace, path.service);
+    Ok(find_or_add_upstream(&base, vec![quote(&server)], rules.upstream_fields.clone(), &path.at, file))
+}
+
+/// The name of the upstream with these servers and fields: `base`, or with a number behind it.
+fn find_or_add_upstream(
+    base: &str,
+    servers: Vec<String>,
+    fields: Vec<PlannedField>,
+    at: &ImportedLine,
+    file: &mut GatewayFile,
+) -> String {
+    let base: String = base.chars().take(56).collect();
     let known = |name: &str| file.upstreams.iter().find(|plan| plan.name == name);
     let is_same = |plan: &UpstreamPlan| plan.servers == servers && plan.fields == fields;
     let name = numbered_names(&base).find(|name| known(name).is_none_or(is_same)).unwrap_or_default();
     if known(&name).is_none() {
-        file.upstreams.push(UpstreamPlan { name: name.clone(), servers, fields, source: path.at.clone() });
+        file.upstreams.push(UpstreamPlan { name: name.clone(), servers, fields, source: at.clone() });
     }
-    Ok(name)
+    name
 }

@@ -31,7 +31,7 @@ pub(super) struct IngressPath {
     pub port: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum PathKindOfIngress {
     Exact,
     Prefix,

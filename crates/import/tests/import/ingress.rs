@@ -58,8 +58,9 @@ fn annotations_become_limits() {
     assert_eq!(first["bandwidth"]["burst"].as_str(), Some("128KiB"));
     let server = &yaml["upstreams"]["prod-api-8080"]["servers"][0];
     assert_eq!(server.as_str(), Some("http://api.prod.svc.cluster.local:8080"));
-    let lost: Vec<_> = imported.report.lost().map(|finding| finding.directive.as_str()).collect();
-    assert_eq!(lost, ["nginx.ingress.kubernetes.io/rewrite-target: /"], "{}", imported.report.render_text());
+    assert_eq!(first["rewrite"]["from"].as_str(), Some("(?i)/exact"));
+    assert_eq!(first["rewrite"]["to"].as_str(), Some("/"));
+    assert_eq!(imported.report.count_lost(), 0, "{}", imported.report.render_text());
 }
 
 /// An Ingress of one path at `a.test`.
@@ -105,6 +106,136 @@ fn one_ingress_makes_expressions_of_all_paths_of_a_host() {
     assert_eq!(paths_of(&all)[..2], expected.map(|(path, name)| (path.to_owned(), own(name))));
 }
 
+/// The targets of `rewrite-target`, and the field `rewrite` for the path `/a(/|$)(.*)`, or why there is none.
+#[test]
+fn rewrite_targets_become_rewrites() {
+    let scratch = Scratch::new();
+    for (target, to) in [
+        ("/$2", Ok("/$2")),
+        ("/v1/$2/$3", Ok("/v1/$2/")),
+        ("/$1$2", Ok("/$1$2")),
+        ("/x/..", Err("is not a path to send")),
+        ("$2", Err("is not a path to send")),
+        ("/$2?a=b", Err("takes no `?`")),
+        ("/%41", Err("takes no `%`")),
+        ("/$host", Err("only groups")),
+        ("https://b.test/$2", Err("is not a path to send")),
+    ] {
+        let annotation = format!("nginx.ingress.kubernetes.io/rewrite-target: \"{target}\"");
+        let text = ingress_of("all", &annotation, "ImplementationSpecific", "/a(/|$)(.*)");
+        let imported = import_file(&scratch.file("ingress.yaml", &text)).unwrap();
+        let yaml: serde_yaml::Value = serde_yaml::from_str(&imported.yaml).unwrap();
+        let rewrite = &yaml["locations"][0]["rewrite"];
+        let report = imported.report.render_text();
+        assert_eq!(rewrite["to"].as_str(), to.ok(), "{target}\n{report}");
+        match to {
+            Ok(_) => assert_eq!(rewrite["from"].as_str(), Some(r"(?i)/a(/|\n?$)(.*)")),
+            Err(why) => assert!(report.contains(why), "{target}\n{report}"),
+        }
+        assert_eq!(imported.report.count_lost(), usize::from(to.is_err()), "{target}\n{report}");
+    }
+    // No rewrite: the target is the path.
+    let text = ingress_of("all", "nginx.ingress.kubernetes.io/rewrite-target: /", "Prefix", "/");
+    let imported = import_file(&scratch.file("ingress.yaml", &text)).unwrap();
+    assert!(!imported.yaml.contains("rewrite:"), "{}", imported.yaml);
+}
+
+/// The conditions and upstreams at `/`, with the annotations of a canary, and a text of the report.
+const CANARIES: &[(&str, &[&str], &str)] = &[
+    ("by-header: X-Env", &["header:X-Env=always next", "main"], "0 lines"),
+    (
+        "by-header: X_Env, P-by-cookie: beta",
+        &["header:X-Env=always next", "header:X-Env=never main", "cookie:beta=always next", "main"],
+        "a cookie that is given twice",
+    ),
+    ("by-header: X-Env, P-by-header-value: \"!\"", &["header:X-Env=~ ^!$ next", "main"], "0 lines"),
+    (
+        "by-header: X, P-by-header-value: a, P-by-header-pattern: b",
+        &["header:X=a next", "main"],
+        "no effect beside canary-by-header-value",
+    ),
+    (
+        "by-header: X, P-by-header-pattern: \"^a$\"",
+        &["header:X=~ ^a\\n?$ next", "main"],
+        "twice, or is empty",
+    ),
+    ("by-header-value: a, P-weight: 100", &["next"], "no effect without canary-by-header"),
+    ("by-cookie: c, P-weight: 100", &["cookie:c=always next", "cookie:c=never main", "next"], "0 lines"),
+    ("weight: 30", &["main-canary"], "a connection that fails"),
+    ("by-header: X, P-by-header-pattern: \"a(\"", &["main"], "LOST: 1"),
+    ("by-header: X, P-by-header-pattern: \"a(?=b)\", P-weight: 100", &["next"], "LOST: 1"),
+    ("by-header: Host", &["main"], "LOST: 1"),
+    ("by-header: a b", &["main"], "LOST: 1"),
+    ("weight: 0", &["main"], "0 lines"),
+    (
+        "by-header: X, P-limit: 1, P-canary: \"false\"",
+        &["header:X=always next", "main"],
+        "not read it in a canary",
+    ),
+];
+
+#[test]
+fn canaries_become_conditions_and_weights() {
+    let scratch = Scratch::new();
+    for (annotations, expected, says) in CANARIES {
+        let annotations =
+            format!("P: \"true\", P-{annotations}").replace('P', "nginx.ingress.kubernetes.io/canary");
+        let objects =
+            [ingress_of("next", &annotations, "Prefix", "/"), ingress_of("main", "", "Prefix", "/")];
+        let imported = import_file(&scratch.file("ingress.yaml", &objects.concat())).unwrap();
+        let yaml: serde_yaml::Value = serde_yaml::from_str(&imported.yaml).unwrap();
+        let written: Vec<String> = yaml["locations"]
+            .as_sequence()
+            .unwrap()
+            .iter()
+            .map(|location| {
+                let when = location["when"].as_mapping().and_then(|when| when.iter().next());
+                let when = when
+                    .map(|(key, value)| format!("{}={} ", key.as_str().unwrap(), value.as_str().unwrap()));
+                let upstream =
+                    location["upstream"].as_str().unwrap().replace("default-", "").replace("-80", "");
+                when.unwrap_or_default() + &upstream
+            })
+            .collect();
+        let report = imported.report.render_text() + "0 lines";
+        assert_eq!(written, *expected, "{annotations}\n{report}");
+        assert!(report.contains(says), "{annotations}\n{report}");
+        assert_eq!(imported.report.count_lost() > 0, says.starts_with("LOST"), "{report}");
+    }
+}
+
+#[test]
+fn a_canary_without_a_main_rule_is_left_out() {
+    let canary =
+        "nginx.ingress.kubernetes.io/canary: \"true\", nginx.ingress.kubernetes.io/canary-weight: \"100\"";
+    let import = |objects: &[String]| {
+        let imported = import_file(&Scratch::new().file("ingress.yaml", &objects.concat())).unwrap();
+        (imported.yaml, imported.report.count_lost(), imported.report.render_text())
+    };
+    let main = || ingress_of("main", "", "Prefix", "/");
+    for (kind, path) in [("Prefix", "/other"), ("Exact", "/")] {
+        let (yaml, lost, report) = import(&[ingress_of("next", canary, kind, path), main()]);
+        assert!(
+            !yaml.contains("next") && report.contains("no other Ingress has this host"),
+            "{yaml}{report}"
+        );
+        assert_eq!(lost, 0, "{report}");
+    }
+    // Of two canaries the first one, and of equal services none.
+    let (yaml, lost, report) = import(&[
+        main(),
+        ingress_of("next", canary, "Prefix", "/"),
+        ingress_of("third", canary, "Prefix", "/"),
+    ]);
+    assert!(yaml.contains("next") && !yaml.contains("third") && lost == 0, "{yaml}{report}");
+    let (yaml, lost, report) = import(&[main(), ingress_of("main", canary, "Prefix", "/")]);
+    assert!(!yaml.contains("when") && lost == 1, "{yaml}{report}");
+    // Nothing but the weight has an effect without the word.
+    let plain = "nginx.ingress.kubernetes.io/canary-weight: \"100\"";
+    let (yaml, lost, _) = import(&[main(), ingress_of("next", plain, "Prefix", "/x")]);
+    assert!(yaml.contains("path: /x/") && lost == 0, "{yaml}");
+}
+
 #[test]
 fn redirects_and_further_hosts_are_lost() {
     let prefix = "nginx.ingress.kubernetes.io/";
@@ -116,12 +247,11 @@ fn redirects_and_further_hosts_are_lost() {
         ("from-to-www-redirect: \"true\"", false),
         ("force-ssl-redirect: \"true\"", false),
         ("server-alias: b.test", false),
-        ("canary: \"true\"", false),
         ("proxy-body-size: 8m", false),
         ("configuration-snippet: deny all;", true),
         ("enable-modsecurity: \"true\"", true),
         ("guard-of-a-module: \"true\"", true),
-        ("rewrite-target: /new", false),
+        ("rewrite-target: https://b.test/", false),
     ] {
         let text = ingress_of("all", &format!("{prefix}{annotation}"), "Prefix", "/");
         let imported = import_file(&scratch.file("ingress.yaml", &text)).unwrap();
