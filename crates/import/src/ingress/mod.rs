@@ -156,44 +156,45 @@ fn add_upstreams(
     file: &mut GatewayFile,
     report: &mut ImportReport,
 ) -> Result<Vec<UpstreamChoice>, ImportFault> {
-    let main = add_upstream(object, path, services, rules, file, report)?;
+    let main = read_service((object, path), services, rules, report)?;
+    let only = |(base, server): &(String, String), at: &ImportedLine, file: &mut GatewayFile| {
+        add_upstream(base, vec![server.clone()], rules.upstream_fields.clone(), at, file)
+    };
     let Some(Canary { object, path: canary, policy }) = canary else {
-        return Ok(vec![(None, main, path.at.clone())]);
+        return Ok(vec![(None, only(&main, &path.at, file), path.at.clone())]);
     };
-    let other = add_upstream(object, canary, services, rules, file, report)?;
-    let choose = |(when, leads): &(PlannedField, bool)| {
-        (Some(when.clone()), if *leads { &other } else { &main }.clone(), canary.at.clone())
-    };
-    let mut choices: Vec<UpstreamChoice> = policy.conditions.iter().map(choose).collect();
+    let other = read_service((object, canary), services, rules, report)?;
+    let mut choices = Vec::new();
+    for (when, leads) in &policy.conditions {
+        let upstream = only(if *leads { &other } else { &main }, &canary.at, file);
+        choices.push((Some(when.clone()), upstream, canary.at.clone()));
+    }
     let rest = match policy.weight {
-        0 => main,
-        weight if weight >= policy.total => other,
+        0 => only(&main, &path.at, file),
+        weight if weight >= policy.total => only(&other, &canary.at, file),
         weight => {
             // No weight is above 65,535; a larger total is rounded.
             let scale = policy.total.div_ceil(65_535);
-            let servers = [(&main, policy.total - weight), (&other, weight)].map(|(name, part)| {
-                let plan = file.upstreams.iter().find(|plan| plan.name == *name);
-                let url = plan.map(|plan| plan.servers.concat()).unwrap_or_default();
-                flow_map(&[("url", url), ("weight", part.div_ceil(scale).to_string())])
+            let servers = [(&main.1, policy.total - weight), (&other.1, weight)];
+            let servers = servers.map(|(server, part)| {
+                flow_map(&[("url", server), ("weight", &part.div_ceil(scale).to_string())])
             });
             let balance = PlannedField::new("balance", "random", "by chance, as in ingress-nginx");
             let fields = std::iter::once(balance).chain(rules.upstream_fields.iter().cloned()).collect();
-            find_or_add_upstream(&format!("{main}-canary"), servers.to_vec(), fields, &canary.at, file)
+            add_upstream(&format!("{}-canary", main.0), servers.to_vec(), fields, &canary.at, file)
         }
     };
     choices.push((None, rest, path.at.clone()));
     Ok(choices)
 }
 
-/// The upstream of a path's service; one for each service, port and set of times.
-fn add_upstream(
-    object: &IngressObject,
-    path: &IngressPath,
+/// A name for the upstream of a path's service, and its server.
+fn read_service(
+    (object, path): (&IngressObject, &IngressPath),
     services: &ServiceTable,
     rules: &IngressRules,
-    file: &mut GatewayFile,
     report: &mut ImportReport,
-) -> Result<String, ImportFault> {
+) -> Result<(String, String), ImportFault> {
     let port = path.port.parse::<u16>().unwrap_or_else(|_| {
         let named = (object.namespace.clone(), path.service.clone(), path.port.clone());
         services.get(&named).copied().unwrap_or_else(|| {
@@ -206,12 +207,11 @@ fn add_upstream(
     let server = format!("{}://{address}", rules.scheme);
     sluicegate_model::value::server_url::parse_server(&server)
         .map_err(|error| ImportFault::new(&path.at, format!("`{address}`: {}", error.message)))?;
-    let base = format!("{}-{}-{port}", object.namespace, path.service);
-    Ok(find_or_add_upstream(&base, vec![quote(&server)], rules.upstream_fields.clone(), &path.at, file))
+    Ok((format!("{}-{}-{port}", object.namespace, path.service), quote(&server)))
 }
 
-/// The name of the upstream with these servers and fields: `base`, or with a number behind it.
-fn find_or_add_upstream(
+/// The upstream with these servers and fields, one for all its places: `base`, or with a number behind it.
+fn add_upstream(
     base: &str,
     servers: Vec<String>,
     fields: Vec<PlannedField>,

@@ -198,6 +198,9 @@ fn canaries_become_conditions_and_weights() {
             })
             .collect();
         let report = imported.report.render_text() + "0 lines";
+        let unused = config::parse(&imported.yaml, "gateway.yaml").unwrap().warnings.into_iter();
+        let unused: Vec<_> = unused.filter(|warning| warning.message.contains("never used")).collect();
+        assert!(unused.is_empty(), "{}", imported.yaml);
         assert_eq!(written, *expected, "{annotations}\n{report}");
         assert!(report.contains(says), "{annotations}\n{report}");
         assert_eq!(imported.report.count_lost() > 0, says.starts_with("LOST"), "{report}");
