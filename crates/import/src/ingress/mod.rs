@@ -117,6 +117,7 @@ fn add_path(
     file: &mut GatewayFile,
     report: &mut ImportReport,
 ) -> Result<(), ImportFault> {
+    let rewrite = rules.write_rewrite(path).and_then(Result::ok);
     for written in rules.write_paths(path, by_regex) {
         is_usable_path(&written).map_err(|why| ImportFault::new(&path.at, why))?;
         let hosts: Vec<String> = path.host.clone().into_iter().collect();
@@ -128,7 +129,7 @@ fn add_path(
         }
         for (when, upstream, source) in choices {
             let mut action = vec![PlannedField::plain("upstream", quote(upstream))];
-            action.extend(rules.write_rewrite(path).and_then(Result::ok));
+            action.extend(rewrite.clone());
             if is_closed {
                 action = close_fields(action);
             }
