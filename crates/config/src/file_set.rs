@@ -178,9 +178,10 @@ impl FileSet {
     fn read_file(&mut self, found: &FoundFile, environment: &mut Environment<'_>) {
         let path = self.folder.join(&found.path);
         // The path that was checked: a link may lead elsewhere meanwhile.
-        let read = file::read_capped(found.real.as_ref().unwrap_or(&path), FILE_MAX);
-        let appeared = |_| Err("was not there when its folder was read".to_owned());
-        let read = if found.real.is_none() { read.and_then(appeared) } else { read };
+        let read = match &found.real {
+            Some(real) => file::read_capped(real, FILE_MAX),
+            None => file::read_capped(&path, FILE_MAX).and_then(|_| Err("was not there before".to_owned())),
+        };
         self.bytes += read.as_ref().map_or(0, Vec::len);
         let bytes = match read {
             Ok(bytes) if self.bytes <= ALL_MAX => bytes,

@@ -91,7 +91,8 @@ async fn change_limits(request: AdminRequest) -> Answered {
     let change = match ends {
         true => {
             // One of all pauses may have ended just now.
-            let skips_ended = !is_set && is_about_all(&request);
+            let is_all = request.body.get("limits").is_none_or(Value::is_null);
+            let skips_ended = is_all && request.path_value("limit").is_empty();
             OperatorChange::EndLimitChanges { limits: limits.clone(), is_set, skips_ended }
         }
         false => {
@@ -108,10 +109,6 @@ async fn change_limits(request: AdminRequest) -> Answered {
         all => Answer::forms(text, &all),
     };
     Ok(answer.with_change(change))
-}
-
-fn is_about_all(request: &AdminRequest) -> bool {
-    request.path_value("limit").is_empty() && request.body.get("limits").is_none_or(Value::is_null)
 }
 
 /// The limit of the path, the limits of the body, or all that can be changed; shadows never act.

@@ -138,7 +138,8 @@ fn tokens_of_billing_systems_set_numbers_and_nothing_else() {
 
 #[test]
 fn commands_pause_and_set() {
-    let gateway = Gateway::start(FILE);
+    let gateway =
+        Gateway::start(&FILE.replace("limits:\n", "limits:\n  dry: { rate: 1/h, dry_run: true }\n"));
     let dir = Scratch::new();
     dir.file("gateway.yaml", &format!("admin: {}\n{FILE}", gateway.admin()));
     let run = |line: &str| {
@@ -163,6 +164,8 @@ fn commands_pause_and_set() {
     told("set per-ip rate=9/h burst=40 --for 2h", 0, "numbers {\"rate\":\"9/h\",\"burst\":40}");
     told("set per-ip rate=nothing", 1, "nothing");
     told("set per-ip", 2, "FIELD=VALUE");
+    told("set per-ip rate=9/h for=2h", 2, "write --for");
+    told("set dry rate=2/h", 0, "dry never acts, as a dry run; numbers");
     told("set queue rate=1/s,60/m queue=5,6", 0, "[\"1/s\",\"60/m\"]");
     told("unset per-ip", 0, "per-ip acts");
     told("unset per-ip", 1, "per-ip");

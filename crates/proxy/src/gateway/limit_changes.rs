@@ -43,15 +43,11 @@ impl Gateway {
         mut change: LimitChange,
     ) -> Result<Config, LimitChangeFault> {
         let (mut config, left_ns) = (self.config.clone(), change.left_ns());
-        let (longest, what) = match change.numbers {
-            Some(_) => (FOREVER_NS, "numbers hold for at least a moment and at most 18250 days"),
-            None => (PAUSE_MAX_NS, "a pause lasts at least a moment and at most 30 days"),
-        };
-        if !(1..=longest).contains(&left_ns) {
-            return Err(LimitChangeFault::Invalid(what.to_owned()));
-        }
-        if change.by.len().max(change.reason.len()) > TEXT_MAX {
-            return Err(LimitChangeFault::Invalid(format!("a reason has at most {TEXT_MAX} bytes")));
+        let longest = if change.numbers.is_some() { FOREVER_NS } else { PAUSE_MAX_NS };
+        if !(1..=longest).contains(&left_ns) || change.by.len().max(change.reason.len()) > TEXT_MAX {
+            let days = longest / 86_400_000_000_000;
+            let why = format!("it lasts at most {days} days, and a reason has at most {TEXT_MAX} bytes");
+            return Err(LimitChangeFault::Invalid(why));
         }
         for name in names {
             change.limit.clone_from(name);

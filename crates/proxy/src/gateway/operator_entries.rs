@@ -130,13 +130,10 @@ impl Gateway {
             let own = |own: &&LimitConfig| own.name == change.limit && own.shared.is_some();
             let Some(limit) = self.config.limits.iter().find(own) else { continue };
             // The clock of the gateway that made it may be another.
-            change.until_unix_ns = entry.until.to_unix_ns();
-            let known = limit.changes().find(|own| own.numbers.is_some() == change.numbers.is_some());
-            if let Some(known) = known.map(|known| known.until_unix_ns)
-                && known.abs_diff(change.until_unix_ns) <= SAME_END_NS
-            {
-                change.until_unix_ns = known;
-            }
+            let (until, is_set) = (entry.until.to_unix_ns(), change.numbers.is_some());
+            let known = limit.changes().find(|own| own.numbers.is_some() == is_set);
+            let same = known.filter(|known| known.until_unix_ns.abs_diff(until) <= SAME_END_NS);
+            change.until_unix_ns = same.map_or(until, |known| known.until_unix_ns);
             let is_before = change.numbers.as_ref().is_some_and(|own| own.at_unix_ns < read_unix_ns);
             lost.extend(adopt_change(&change, &mut config).filter(|_| is_before));
         }

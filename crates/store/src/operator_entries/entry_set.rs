@@ -52,7 +52,14 @@ pub(super) struct SentChange {
 impl EntrySet {
     /// Puts all entries or none.
     pub(super) fn put_all(&mut self, entries: &[OperatorEntry], now: Now) -> Result<(), EntryFault> {
-        entries.iter().try_for_each(|entry| check_entry(entry, now))?;
+        for OperatorEntry { name, value, until } in entries {
+            check_name(name)?;
+            match value.len() > VALUE_MAX {
+                true => return Err(EntryFault::Value),
+                false if *until <= now => return Err(EntryFault::Ended),
+                false => {}
+            }
+        }
         let is_living = |name| self.by_name.get(name).is_some_and(|entry: &KnownEntry| entry.is_living(now));
         let added = entries.iter().filter(|entry| !is_living(&entry.name)).count();
         if added > 0 && self.living_count(now) + added > ENTRIES_MAX {
@@ -246,15 +253,6 @@ impl EntrySet {
 
 fn check_name(name: &[u8]) -> Result<(), EntryFault> {
     if name.is_empty() || name.len() > NAME_MAX { Err(EntryFault::Name) } else { Ok(()) }
-}
-
-fn check_entry(entry: &OperatorEntry, now: Now) -> Result<(), EntryFault> {
-    check_name(&entry.name)?;
-    match entry.value.len() > VALUE_MAX {
-        true => Err(EntryFault::Value),
-        false if entry.until <= now => Err(EntryFault::Ended),
-        false => Ok(()),
-    }
 }
 
 // === impl KnownEntry ===

@@ -93,16 +93,8 @@ impl OperatorEntries {
         Ok(())
     }
 
-    /// Deletes an entry here and on all gateways. Returns true if it was known here: during an outage, others may know
-    /// it.
-    ///
-    /// # Errors
-    /// Too many deletions wait for the store.
-    pub fn delete(&self, name: &[u8]) -> Result<bool, EntryFault> {
-        self.delete_all(&[name.into()])
-    }
-
-    /// Deletes all entries with these names, or none. Returns true if one was known here.
+    /// Deletes all entries with these names here and on all gateways, or none. Returns true if one was known here:
+    /// during an outage, others may know more.
     ///
     /// # Errors
     /// Too many deletions wait for the store.

@@ -93,8 +93,8 @@ fn a_change_of_one_gateway_reaches_all() {
         // A gateway that starts afterwards.
         let late = [Gateway::start(&redis).await];
         all_know(&late, &["ban/10.0.0.1=other", "second=2"]).await;
-        assert!(gateways[1].entries.delete(b"ban/10.0.0.1").unwrap());
-        assert!(!gateways[1].entries.delete(b"unknown").unwrap());
+        assert!(gateways[1].entries.delete_all(&[b"ban/10.0.0.1"[..].into()]).unwrap());
+        assert!(!gateways[1].entries.delete_all(&[b"unknown"[..].into()]).unwrap());
         all_know(&gateways, &["second=2"]).await;
         all_know(&late, &["second=2"]).await;
         assert!(redis.keys().iter().all(|(_, ttl)| *ttl > 0), "every key expires by itself");
@@ -115,7 +115,7 @@ fn changes_during_an_outage_act_here_and_win_when_redis_is_back() {
                 redis.pause()
             }
             until("an outage", || gateways.iter().all(|gateway| gateway.store.is_degraded())).await;
-            gateways[0].entries.delete(b"a").unwrap();
+            gateways[0].entries.delete_all(&[b"a"[..].into()]).unwrap();
             gateways[0].put("c", "1");
             all_know(&gateways[..1], &["b=1", "c=1"]).await;
             assert!(gateways[1].knows(&["a=1", "b=1"]) && gateways[0].entries.pending_count() == 2);
@@ -130,7 +130,7 @@ fn changes_during_an_outage_act_here_and_win_when_redis_is_back() {
             tokio::time::sleep(ms(700)).await;
             assert!(gateways.iter().all(|gateway| gateway.knows(&["b=1", "c=1"])));
             gateways[1].put("a", "1");
-            gateways[1].entries.delete(b"c").unwrap();
+            gateways[1].entries.delete_all(&[b"c"[..].into()]).unwrap();
             all_know(&gateways, &["a=1", "b=1"]).await;
         }
     });
@@ -176,7 +176,7 @@ fn a_gateway_that_was_cut_off_learns_of_deletions() {
         all_know(&gateways, &["a=1", "b=1"]).await;
         proxy.refuse();
         until("an outage", || gateways[1].store.is_degraded()).await;
-        gateways[0].entries.delete(b"a").unwrap();
+        gateways[0].entries.delete_all(&[b"a"[..].into()]).unwrap();
         gateways[0].put("c", "1");
         gateways[1].put("d", "1");
         all_know(&gateways[..1], &["b=1", "c=1"]).await;
@@ -231,7 +231,7 @@ fn entries_are_shared_in_a_cluster() {
         }
         gateways[0].put("a", "1");
         all_know(&gateways, &["a=1"]).await;
-        gateways[1].entries.delete(b"a").unwrap();
+        gateways[1].entries.delete_all(&[b"a"[..].into()]).unwrap();
         all_know(&gateways, &[]).await;
     });
 }

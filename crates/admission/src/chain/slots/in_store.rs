@@ -259,7 +259,7 @@ impl StoreHolds {
             let hold = &self.holds[*index];
             let (is_short, may_wait) = match answer {
                 StoreAnswer::Answered { answer, .. } => {
-                    (answer.decision.outcome == LimitOutcome::Reject, true)
+                    (answer.decision.outcome == LimitOutcome::Reject && !kept, true)
                 }
                 StoreAnswer::Failed(_) => (!kept, hold.demand.limit.on_failure == OnFailure::Local),
                 StoreAnswer::Full => (true, true),

@@ -221,7 +221,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             };
         }
         limit.count_fallback();
-        let is_beyond = !admits && limit.is_paused();
+        let is_beyond = !admits && dry_run && limit.is_paused();
         match admits || is_beyond {
             true => pending.mark_kept(question, reply),
             false => pending.mark_failed(question, reply),

@@ -133,7 +133,7 @@ fn wrong_changes_leave_everything_as_it_is() {
         ("hourly", r#"{"charge": {}}"#, 1, "unknown field `charge`"),
         ("hourly", r#"{"rate": ["3/h", "9/d"]}"#, 1, "places of chains have a number of their own"),
         ("hourly", "{}", 1, "other numbers are missing"),
-        ("hourly", r#"{"rate": "3/h"}"#, 0, "numbers hold for at least a moment and at most 18250 days"),
+        ("hourly", r#"{"rate": "3/h"}"#, 0, "it lasts at most 18250 days"),
         ("slots", r#"{"max_concurrent": 0}"#, 1, "is not a whole number from 1"),
         ("slots", r#"{"max_concurrent": {"min": 2, "max": 3}}"#, 1, "follows the latency of the upstream"),
         ("spaced", r#"{"burst": 1}"#, 1, "a cost of 5 can never pass: the bucket of a place is 2"),
