@@ -92,8 +92,7 @@ impl ControlThread {
                 }
             }
             OperatorChange::Ban(new) => {
-                let target = new.target.clone();
-                let (ban, replaced) = gateway.add_ban(new, now)?;
+                let (target, (ban, replaced)) = (new.target.clone(), gateway.add_ban(new, now)?);
                 if let Err(fault) = self.share_entries(gateway.ban_entry(&target, now).as_slice()) {
                     // It was added just now.
                     let _ = gateway.operator_bans.remove_ban(&target, now);
@@ -104,8 +103,8 @@ impl ControlThread {
             OperatorChange::Unban(target) => {
                 let ended = gateway.lift_ban(&target, now)?;
                 self.end_entries(&[gateway::ban_entry_name(&target).into()])?;
-                if let (Some(client), Some(until), Some(bans)) =
-                    (ended.in_store, ended.rejections, &gateway.bans)
+                let (client, until) = (ended.in_store, ended.rejections);
+                if let (Some(client), Some(until), Some(bans)) = (client, until, &gateway.bans)
                     && !bans.share_lift(client, until)
                 {
                     return Err(OperatorFault::Entry(EntryFault::Full));
@@ -114,37 +113,34 @@ impl ControlThread {
             }
             OperatorChange::Grant(new) => {
                 let (config, ..) = gateway.config_with_grant(&new, now)?;
-                let next = build_next(&gateway, &config)?;
-                self.share_entries(written_grant(&config, &new).as_slice())?;
-                self.put_in_force(&next).await;
+                let told = written_grant(&config, &new);
+                self.use_config(&gateway, &config, || self.share_entries(told.as_slice())).await?;
             }
             OperatorChange::Revoke { limit, key } => {
-                let next = build_next(&gateway, &gateway.config_without_grant(&limit, &key, now)?.0)?;
-                self.end_entries(&[gateway::grant_entry_name(&limit, &key.to_grant_key()).into()])?;
-                self.put_in_force(&next).await;
+                let (config, _) = gateway.config_without_grant(&limit, &key, now)?;
+                let ended = gateway::grant_entry_name(&limit, &key.to_grant_key()).into();
+                self.use_config(&gateway, &config, || self.end_entries(&[ended])).await?;
             }
             OperatorChange::ChangeLimits { limits, change } => {
                 let is_set = change.numbers.is_some();
                 let config = gateway.config_with_change(&limits, change)?;
-                let next = build_next(&gateway, &config)?;
-                self.share_entries(&gateway::write_changes(&config, &limits, is_set))?;
-                self.put_in_force(&next).await;
+                let told = gateway::write_changes(&config, &limits, is_set);
+                self.use_config(&gateway, &config, || self.share_entries(&told)).await?;
             }
             OperatorChange::EndLimitChanges { limits, is_set, skips_ended } => {
                 let config = gateway.config_without_changes(&limits, is_set, skips_ended)?;
-                let next = build_next(&gateway, &config)?;
                 let ended = gateway::write_changes(&gateway.config, &limits, is_set);
-                self.end_entries(&ended.into_iter().map(|entry| entry.name).collect::<Vec<_>>())?;
-                self.put_in_force(&next).await;
+                let ended: Vec<Arc<[u8]>> = ended.into_iter().map(|entry| entry.name).collect();
+                self.use_config(&gateway, &config, || self.end_entries(&ended)).await?;
             }
             OperatorChange::UseEntries => {
                 if let Some(config) = self.read_entries(&gateway) {
-                    self.put_in_force(&build_next(&gateway, &config)?).await;
+                    self.use_config(&gateway, &config, || Ok(())).await?;
                 }
             }
             OperatorChange::RemoveEnded => {
                 if let Some(config) = gateway.config_without_ended(now) {
-                    self.put_in_force(&build_next(&gateway, &config)?).await;
+                    self.use_config(&gateway, &config, || Ok(())).await?;
                     tracing::info!("changes of limits or grants have ended");
                 }
             }
@@ -205,6 +201,21 @@ impl ControlThread {
         tasks.as_ref()?.entry_sharing.as_ref().map(act)
     }
 
+    /// Puts a configuration with other grants or changes of limits in force, unless it cannot be built or `tell` fails.
+    /// All else continues: only numbers differ, so no task beside the workers is affected.
+    async fn use_config(
+        &self,
+        before: &Gateway,
+        config: &Config,
+        tell: impl FnOnce() -> Result<(), OperatorFault>,
+    ) -> Result<(), OperatorFault> {
+        let gateway = Gateway::build(config, Some(before));
+        let gateway = Arc::new(gateway.map_err(|error| GrantFault::Build(error.to_string()))?);
+        tell()?;
+        self.put_in_force(&gateway).await;
+        Ok(())
+    }
+
     /// Makes all workers use `gateway`. Nothing can fail here.
     pub(super) async fn put_in_force(&self, gateway: &Arc<Gateway>) {
         self.history.track_gateway(gateway);
@@ -213,13 +224,6 @@ impl ControlThread {
         self.workers.send_to_all(|| WorkerCommand::UseGateway(gateway.clone())).await;
         self.gateway_changed.notify_waiters();
     }
-}
-
-/// A gateway with other grants or changes of limits. All else continues: only numbers differ, so no task beside the
-/// workers is affected.
-fn build_next(before: &Gateway, config: &Config) -> Result<Arc<Gateway>, GrantFault> {
-    let built = Gateway::build(config, Some(before));
-    built.map(Arc::new).map_err(|error| GrantFault::Build(error.to_string()))
 }
 
 /// The entry of a grant in the configuration that has it.

@@ -51,8 +51,8 @@ fn write_entry(name: Vec<u8>, value: &impl Serialize, until: Now) -> Option<Oper
     Some(OperatorEntry { name: name.into(), value: value.into(), until })
 }
 
-/// The entries of the changes of these limits, as far as they are counted in the store; `is_set`: of their numbers, else
-/// their pauses.
+/// The entries of the changes of these limits, as far as they are counted in the store; `is_set`: set numbers, else
+/// pauses.
 pub fn write_changes(config: &Config, names: &[String], is_set: bool) -> Vec<OperatorEntry> {
     let own = config.limits.iter().filter(|limit| limit.shared.is_some() && names.contains(&limit.name));
     let changes = own.flat_map(LimitConfig::changes).filter(|change| change.numbers.is_some() == is_set);

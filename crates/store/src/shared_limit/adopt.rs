@@ -53,9 +53,7 @@ impl SharedLimit {
         let owner: Arc<str> = Arc::from(config.name.as_str());
         let answers_max = |rate| keys_max(config, max_keys, rate).saturating_mul(config.classes_per_key());
         let fresh_answers = |rate| Arc::new(Table::with_params((), answers_max(rate), owner.clone()));
-        let acts_alike = |before: &&SharedLimit| before.config.dry_run == config.dry_run;
-        let same_numbers =
-            unchanged.filter(acts_alike).filter(|before| has_same_numbers(&before.config, config));
+        let same_numbers = unchanged.filter(|before| has_same_numbers(&before.config, config));
         SharedLimit {
             on_failure,
             departures: own_departures.into(),
@@ -96,7 +94,9 @@ fn all_recovery_times(config: &model::LimitConfig) -> Vec<u64> {
 }
 
 fn has_same_numbers(before: &model::LimitConfig, config: &model::LimitConfig) -> bool {
-    before.numbers() == config.numbers()
+    // A pause acts no more.
+    before.dry_run == config.dry_run
+        && before.numbers() == config.numbers()
         && (&before.calendar, &before.steps, &before.shares)
             == (&config.calendar, &config.steps, &config.shares)
 }
