@@ -100,7 +100,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         let resumed = chain_of(&config);
         for _ in 0..3 {
             assert!(matches!(ask(&resumed).await, ChainVerdict::Reject(_)), "{} in flight", held.len());
-            held.pop();
+            drop(held.remove(0));
         }
         until("the store has received the report", || session.outbox.slots.are_reported()).await;
         assert!(matches!(ask(&resumed).await, ChainVerdict::Admit(_)));
