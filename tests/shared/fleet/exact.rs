@@ -7,6 +7,27 @@ use std::time::{Duration, Instant};
 use crate::support::fleet::{DEGRADED, counting_on, numbered, remaining, three, with_status};
 use crate::support::*;
 
+/// Requests about one key while a call about it is under way are asked about together: a crowd costs few calls, and each
+/// of its requests is counted.
+#[test]
+fn a_crowd_on_one_key_costs_few_calls() {
+    undisturbed(|| {
+        let redis = Redis::start();
+        let fleet = three(&redis, "rate: 100/d, burst: 100000");
+        let before = redis.judgements();
+        let fired = fleet.fire(24, Until::Count(20), numbered);
+        let calls = redis.judgements() - before;
+        if fleet.metric(DEGRADED, &[]) > 0.0 {
+            return None;
+        }
+        assert_eq!(with_status(&fired, 200), fired.len());
+        let left = fired.iter().filter_map(|one| remaining(&one.headers)).min().expect("a remainder");
+        assert!(100_000 - left >= fired.len() as u64 && 100_000 - left <= fired.len() as u64 + 3, "{left}");
+        println!("{calls} calls for {} requests", fired.len());
+        (calls * 2 < fired.len() as u64).then_some(())
+    });
+}
+
 /// Checks that no request saw more remaining units than one that was answered before it was sent.
 #[track_caller]
 fn assert_never_rises(fired: &[Fired]) {

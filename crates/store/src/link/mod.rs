@@ -10,6 +10,7 @@
 mod breaker;
 #[cfg(test)]
 mod breaker_tests;
+mod call_lines;
 mod cluster;
 mod connection;
 mod fault;
@@ -44,10 +45,11 @@ use report::CallCounts;
 use server::StoreServer;
 use topology::Topology;
 
+pub(super) use call_lines::LateReply;
 pub use fault::StoreFault;
 pub use outages::OutageReport;
 pub use report::{BreakerState, StoreServerState};
-pub(super) use server_link::{CallFailure, LateReply};
+pub(super) use server_link::CallFailure;
 pub use windows::{NamedWindow, WindowScan};
 pub use worker_link::Link;
 

@@ -1,7 +1,7 @@
 //! The link of one worker to one server.
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::Store;
+use super::call_lines::{CallLines, LateReply, LineEntry};
 use super::connection::{StoreConnection, add_script_loads, take_last_answer};
 use super::fault::{StoreAddress, StoreFault};
 use super::server::StoreServer;
-use crate::{LuaScript, PackedCall};
+use crate::{LuaScript, PackedCall, ScriptOp};
 use sluicegate_base::clock::Now;
 
 /// The number of repeats of a call because the script was missing. One reload is enough unless the server's scripts
@@ -31,6 +32,7 @@ pub(super) struct ServerLink {
     connects: Cell<u32>,
     /// Consecutive unanswered calls on the current connection.
     unanswered: Cell<u32>,
+    lines: Rc<CallLines>,
 }
 
 enum LinkState {
@@ -62,9 +64,6 @@ pub(super) enum CallOutcome {
     Failed(CallFailure),
 }
 
-/// The reply to a call that was sent, and not answered by its deadline. Dropping it leaves the reply unread.
-pub(crate) type LateReply = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
-
 /// The failure of a call that brought no reply in time.
 pub(crate) struct CallFailure {
     pub fault: StoreFault,
@@ -81,6 +80,7 @@ impl ServerLink {
             state: RefCell::new(LinkState::None),
             connects: Cell::new(0),
             unanswered: Cell::new(0),
+            lines: Rc::default(),
         }
     }
 
@@ -135,7 +135,15 @@ impl ServerLink {
         let mut answer = if asking {
             send_call(&connection, &[], true, call).await
         } else {
-            let mut reply = send_detached(&connection, call);
+            // Kept until the call ends, though its reply may be read later.
+            let (mut reply, _leading) = match call
+                .is_take()
+                .then(|| self.lines.enter(&connection, (call.packed, call.deadline), &call.script.sha))
+            {
+                None => (send_detached(&connection, call), None),
+                Some(LineEntry::Leads(leading)) => (send_detached(&connection, call), Some(leading)),
+                Some(LineEntry::Follows(reply)) => (reply, None),
+            };
             match timeout_at(call.deadline, &mut reply).await {
                 Ok(answer) => answer,
                 Err(_) => {
@@ -246,6 +254,16 @@ impl LinkState {
             _ => return,
         };
         *self = next;
+    }
+}
+
+// === impl ScriptCall ===
+
+impl ScriptCall<'_> {
+    /// True if it charges, so that it may be sent together with others about its keys.
+    fn is_take(&self) -> bool {
+        std::ptr::eq(self.script, LuaScript::counter_script())
+            && self.packed.body.first() == Some(&(ScriptOp::Take as u8))
     }
 }
 

@@ -37,7 +37,7 @@ p = p + length
 
 local begins, ends, used, held, begins_before, used_before, held_before = 0, 0, 0, 0, 0, 0, 0
 local full_at, reached, reached_before, quota_seen, quota_before = 0, 0, 0, quota, 0
-local text, back = pcall('GET', key), false
+local text, back = get(key), false
 if type(text) == 'string' and #text >= 96 then
   local a, z, u, h, a_before, u_before, h_before, f, r, r_before, q, q_before = unpack_from('<dddddddddddd', text)
   if a > 0 and z > a and z < WHOLE and u >= 0 and u < WHOLE and h >= 0 and h < WHOLE and u_before >= 0 and u_before < WHOLE

@@ -24,8 +24,8 @@ pub struct LuaScript {
 }
 
 static COUNTER_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| {
-    let code =
-        include_str!("take.lua").replacen("-- settled.lua stands here.", include_str!("settled.lua"), 1);
+    let code = include_str!("calls.lua").replacen("-- take.lua stands here.", include_str!("take.lua"), 1);
+    let code = code.replacen("-- settled.lua stands here.", include_str!("settled.lua"), 1);
     let code = code.replacen("-- calendar.lua stands here.", include_str!("calendar.lua"), 1);
     let code = code.replacen("-- shares.lua stands here.", include_str!("shares.lua"), 1);
     let code = code.replacen("-- slot_shares.lua stands here.", include_str!("slot_shares.lua"), 1);

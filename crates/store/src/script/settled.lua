@@ -26,7 +26,7 @@
 local kind, flags, x, w, max, unit
 kind, flags, x, w, max, unit, p = unpack_from('<BBdddd', body, p)
 local HEAD, RUN, RUNS_MAX = kind == 0 and 40 or 16, 24, 512
-local text = pcall('GET', key)
+local text = get(key)
 if type(text) ~= 'string' or #text > 32768 or #text < HEAD or (#text - HEAD) % RUN ~= 0 then
   text = string.rep('\0', HEAD)
 end

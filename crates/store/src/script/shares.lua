@@ -35,7 +35,7 @@ for i = 1, classes do
   p = terms[i][#terms[i]]
 end
 local min, max, ceil = math.min, math.max, math.ceil
-local text, back = pcall('GET', key), false
+local text, back = get(key), false
 if type(text) ~= 'string' or #text > 32768 then text = '' end
 
 -- What the class can take, and in how many microseconds more; what it takes, gets back, and is charged whatever is

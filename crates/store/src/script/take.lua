@@ -1,10 +1,8 @@
 -- Judges the shared limits of one request: all accept and are charged, or none is charged.
 --
--- KEYS     the names of all counters in the body.
--- ARGV[1]  the body, little endian: u8 op (1 take, 2 peek, 3 refund, 4 report slots, 5 charge, 6 settle), then groups.
--- ARGV[2]  the time in microseconds since 1970; in tests only.
+-- The body, little endian: u8 op (1 take, 2 peek, 3 refund, 4 report slots, 5 charge, 6 settle), then groups.
 --
--- A group: u8 class, u16 index in KEYS, u16 items, then the items. Flag 1: a dry run; flag 2: first rate of its limit.
+-- A group: u8 class, u16 index of the key among those of the call, u16 items, then the items. Flag 1: a dry run; flag 2: first rate of its limit.
 --   class 0, rates in one packed string: u32 id, u8 kind, u8 flags, f64 x, f64 y, f64 z
 --     kind 0 token_bucket    x ticks per microsecond, y ticks to charge, then f32 units per microsecond
 --     kind 1 leaky_bucket    the same, then f64 the level above which the request waits
@@ -60,17 +58,6 @@
 -- an impossible future shows that this server's clock was set back: no time has passed for it then, its units keep their
 -- distances, and even a rejected request brings it back to now, so that no client is locked out until that future comes.
 
-local call, pcall, unpack = redis.call, redis.pcall, unpack
-local pack, unpack_from, sub = struct.pack, struct.unpack, string.sub
-local body, now = ARGV[1], ARGV[2]
-if now then
-  now = tonumber(now)
-else
-  now = call('TIME')
-  now = now[1] * 1000000 + now[2]
-end
-local WHOLE, SKEW_US, NODE_US, LOG_MAX = 9007199254740992, 2000000, 10000000, 100000
-
 local size, op = #body, unpack_from('<B', body)
 -- The call that the last class 3 names was made before.
 local known = false
@@ -113,9 +100,10 @@ for pass = 1, 2 do
   while p <= size do
     local class, place, count
     class, place, count, p = unpack_from('<BI2I2', body, p)
-    local key = KEYS[place]
+    local key = KEYS[before_keys + place]
+    if place > last_key then last_key = place end
     if class == 0 then
-      local old, length = pcall('GET', key), 0
+      local old, length = get(key), 0
       if old and not old.err then length = #old end
       -- None of our strings is that long, and a foreign one must not hold up the server.
       if length > 32768 then length = 0 end
@@ -504,7 +492,7 @@ for pass = 1, 2 do
     elseif class == 3 then
       local sequence, keep
       sequence, keep, p = unpack_from('<dd', body, p)
-      local last = pcall('GET', key)
+      local last = get(key)
       last = type(last) == 'string' and tonumber(last)
       known = last and last >= sequence
       if not known then writes[#writes + 1] = { 0, key, string.format('%.0f', sequence), keep } end
@@ -515,7 +503,7 @@ for pass = 1, 2 do
       local before, most, due = unpack_from('<I2d', body, p)
       due, p = 0, p + 10 + count * 8
       if lowest and lowest > before and highest <= before + count then
-        local span, last = unpack_from('<d', body, p - (before + count + 1 - refuser) * 8), pcall('GET', key)
+        local span, last = unpack_from('<d', body, p - (before + count + 1 - refuser) * 8), get(key)
         last = type(last) == 'string' and #last == 8 and unpack_from('<d', last) or 0
         due = now + longest
         if last > now and last + span > due then due = last + span end
@@ -547,7 +535,7 @@ end
 for i = 1, #notes do
   local write, key, a, b, c, d = unpack(notes[i])
   if write == 0 then
-    if a == '' then call('DEL', key) else call('SET', key, a, 'PX', b) end
+    put(key, a, b)
   elseif write == 1 then
     if a then call('DEL', key) elseif b > 0 then call('LTRIM', key, b, -1) end
     -- At most as many values at once as the stack of a call holds.
@@ -563,4 +551,4 @@ for i = 1, #notes do
   end
 end
 
-return pack('<dB', now, refused and 0 or 1) .. ((op < 3 or op == 6) and answer or '')
+answers[nth_call] = pack('<dB', now, refused and 0 or 1) .. ((op < 3 or op == 6) and answer or '')

@@ -38,12 +38,13 @@ const ALL: &str = "
     redis.call('PEXPIRE', KEYS[1], 60000)
     return ARGV[1]";
 
-const SCRIPTS: [&str; 8] = [
+const SCRIPTS: [&str; 9] = [
     include_str!("../../../src/script/log.lua"),
     include_str!("../../../src/script/nodes.lua"),
     include_str!("../../../src/script/operator.lua"),
     include_str!("../../../src/script/reset.lua"),
     include_str!("../../../src/script/secret.lua"),
+    include_str!("../../../src/script/calls.lua"),
     include_str!("../../../src/script/take.lua"),
     include_str!("../../../src/script/ban.lua"),
     include_str!("../../../src/script/beat.lua"),

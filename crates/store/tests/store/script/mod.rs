@@ -1,5 +1,6 @@
 //! The scripts in Redis, at times that a test chooses.
 
+mod calls;
 mod clock;
 mod give;
 pub mod model;

@@ -102,22 +102,28 @@ impl Counters {
 
     #[track_caller]
     fn send(&mut self, packed: &PackedCall, now_us: Option<u64>) -> Vec<u8> {
+        self.send_all(std::slice::from_ref(packed), now_us)
+    }
+
+    /// The script's answer to several calls that are sent as one.
+    #[track_caller]
+    pub fn send_all<T: redis::FromRedisValue>(&mut self, calls: &[PackedCall], now_us: Option<u64>) -> T {
+        let keys = || calls.iter().flat_map(|call| &call.keys);
         let mut pipe = redis::pipe();
-        pipe.cmd("EVALSHA").arg(&LuaScript::counter_script().sha).arg(packed.keys.len());
-        packed.keys.iter().for_each(|key| {
-            pipe.arg(key);
-        });
-        pipe.arg(&packed.body);
+        pipe.cmd("EVALSHA").arg(&LuaScript::counter_script().sha).arg(keys().count());
+        for part in keys().chain(calls.iter().map(|call| &call.body)) {
+            pipe.arg(part);
+        }
         if let Some(now_us) = now_us {
             pipe.arg(now_us);
         }
         if !self.mortal {
-            packed.keys.iter().for_each(|key| {
+            keys().for_each(|key| {
                 pipe.cmd("PERSIST").arg(key).ignore();
             });
         }
-        let (bytes,): (Vec<u8>,) = pipe.query(&mut self.connection).unwrap();
-        bytes
+        let (answer,): (T,) = pipe.query(&mut self.connection).unwrap();
+        answer
     }
 
     /// The script's answer to settlements at `now_us`.
