@@ -105,7 +105,7 @@ fn a_reload_tells_changed_values_and_no_secrets() {
         { "path": "limits.a.rate", "from": "10/s", "to": "20/s" },
     ]);
     assert_eq!((&json["values"], &json["more"]), (&values, &json!(0)), "{json}");
-    gateway.wait_stderr("\"message\":\"audit\"");
+    gateway.wait_stderr(r#"\"generation\":3"#);
     let audits = gateway.stderr();
     let line = audits.lines().rfind(|line| line.contains("audit")).expect("a line");
     assert!(

@@ -1,5 +1,7 @@
 //! Cookies that lead a client to the same server, as long as that one serves.
 
+use std::sync::{Arc, Mutex};
+
 use ::http::Request;
 
 use crate::support::*;
@@ -148,12 +150,18 @@ fn a_drained_server_loses_its_clients() {
 /// A server that is gone: the retry finds another, and the cookie follows the server that answered.
 #[test]
 fn the_cookie_follows_a_retry() {
-    let servers = servers();
-    let proxies: Vec<Proxy> = servers.iter().map(|server| Proxy::start(server.addr())).collect();
-    let addresses: Vec<String> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
-    let gateway = start(&addresses, "sticky: {}, eject: none, retries: { when: [connect, 502] }", "");
+    let ill = Arc::new(Mutex::new(String::new()));
+    let serve = |name: &'static str| {
+        let ill = ill.clone();
+        Upstream::new(move |_| match *ill.lock().unwrap() == name {
+            true => Reply::with(502, &[], "ill"),
+            false => Reply::text(name),
+        })
+    };
+    let servers: Vec<Upstream> = NAMES.into_iter().map(serve).collect();
+    let gateway = start(&addresses(&servers), "sticky: {}, eject: none, retries: { when: [502] }", "");
     let (server, cookie) = begin(&gateway);
-    proxies[place(&server)].refuse();
+    ill.lock().unwrap().clone_from(&server);
     let (next, followed) = visit(&gateway, &cookie);
     assert_ne!(next, server);
     assert_eq!(visit(&gateway, &followed.expect("a new cookie")), (next, None));
@@ -275,11 +283,12 @@ fn a_fleet_shares_its_clients() {
         format!("state: {{ redis: {{ url: \"{}\" }} }}\naccess_log: {{ hash_keys: false }}\n", redis.url());
     let file = file(&addresses(&servers), "sticky: {}", &head);
     let (one, other) = (Gateway::start(&file), Gateway::start(&file));
-    eventually("one secret", || {
-        let (server, cookie) = begin(&one);
-        visit(&other, &cookie) == (server, None)
-    });
-    let (server, cookie) = begin(&other);
+    // Each worker adopts the secret for itself.
+    let agree = |one: &Gateway, other: &Gateway| {
+        let (server, cookie) = begin(one);
+        visit(other, &cookie) == (server, None)
+    };
+    eventually("one secret", || agree(&one, &other));
     let late = Gateway::start(&file);
-    eventually("the secret", || visit(&late, &cookie) == (server.clone(), None));
+    eventually("the secret", || agree(&other, &late));
 }

@@ -156,9 +156,8 @@ impl OutgoingRequest {
     ) -> OutgoingRequest {
         let request = &mut inbound.request;
         let client = || gateway.clients.mask_address(state.identity.client.ip);
-        let named = gateway.sticky_cookie(upstream).map(|cookie| {
-            cookie.take(request.headers_mut(), state.worker.wall_clock.unix_ms(state.judged_at) / 1_000)
-        });
+        let cookie = gateway.sticky_cookie(upstream);
+        let named = cookie.map(|cookie| cookie.take(request.headers_mut(), judged_second(state)));
         let balance_hash = match named {
             Some(named) => named.map_or(0, |server| server.0 as u64 + 1),
             None => balance_hash_for(&upstream.balance, request, client()),
@@ -211,10 +210,15 @@ impl OutgoingRequest {
         if is_named || self.is_named_full.get() {
             return;
         }
-        let now = state.worker.wall_clock.unix_ms(state.judged_at) / 1_000;
         let is_https = state.identity.scheme == Scheme::Https;
-        headers.extend(cookie.write(answered, is_https, now).map(|line| (SET_COOKIE, line)));
+        let line = cookie.write(answered, is_https, judged_second(state));
+        headers.extend(line.map(|line| (SET_COOKIE, line)));
     }
+}
+
+/// The moment of its judgement, in seconds since 1970.
+fn judged_second(state: &RequestState) -> u64 {
+    state.worker.wall_clock.unix_ms(state.judged_at) / 1_000
 }
 
 async fn proxy_request(

@@ -21,8 +21,8 @@ use crate::PackedCall;
 
 /// Maximum number of calls that are sent together.
 const BATCH_MAX: usize = 64;
-/// The longest wait for a reply that nobody but late readers needs.
-const LATE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest wait for a late reply.
+pub(crate) const LATE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The reply to a call that was sent, and perhaps not answered by its deadline. Dropping it leaves the reply unread.
 pub(crate) type LateReply = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;

@@ -45,7 +45,7 @@ use report::CallCounts;
 use server::StoreServer;
 use topology::Topology;
 
-pub(super) use call_lines::LateReply;
+pub(super) use call_lines::{LATE_TIMEOUT, LateReply};
 pub use fault::StoreFault;
 pub use outages::OutageReport;
 pub use report::{BreakerState, StoreServerState};

@@ -135,11 +135,9 @@ impl ServerLink {
         let mut answer = if asking {
             send_call(&connection, &[], true, call).await
         } else {
-            // Kept until the call ends, though its reply may be read later.
-            let (mut reply, _leading) = match call
-                .is_take()
-                .then(|| self.lines.enter(&connection, (call.packed, call.deadline), &call.script.sha))
-            {
+            let enter = || self.lines.enter(&connection, (call.packed, call.deadline), &call.script.sha);
+            // A leading call is kept until it ends, though its reply may be read later.
+            let (mut reply, _leading) = match call.is_take().then(enter) {
                 None => (send_detached(&connection, call), None),
                 Some(LineEntry::Leads(leading)) => (send_detached(&connection, call), Some(leading)),
                 Some(LineEntry::Follows(reply)) => (reply, None),

@@ -53,7 +53,7 @@ impl ShareRule {
                     classes.extend([class.own_depth as f64, class.own_rate as f64, depth, rate]);
                 }
                 let head = [terms.unit, terms.whole, terms.common_depth, terms.free_rate.into()];
-                (ShareTerms::Bucket(terms), head.map(|number| number as f64))
+                (ShareTerms::Bucket(terms), head.map(|number| number as f64).to_vec())
             }
             RuleShape::FixedWindow { max, period, .. } | RuleShape::SlidingWindow { max, period, .. } => {
                 let (width, slots) = match shape {
@@ -63,17 +63,16 @@ impl ShareRule {
                 let terms = WindowTerms::new(max, (width, slots), shares);
                 let parts: Box<[(u64, u64)]> = terms.parts.iter().copied().chain([(0, 0)]).collect();
                 classes.extend(parts.iter().flat_map(|(least, most)| [*least as f64, *most as f64]));
-                let head = [period as f64, slots as f64, terms.common as f64, width as f64];
+                let head = vec![period as f64, slots as f64, terms.common as f64, width as f64];
                 (ShareTerms::Window(WindowTerms { parts, ..terms }), head)
             }
             RuleShape::Concurrency { max } => {
                 let (reach, terms) = slot_terms(max, shares);
                 classes.extend(terms.iter().flatten().map(|number| *number as f64));
-                (ShareTerms::Slots(reach), [0.0; 4])
+                (ShareTerms::Slots(reach), Vec::new())
             }
             _ => return None,
         };
-        let head = if matches!(terms, ShareTerms::Slots(_)) { &[][..] } else { &head };
         let mut numbers: Vec<u8> = head.iter().chain(&classes).flat_map(|one| one.to_le_bytes()).collect();
         // Tokens depend on all numbers, and the units of a window and slots on the classes alone.
         let list = match terms {

@@ -2,7 +2,8 @@
 --
 -- The body, little endian: u8 op (1 take, 2 peek, 3 refund, 4 report slots, 5 charge, 6 settle), then groups.
 --
--- A group: u8 class, u16 index of the key among those of the call, u16 items, then the items. Flag 1: a dry run; flag 2: first rate of its limit.
+-- A group: u8 class, u16 index of the key among those of the call, u16 items, then the items. Flag 1: a dry run; flag 2:
+-- first rate of its limit.
 --   class 0, rates in one packed string: u32 id, u8 kind, u8 flags, f64 x, f64 y, f64 z
 --     kind 0 token_bucket    x ticks per microsecond, y ticks to charge, then f32 units per microsecond
 --     kind 1 leaky_bucket    the same, then f64 the level above which the request waits

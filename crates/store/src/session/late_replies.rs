@@ -10,15 +10,13 @@ use smallvec::SmallVec;
 use tokio::time::{sleep, timeout};
 
 use super::{Session, StoreQuestion};
-use crate::link::LateReply;
+use crate::link::{LATE_TIMEOUT, LateReply};
 use crate::settlements::StoreUnits;
 use crate::{CallItem, KeyGroup, ScriptOp, ScriptReply, SlotCount};
 use sluicegate_model::OnFailure;
 
 /// Maximum number of replies that a worker waits for; other charges stay.
 const LATE_MAX: usize = 1024;
-/// The longest wait for one reply.
-const LATE_TIMEOUT: Duration = Duration::from_secs(10);
 const DEGRADED_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The replies that had not come when the calls about some questions ended.

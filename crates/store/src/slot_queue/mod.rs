@@ -204,7 +204,9 @@ impl SharedSlotQueue {
         if let Some(line) = by_key.get_mut(&from).filter(|_| found.displaced != NO_NODE) {
             queues.displace_waiter(&mut line.queue, found.displaced, &mut wakers);
             self.waiting.fetch_sub(1, Relaxed);
-            lines.forget_empty(&from);
+            if from != slot_key {
+                lines.forget_empty(&from);
+            }
         }
         let SlotLines { by_key, by_due, polls, queues, is_polled, .. } = &mut *lines;
         let line = by_key.entry(slot_key).or_insert_with(|| {

@@ -13,6 +13,15 @@ use sluicegate_store::{Session, SharedKey, SharedLimit, StoreUnits};
 use crate::link::support::{settled, single, until, with_store};
 use crate::support::{Redis, has_slots, ms};
 
+/// A limit with these fields.
+fn limit_of(fields: &str) -> model::LimitConfig {
+    let text = format!(
+        "limits: {{ slots: {{ {fields} }} }}\n\
+         locations: [{{ path: /, limits: slots, respond: {{ status: 200 }} }}]"
+    );
+    config::parse(&text, "test").unwrap().config.limits.remove(0)
+}
+
 /// More limits than fit a byte, all of slots, all under one key.
 #[test]
 fn every_slot_of_a_long_chain_is_given_back() {
@@ -23,9 +32,7 @@ fn every_slot_of_a_long_chain_is_given_back() {
         settled(&store).await;
         let session = Session::new(&store, 0);
         let flusher = tokio::task::spawn_local(session.clone().run_flusher());
-        let text = "limits: { slots: { algorithm: concurrency, max_concurrent: 5 } }
-locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
-        let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
+        let limit = limit_of("algorithm: concurrency, max_concurrent: 5");
         let named = |n: usize| model::LimitConfig { name: format!("slots-{n}"), ..limit.clone() };
         let limits = (0..LIMITS).map(|n| Arc::new(Limit::new(LimitId(n), &named(n), 10))).collect();
         let shared_limit = |n| Some(Arc::new(SharedLimit::new(n, &named(n.0), OnFailure::Reject, 10)));
@@ -66,9 +73,7 @@ fn slots_beyond_those_of_a_paused_limit_count() {
         settled(&store).await;
         let session = Session::new(&store, 0);
         let flusher = tokio::task::spawn_local(session.clone().run_flusher());
-        let text = "limits: { slots: { algorithm: concurrency, max_concurrent: 5 } }
-locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
-        let config = config::parse(text, "test").unwrap().config.limits.remove(0);
+        let config = limit_of("algorithm: concurrency, max_concurrent: 5");
         let (waiting, now) = (Arc::new(WaitingCap::new(10)), Now::read_clock());
         let chain_of = |config: &model::LimitConfig| {
             let shared = Some(Arc::new(SharedLimit::new(LimitId(0), config, OnFailure::Reject, 10)));
@@ -118,8 +123,7 @@ fn a_desk_is_not_empty_before_the_last_answer() {
         settled(&store).await;
         let session = Session::new(&store, 0);
         let flusher = tokio::task::spawn_local(session.clone().run_flusher());
-        let text = "locations: [{ path: /, limits: 1/h, respond: { status: 200 } }]";
-        let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
+        let limit = limit_of("rate: 1/h");
         let limit = Arc::new(SharedLimit::new(LimitId(0), &limit, OnFailure::Reject, 10));
         let give = || StoreUnits {
             limit: limit.clone(),

@@ -46,6 +46,15 @@ pub(crate) enum HoldState {
     SlotsBeyond,
 }
 
+// === impl HoldState ===
+
+impl HoldState {
+    /// Slots of the store: those `granted`, or `beyond` the limit while it is paused.
+    pub(crate) fn of_slots(granted: Option<u64>, beyond: bool) -> HoldState {
+        if beyond { HoldState::SlotsBeyond } else { HoldState::Slots(granted) }
+    }
+}
+
 // === impl StoreHolds ===
 
 impl StoreHolds {

@@ -342,7 +342,7 @@ impl RateHold {
             StoreAnswer::Answered { answer, .. } => {
                 let admits = answer.decision.outcome != LimitOutcome::Reject;
                 let granted = (admits && none_rejects).then_some(answer.decision.remaining);
-                self.state = if kept { HoldState::SlotsBeyond } else { HoldState::Slots(granted) };
+                self.state = HoldState::of_slots(granted, kept);
                 (!admits).then_some(ChainCause::Concurrency)
             }
             StoreAnswer::Full => Some(ChainCause::Concurrency),

@@ -108,8 +108,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             self.claim_wanted_slots(demand, pending);
         } else if passes {
             let granted = admits.then_some(answer.decision.remaining);
-            let slots = if is_beyond { HoldState::SlotsBeyond } else { HoldState::Slots(granted) };
-            self.claim_in_store(demand, question.rate, slots, pending);
+            self.claim_in_store(demand, question.rate, HoldState::of_slots(granted, is_beyond), pending);
         } else if !admits && !answer.skipped && !question.item.dry_run {
             let place = (question.rate, demand.units.key.class);
             self.reject_outright(demand.limit_index.into(), place, false, ChainCause::Concurrency);
@@ -229,8 +228,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         let lacking = || refused_slots(question).filter(|_| limit.on_failure == OnFailure::Local);
         if admits || dry_run {
             let granted = admits.then(|| free_beside(question.in_process));
-            let slots = if is_beyond { HoldState::SlotsBeyond } else { HoldState::Slots(granted) };
-            self.claim_in_store(demand, rate, slots, pending);
+            self.claim_in_store(demand, rate, HoldState::of_slots(granted, is_beyond), pending);
         } else if let Some(lacking) = lacking() {
             self.claim_in_store(demand, rate, HoldState::SlotsWanted, pending);
             self.findings.lacking_slots.get_or_insert(lacking);

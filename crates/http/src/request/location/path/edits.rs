@@ -36,11 +36,12 @@ impl PathEdits {
             Some(strip) => strip_prefix(path, strip),
             None => Cow::Borrowed(path),
         };
-        refuse_dot_segments(&path)?;
-        if let Some(RewriteConfig { from, to }) = &self.rewrite
-            && let Some(groups) = from.find_groups(&path)
-        {
-            path = Cow::Owned(expand_groups(to, &groups));
+        if let Some(RewriteConfig { from, to }) = &self.rewrite {
+            // Such a path does not become another one.
+            refuse_dot_segments(&path)?;
+            if let Some(groups) = from.find_groups(&path) {
+                path = Cow::Owned(expand_groups(to, &groups));
+            }
         }
         if let Some(prefix) = &self.add_prefix {
             path = Cow::Owned([prefix.as_bytes(), &path].concat());
