@@ -42,6 +42,7 @@ mod fleet;
 mod handover;
 mod key_reset;
 mod last_answer;
+pub mod lease;
 mod link;
 mod local_share;
 pub mod node_reports;
