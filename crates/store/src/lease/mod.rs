@@ -16,3 +16,5 @@ mod terms;
 pub use node::{LeaseAnswer, LeaseCall, LeaseNode, LeaseSpend, PendingRun};
 pub use terms::LeaseTerms;
 
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,6 @@
+//! The protocol without sockets: nodes beside a model of the store's step, against one bucket.
+
+mod excess;
+mod oracle;
+mod simulation;
+mod store_model;

@@ -1,0 +1,237 @@
+//! The step of the store, as `script/lease.lua` does it, in the same arithmetic.
+
+use std::collections::BTreeMap;
+
+use super::super::{LeaseAnswer, LeaseCall, LeaseTerms};
+
+/// Microseconds for which the number of the last call of a node outlives its lease.
+const NUMBER_KEPT_US: f64 = 600_000_000.0;
+/// A rate is leased to gateways that ask for so many units a term.
+const RATE_UNITS: f64 = 8.0;
+
+/// A fault that a test must notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StoreFlaw {
+    /// A node is dropped before the refill for the time of its lease.
+    ExpiryBeforeRefill,
+    /// A node returns what the record does not hold.
+    BackBeyondRecord,
+    /// The depth of a rate that the node may still use does not count any more.
+    DepthWithAnswer,
+    /// A new rate counts instead of the old one, before the node has it.
+    RateWithAnswer,
+}
+
+/// The state of one key.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct StoreModel {
+    /// Free ticks.
+    pub(super) free: f64,
+    /// Ticks in hands: of leases, and of the depths of rates.
+    pub(super) out: f64,
+    pub(super) at: f64,
+    /// The sum of the rates that count.
+    pub(super) rates: f64,
+    /// The sum of demands.
+    pub(super) demands: f64,
+    pub(super) nodes: BTreeMap<u64, NodeRecord>,
+    pub(super) flaw: Option<StoreFlaw>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct NodeRecord {
+    /// Leased ticks.
+    held: f64,
+    /// The rate and depth of the last answer, and those that count.
+    rate: f64,
+    depth: f64,
+    rate_counted: f64,
+    depth_counted: f64,
+    /// The end of the record; when it has ended, the moment when its number is forgotten.
+    ends: f64,
+    has_ended: bool,
+    number: u64,
+    granted: u64,
+    demand: f64,
+}
+
+// === impl StoreModel ===
+
+impl StoreModel {
+    pub(super) fn full(terms: &LeaseTerms, at: u64) -> StoreModel {
+        StoreModel { free: terms.depth as f64, at: at as f64, ..StoreModel::default() }
+    }
+
+    pub(super) fn answer_call(
+        &mut self,
+        terms: &LeaseTerms,
+        now: u64,
+        node: u64,
+        call: &LeaseCall,
+    ) -> LeaseAnswer {
+        let now = now as f64;
+        self.end_leases(terms, now);
+        self.refill(terms, now);
+        let mut own = self.nodes.get(&node).copied().unwrap_or_default();
+        if call.number <= own.number {
+            return self.answer_of(&own);
+        }
+        self.take_back(&mut own, call);
+        own.granted = self.grant_pending(terms, call);
+        self.demands += call.demand as f64 - own.demand;
+        own.demand = call.demand as f64;
+        self.lease_units(terms, &mut own, call);
+        self.lease_rate(terms, &mut own);
+        own.ends = now + (terms.hold + terms.guard) as f64;
+        (own.number, own.has_ended) = (call.number, false);
+        self.nodes.insert(node, own);
+        self.answer_of(&own)
+    }
+
+    fn answer_of(&self, own: &NodeRecord) -> LeaseAnswer {
+        let [held, rate, depth, left] = [own.held, own.rate, own.depth, self.free].map(|ticks| ticks as u64);
+        LeaseAnswer { held, rate, depth, granted: own.granted, left }
+    }
+
+    /// Drops the nodes whose time has come, in the order of their ends.
+    fn end_leases(&mut self, terms: &LeaseTerms, now: f64) {
+        if self.flaw == Some(StoreFlaw::ExpiryBeforeRefill) {
+            return self.end_at_once(now);
+        }
+        loop {
+            let ended = self.nodes.iter().filter(|(_, own)| !own.has_ended && own.ends <= now);
+            let first = ended.min_by(|(_, one), (_, other)| one.ends.total_cmp(&other.ends));
+            let Some(node) = first.map(|(node, _)| *node) else { break };
+            let ends = self.nodes[&node].ends;
+            self.refill(terms, ends);
+            self.drop_node(node);
+        }
+        self.nodes.retain(|_, own| !own.has_ended || own.ends > now);
+    }
+
+    fn end_at_once(&mut self, now: f64) {
+        let ended = self.nodes.iter().filter(|(_, own)| !own.has_ended && own.ends <= now);
+        let ended: Vec<u64> = ended.map(|(node, _)| *node).collect();
+        ended.into_iter().for_each(|node| self.drop_node(node));
+    }
+
+    fn drop_node(&mut self, node: u64) {
+        let own = self.nodes[&node];
+        self.out -= own.held + own.depth_counted;
+        self.rates -= own.rate_counted;
+        self.demands -= own.demand;
+        let kept = NodeRecord {
+            number: own.number,
+            has_ended: true,
+            ends: own.ends + NUMBER_KEPT_US,
+            ..NodeRecord::default()
+        };
+        self.nodes.insert(node, kept);
+    }
+
+    fn refill(&mut self, terms: &LeaseTerms, to: f64) {
+        if to <= self.at {
+            return;
+        }
+        let rate = (terms.rate as f64 - self.rates).max(0.0);
+        let most = (terms.depth as f64 - self.out).max(self.free);
+        self.free = (self.free + rate * (to - self.at)).min(most);
+        self.at = to;
+    }
+
+    /// What the node does not hold any more, as far as the record knows of it.
+    fn take_back(&mut self, own: &mut NodeRecord, call: &LeaseCall) {
+        let (held, keep) = (call.held as f64, call.keep as f64);
+        let (kept, back) = match self.flaw {
+            Some(StoreFlaw::BackBeyondRecord) => (keep.min(own.held), (held - keep).max(0.0)),
+            _ => (keep.min(own.held), (held.min(own.held) - keep.min(own.held)).max(0.0)),
+        };
+        self.out -= own.held - kept;
+        self.free += back;
+        own.held = kept;
+        if call.applied == own.number {
+            self.count_rate(own, own.rate, own.depth);
+        }
+        if call.stopped {
+            self.count_rate(own, 0.0, 0.0);
+        }
+    }
+
+    fn count_rate(&mut self, own: &mut NodeRecord, rate: f64, depth: f64) {
+        self.rates += rate - own.rate_counted;
+        self.out += depth - own.depth_counted;
+        (own.rate_counted, own.depth_counted) = (rate, depth);
+    }
+
+    fn grant_pending(&mut self, terms: &LeaseTerms, call: &LeaseCall) -> u64 {
+        let mut granted = 0;
+        for run in &call.pending {
+            let ticks = f64::from(run.cost) * terms.unit as f64;
+            let count = (self.free / ticks).floor().min(run.count.into());
+            self.free -= count * ticks;
+            granted += count as u64;
+            if count < run.count.into() {
+                break;
+            }
+        }
+        granted
+    }
+
+    fn lease_units(&mut self, terms: &LeaseTerms, own: &mut NodeRecord, call: &LeaseCall) {
+        let (unit, most) = (terms.unit as f64, terms.leased_max as f64);
+        let mut units = (call.want as f64 - own.held).min(self.free).min(most - self.out);
+        if self.demands > 0.0 {
+            units = units.min((most * own.demand / self.demands).floor() - own.held);
+        }
+        let units = (units / unit).floor().max(0.0) * unit;
+        self.free -= units;
+        self.out += units;
+        own.held += units;
+    }
+
+    /// Until the node has the rate, the larger of the old and the new one counts.
+    fn lease_rate(&mut self, terms: &LeaseTerms, own: &mut NodeRecord) {
+        (own.rate, own.depth) = self.offer_rate(terms, own).unwrap_or_default();
+        let (rate, depth) = (own.rate.max(own.rate_counted), own.depth.max(own.depth_counted));
+        match self.flaw {
+            Some(StoreFlaw::RateWithAnswer) => self.count_rate(own, own.rate, depth),
+            Some(StoreFlaw::DepthWithAnswer) => self.count_rate(own, rate, own.depth),
+            _ => self.count_rate(own, rate, depth),
+        }
+    }
+
+    fn offer_rate(&self, terms: &LeaseTerms, own: &NodeRecord) -> Option<(f64, f64)> {
+        let (unit, term) = (terms.unit as f64, terms.term as f64);
+        if self.free >= unit || own.demand <= 0.0 {
+            return None;
+        }
+        let share = (terms.rate as f64 * own.demand / self.demands).floor();
+        let rate = share.min(terms.rate as f64 - (self.rates - own.rate_counted));
+        let depth = unit
+            .max((rate * term / 2.0).floor())
+            .min(terms.leased_max as f64 - self.out + own.depth_counted)
+            .min(terms.depth as f64 - self.free - self.out + own.depth_counted);
+        (share * term >= RATE_UNITS * unit && rate > 0.0 && depth >= unit).then_some((rate, depth))
+    }
+
+    /// True if this call, or a later one of the node, was answered before.
+    pub(super) fn knows_call(&self, node: u64, number: u64) -> bool {
+        self.nodes.get(&node).is_some_and(|own| number <= own.number)
+    }
+
+    /// All of the state, exactly.
+    pub(super) fn digest(&self) -> Vec<u64> {
+        let mut digest = vec![self.free, self.out, self.at, self.rates, self.demands];
+        for (node, own) in &self.nodes {
+            let NodeRecord { held, rate, depth, rate_counted, depth_counted, ends, demand, .. } = *own;
+            digest.extend([held, rate, depth, rate_counted, depth_counted, ends, demand]);
+            digest.extend([*node, own.number, own.granted, own.has_ended.into()].map(|number| number as f64));
+        }
+        digest.into_iter().map(f64::to_bits).collect()
+    }
+
+    /// Ticks that count, whoever has them.
+    pub(super) fn counted(&self) -> f64 {
+        self.free + self.out
+    }
+}
