@@ -1,6 +1,7 @@
 //! The protocol without sockets: nodes beside a model of the store's step, against one bucket.
 
 mod excess;
+mod interleavings;
 mod oracle;
 mod simulation;
 mod store_model;
