@@ -1,6 +1,6 @@
 //! `import`: writes a gateway.yaml from the configuration of another proxy, with a report of each line's translation.
 //!
-//! A reader ([`nginx`], [`ingress`], [`ratelimit`]) fills a [`gateway_file::GatewayFile`] and a
+//! A reader ([`nginx`], [`ingress`], [`openapi`], [`ratelimit`]) fills a [`gateway_file::GatewayFile`] and a
 //! [`report::ImportReport`]. Untranslated lines that limit or deny are listed as lost, never left out silently.
 
 #![forbid(unsafe_code)]
@@ -10,8 +10,10 @@
 mod gateway_file;
 mod gateway_yaml;
 mod ingress;
+mod mapping_fields;
 mod networks;
 mod nginx;
+mod openapi;
 mod ratelimit;
 mod report;
 mod source;
@@ -70,6 +72,9 @@ pub struct ImportFault {
     pub message: String,
 }
 
+/// What a reader reads, or the first place that is not understood.
+type ReadResult<T> = Result<T, ImportFault>;
+
 impl ImportFault {
     fn new(at: &ImportedLine, message: impl Into<String>) -> ImportFault {
         ImportFault { at: at.clone(), column: None, message: message.into() }
@@ -93,8 +98,8 @@ pub fn import_file(path: &Path) -> Result<Imported, ImportFault> {
     import_files(&[path.to_path_buf()])
 }
 
-/// Imports an nginx.conf, or YAML or JSON: Ingress objects, or files of envoyproxy/ratelimit, of which there may be
-/// several, in folders, too. `-` is YAML from stdin.
+/// Imports an nginx.conf, or YAML or JSON: Ingress objects, an OpenAPI document, or files of envoyproxy/ratelimit, of
+/// which there may be several, in folders, too. `-` is YAML from stdin.
 ///
 /// # Errors
 /// The first place that is not understood.
@@ -135,10 +140,13 @@ fn import_yaml(paths: &[PathBuf]) -> Result<(GatewayFile, ImportReport), ImportF
         if bytes > source::FILE_BYTES_MAX {
             return Err(ImportFault::new(&source.start(), "with it, the files are larger than 8 MiB"));
         }
-        match parse_ratelimit(&source)? {
-            Some(root) => files.push((source, root)),
+        match parse_one_document(&source)? {
+            Some(root) if openapi::is_openapi(&root) && paths.len() == 1 => {
+                return openapi::import_openapi(&source, &root);
+            }
+            Some(root) if ratelimit::is_ratelimit(&root) => files.push((source, root)),
             None if paths.len() == 1 => return ingress::import_ingress(&source),
-            None => {
+            _ => {
                 let message = "of several files, each must be one of envoyproxy/ratelimit, with a `domain`";
                 return Err(ImportFault::new(&source.start(), message));
             }
@@ -147,11 +155,11 @@ fn import_yaml(paths: &[PathBuf]) -> Result<(GatewayFile, ImportReport), ImportF
     ratelimit::import_ratelimit(&files)
 }
 
-/// The document of a file of envoyproxy/ratelimit; `None` for anything else, which the reader of Ingress objects names
-/// in its errors.
-fn parse_ratelimit(source: &SourceText) -> Result<Option<Node>, ImportFault> {
+/// The document of a file of OpenAPI or envoyproxy/ratelimit; `None` for anything else, which the reader of Ingress
+/// objects names in its errors.
+fn parse_one_document(source: &SourceText) -> Result<Option<Node>, ImportFault> {
     match parse_document(&source.text) {
-        Ok(root) if ratelimit::is_ratelimit(&root) => Ok(Some(root)),
+        Ok(root) if openapi::is_openapi(&root) || ratelimit::is_ratelimit(&root) => Ok(Some(root)),
         Err((position, error)) if ratelimit::is_meant_as_ratelimit(&source.text) => {
             Err(source.fault_at(position, error.message))
         }

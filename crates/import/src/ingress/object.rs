@@ -126,7 +126,7 @@ pub(super) fn read_objects(
                 Some("Ingress") => objects.push(read_ingress(item)?),
                 Some("Service") => read_service(item, &mut services),
                 Some(kind) => report.skips(&item.at(), kind, "only Ingress and Service objects are read"),
-                None => return Err(item.fault("this is no Kubernetes object: it has no `kind`")),
+                None => return Err(item.fault("no Kubernetes object with `kind`, nor an OpenAPI document")),
             }
         }
     }

@@ -4,7 +4,6 @@
 //! and its key has the entries that may have any value.
 
 mod descriptor;
-mod fields;
 mod read;
 mod rules;
 mod translate;
@@ -14,7 +13,7 @@ use std::collections::HashMap;
 
 use super::gateway_file::{GatewayFile, ListenPlan, ServicePlan};
 use super::source::SourceText;
-use super::{ImportFault, ImportReport, ImportedLine};
+use super::{ImportFault, ImportReport, ImportedLine, ReadResult};
 use read::DomainReader;
 use rules::{DomainRules, RULES_MAX};
 use sluicegate_config::yaml::tree::Node;
@@ -36,9 +35,7 @@ pub(super) fn is_meant_as_ratelimit(text: &str) -> bool {
 }
 
 /// Imports files, each of which has a domain of its own.
-pub(super) fn import_ratelimit(
-    files: &[(SourceText, Node)],
-) -> Result<(GatewayFile, ImportReport), ImportFault> {
+pub(super) fn import_ratelimit(files: &[(SourceText, Node)]) -> ReadResult<(GatewayFile, ImportReport)> {
     let mut report = ImportReport::default();
     let mut domains = Vec::new();
     let mut known: HashMap<String, ImportedLine> = HashMap::new();

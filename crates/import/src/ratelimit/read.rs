@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use super::descriptor::{
     CallsPerWindow, EntryPattern, ImportedDescriptor, ImportedDomain, ImportedRate, parse_unit,
 };
-use super::fields::DescriptorFields;
+use crate::mapping_fields::MappingFields;
 use crate::source::SourceText;
-use crate::{ImportFault, ImportReport};
+use crate::{ImportReport, ReadResult};
 use sluicegate_config::yaml::tree::{Node, NodeContent};
 
 /// The most descriptors of all files: as many as a service may have rules.
@@ -27,12 +27,8 @@ impl<'r> DomainReader<'r> {
     }
 
     /// Reads one file, parsed as `root`.
-    pub(super) fn read_domain(
-        &mut self,
-        file: &SourceText,
-        root: &Node,
-    ) -> Result<ImportedDomain, ImportFault> {
-        let fields = DescriptorFields::open(file, root, "the file", "`domain` and `descriptors`")?;
+    pub(super) fn read_domain(&mut self, file: &SourceText, root: &Node) -> ReadResult<ImportedDomain> {
+        let fields = MappingFields::open(file, root, "the file", "`domain` and `descriptors`")?;
         let no_name = || file.fault_at(root.position, "the file names no `domain`");
         let name = fields.text("domain")?.ok_or_else(no_name)?;
         self.note_others(file, &fields, "domain descriptors");
@@ -43,10 +39,10 @@ impl<'r> DomainReader<'r> {
     fn read_list(
         &mut self,
         file: &SourceText,
-        fields: &DescriptorFields<'_>,
+        fields: &MappingFields<'_>,
         parent: &str,
         depth: usize,
-    ) -> Result<Vec<ImportedDescriptor>, ImportFault> {
+    ) -> ReadResult<Vec<ImportedDescriptor>> {
         let Some((key, items)) = fields.list("descriptors", "")? else { return Ok(Vec::new()) };
         if depth > DEPTH_MAX {
             let message = format!("descriptors are nested more than {DEPTH_MAX} deep");
@@ -78,8 +74,8 @@ impl<'r> DomainReader<'r> {
         item: &Node,
         parent: &str,
         depth: usize,
-    ) -> Result<(String, ImportedDescriptor), ImportFault> {
-        let fields = DescriptorFields::open(file, item, "a descriptor", "`key`, `value` and `rate_limit`")?;
+    ) -> ReadResult<(String, ImportedDescriptor)> {
+        let fields = MappingFields::open(file, item, "a descriptor", "`key`, `value` and `rate_limit`")?;
         let key =
             fields.text("key")?.ok_or_else(|| file.fault_at(item.position, "the descriptor has no `key`"))?;
         let value = fields.text("value")?;
@@ -127,14 +123,14 @@ impl<'r> DomainReader<'r> {
         Ok((composite, descriptor))
     }
 
-    fn read_rate(&mut self, file: &SourceText, node: &Node) -> Result<ImportedRate, ImportFault> {
-        let fields = DescriptorFields::open(file, node, "`rate_limit`", "`unit` and `requests_per_unit`")?;
+    fn read_rate(&mut self, file: &SourceText, node: &Node) -> ReadResult<ImportedRate> {
+        let fields = MappingFields::open(file, node, "`rate_limit`", "`unit` and `requests_per_unit`")?;
         let unlimited = fields.flag("unlimited")?;
         let name = fields.text("name")?;
         let items = fields.list("replaces", ", `- name: NAME` for each limit")?;
         let mut replaces: Vec<String> = Vec::new();
         for item in items.into_iter().flat_map(|(_, items)| items) {
-            let fields = DescriptorFields::open(file, item, "an entry of `replaces`", "`name`")?;
+            let fields = MappingFields::open(file, item, "an entry of `replaces`", "`name`")?;
             let no_name = || file.fault_at(item.position, "an entry of `replaces` has no `name`");
             let replaced = fields.text("name")?.ok_or_else(no_name)?;
             if name.as_ref() == Some(&replaced) {
@@ -172,7 +168,7 @@ impl<'r> DomainReader<'r> {
     }
 
     /// Reports fields that are not read: some are ignored at this place, and others are not known at all.
-    fn note_others(&mut self, file: &SourceText, fields: &DescriptorFields<'_>, known: &str) {
+    fn note_others(&mut self, file: &SourceText, fields: &MappingFields<'_>, known: &str) {
         let is_one_of = |names: &str, name: &str| names.split(' ').any(|known| known == name);
         for (key, _) in fields.iter().filter(|(key, _)| !is_one_of(known, &key.name)) {
             let at = file.line_at(key.position);

@@ -1,28 +1,31 @@
-//! The fields of a mapping, and values of the types that a file of envoyproxy/ratelimit has.
+//! The fields of a mapping of YAML, and values of the types that imported files have.
 
-use crate::ImportFault;
 use crate::source::SourceText;
+use crate::{ImportFault, ImportedLine, ReadResult};
 use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent};
+
+/// The most fields of a mapping, for each of which all others are looked at.
+const FIELDS_MAX: usize = 10_000;
 
 /// The fields of a mapping, each once, with those that `<<` merges into it.
 #[derive(Debug)]
-pub(super) struct DescriptorFields<'n> {
+pub(super) struct MappingFields<'n> {
     file: &'n SourceText,
+    /// The line where it begins, or of its name.
+    pub at: ImportedLine,
     entries: Vec<(&'n MapKey, &'n Node)>,
 }
 
-impl<'n> DescriptorFields<'n> {
+impl<'n> MappingFields<'n> {
     /// The fields of `node`, which is `what` and has the fields `wanted`.
-    pub(super) fn open(
-        file: &'n SourceText,
-        node: &'n Node,
-        what: &str,
-        wanted: &str,
-    ) -> Result<DescriptorFields<'n>, ImportFault> {
+    pub(super) fn open(file: &'n SourceText, node: &'n Node, what: &str, wanted: &str) -> ReadResult<Self> {
         let NodeContent::Map(written) = &node.content else {
             return Err(file.fault_at(node.position, format!("{what} must be a mapping with {wanted}")));
         };
-        let mut fields = DescriptorFields { file, entries: Vec::new() };
+        let mut fields = MappingFields { file, at: file.line_at(node.position), entries: Vec::new() };
+        if written.len() > FIELDS_MAX {
+            return Err(ImportFault::new(&fields.at, format!("{what} has more than {FIELDS_MAX} fields")));
+        }
         for (key, value) in written.iter().filter(|(key, _)| key.name != "<<") {
             if fields.find(&key.name).is_some() {
                 return Err(file.fault_at(key.position, format!("the field `{}` is there twice", key.name)));
@@ -44,7 +47,7 @@ impl<'n> DescriptorFields<'n> {
     }
 
     /// A text; `None` if it is empty or missing.
-    pub(super) fn text(&self, name: &str) -> Result<Option<String>, ImportFault> {
+    pub(super) fn text(&self, name: &str) -> ReadResult<Option<String>> {
         let Some((key, node)) = self.find(name) else { return Ok(None) };
         match &node.content {
             NodeContent::Null => Ok(None),
@@ -53,8 +56,32 @@ impl<'n> DescriptorFields<'n> {
         }
     }
 
+    /// A text that is not empty.
+    pub(super) fn require(&self, name: &str) -> ReadResult<String> {
+        self.text(name)?.ok_or_else(|| ImportFault::new(&self.at, format!("`{name}` is missing")))
+    }
+
+    /// The fields of the mapping in a field; none if it is missing.
+    pub(super) fn mapping(&self, name: &str) -> ReadResult<MappingFields<'n>> {
+        let Some((key, node)) = self.find(name) else {
+            return Ok(MappingFields { file: self.file, at: self.at.clone(), entries: Vec::new() });
+        };
+        let fields = MappingFields::open(self.file, node, &format!("`{name}`"), "fields")?;
+        Ok(MappingFields { at: self.line_of(key), ..fields })
+    }
+
+    /// The mappings of a list.
+    pub(super) fn items(&self, name: &str) -> ReadResult<Vec<MappingFields<'n>>> {
+        let items = self.list(name, " of mappings")?.map_or(&[][..], |(_, items)| items);
+        items.iter().map(|item| MappingFields::open(self.file, item, "an item", "fields")).collect()
+    }
+
+    pub(super) fn line_of(&self, key: &MapKey) -> ImportedLine {
+        self.file.line_at(key.position)
+    }
+
     /// A truth value in one of the spellings of YAML 1.1, by default false.
-    pub(super) fn flag(&self, name: &str) -> Result<bool, ImportFault> {
+    pub(super) fn flag(&self, name: &str) -> ReadResult<bool> {
         let Some((_, node)) = self.find(name) else { return Ok(false) };
         let text = self.text(name)?.unwrap_or_default();
         match text.to_ascii_lowercase().as_str() {
@@ -67,7 +94,7 @@ impl<'n> DescriptorFields<'n> {
     }
 
     /// A number of 32 bits without a sign.
-    pub(super) fn number(&self, name: &str) -> Result<Option<u32>, ImportFault> {
+    pub(super) fn number(&self, name: &str) -> ReadResult<Option<u32>> {
         let Some((_, node)) = self.find(name) else { return Ok(None) };
         let text = self.text(name)?.unwrap_or_default();
         // YAML 1.1 reads a leading zero as octal.
@@ -79,11 +106,7 @@ impl<'n> DescriptorFields<'n> {
     }
 
     /// The items of a list, which is of the shape `shape`, and its key.
-    pub(super) fn list(
-        &self,
-        name: &str,
-        shape: &str,
-    ) -> Result<Option<(&'n MapKey, &'n [Node])>, ImportFault> {
+    pub(super) fn list(&self, name: &str, shape: &str) -> ReadResult<Option<(&'n MapKey, &'n [Node])>> {
         let Some((key, node)) = self.find(name) else { return Ok(None) };
         match &node.content {
             NodeContent::Null => Ok(None),
