@@ -63,7 +63,7 @@ pub(super) enum Verb {
         #[arg(long)]
         force: bool,
     },
-    /// Write a gateway.yaml from the configuration of nginx, ingress-nginx or envoyproxy/ratelimit
+    /// Write a gateway.yaml from the configuration of nginx, ingress-nginx or envoyproxy/ratelimit, or from OpenAPI
     Import(ImportArgs),
     /// Print the JSON Schema of gateway.yaml, or the reference of its fields
     Schema {
@@ -250,8 +250,8 @@ pub(super) struct ProxyArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// An nginx.conf, whose includes are read too, or Ingress objects in a .yaml, .yml or .json file, or several files
-    /// or a folder of envoyproxy/ratelimit; `-` = YAML from stdin
+    /// An nginx.conf, whose includes are read too, or Ingress objects or an OpenAPI document in a .yaml, .yml or .json
+    /// file, or several files or a folder of envoyproxy/ratelimit; `-` = YAML from stdin
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::AnyPath)]
     pub files: Vec<PathBuf>,
     /// Write the gateway.yaml into this file instead of stdout

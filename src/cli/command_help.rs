@@ -140,6 +140,7 @@ const ALL: [CommandHelp; 31] = [
             "sluicegate import ingress.yaml > gateway.yaml",
             "Ingress objects with annotations of ingress-nginx",
         ),
+        ("sluicegate import openapi.json > gateway.yaml", "an OpenAPI document with x-ratelimit and quotas"),
         (
             "sluicegate import nginx.conf --report json 2> report.json > gateway.yaml",
             "for programs; exit code 1 says that something that limits, denies or answers was lost",

@@ -1,4 +1,4 @@
-//! `import` and the gateway: with an imported file it decides as nginx and envoyproxy/ratelimit do.
+//! `import` and the gateway: with an imported file it decides as nginx, envoyproxy/ratelimit and OpenAPI documents do.
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 
@@ -13,6 +13,7 @@ mod exit_code;
 mod expressions;
 mod hostile;
 mod nginx_model;
+mod openapi_agrees;
 mod paths;
 mod random_site;
 mod ratelimit_agrees;

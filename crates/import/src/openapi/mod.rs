@@ -11,7 +11,7 @@ use super::mapping_fields::MappingFields;
 use super::source::SourceText;
 use super::yaml_text::{clean_name, flow_map, quote, quoted_list};
 use super::{ImportFault, ImportReport, ImportedLine, ReadResult};
-use quota::QuotaLimit;
+use quota::{MANAGEMENT, QUOTA, QuotaLimit};
 use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent};
 
 /// Methods of operations. A location with GET takes HEAD, too, so that HEAD comes before it.
@@ -20,7 +20,6 @@ const METHODS: [&str; 9] = ["head", "get", "put", "post", "delete", "options", "
 const ACTING: [&str; 8] = ["google", "amazon", "kong", "limit", "throttl", "quota", "auth", "secur"];
 /// Fields of paths and operations that do so.
 const REDIRECTING: [&str; 3] = ["servers", "$ref", "additionalOperations"];
-const READ: [&str; 3] = ["x-ratelimit", "x-google-quota", "x-google-management"];
 /// A name may have 64 characters; some stay free for a number.
 const NAME_LENGTH_MAX: usize = 56;
 
@@ -69,7 +68,8 @@ struct DocumentReader<'d> {
 impl<'d> DocumentReader<'d> {
     fn read_paths(&mut self, document: &MappingFields<'d>, base: &str) -> ReadResult<()> {
         let paths = document.mapping("paths")?;
-        self.shared = [self.read_level(document, "api")?, self.read_level(&paths, "paths")?].concat();
+        self.shared =
+            [self.read_level(document, "api", MANAGEMENT)?, self.read_level(&paths, "paths", "")?].concat();
         let says = "others get 404, and other methods 405, also OPTIONS of scripts elsewhere: write `cors`";
         self.report.differs(&paths.at, "paths", says);
         let (mut known, mut found) = (HashSet::new(), Vec::new());
@@ -91,14 +91,14 @@ impl<'d> DocumentReader<'d> {
 
     /// Adds the locations of a path: one for all operations with the same limits.
     fn read_item(&mut self, name: &str, item: &MappingFields<'d>, path: &str) -> ReadResult<()> {
-        let own = self.read_level(item, &format!("paths{name}"))?;
+        let own = self.read_level(item, &format!("paths{name}"), "")?;
         let shared = [&self.shared[..], &own].concat();
         let mut plans: Vec<LocationPlan> = Vec::new();
         for verb in METHODS.iter().filter(|verb| item.find(verb).is_some()) {
             let (operation, method) = (item.mapping(verb)?, verb.to_ascii_uppercase());
             let shown = format!("{method} {name}");
             let id = operation.text("operationId")?;
-            let own = self.read_level(&operation, id.as_deref().unwrap_or(&shown))?;
+            let own = self.read_level(&operation, id.as_deref().unwrap_or(&shown), QUOTA)?;
             let chain = [&shared, &own, &self.charge_metrics(&operation)?].map(|part| &part[..]).concat();
             let upstream = PlannedField::plain("upstream", quote(&self.file.upstreams[0].name));
             let mut fields = vec![upstream, PlannedField::plain("host_header", "upstream")];
@@ -121,13 +121,12 @@ impl<'d> DocumentReader<'d> {
 
     /// The limit that `x-ratelimit` among these fields describes. Reports the extensions, and other fields that may
     /// change what happens to requests, that are not read.
-    fn read_level(&mut self, fields: &MappingFields<'d>, name: &str) -> ReadResult<Vec<String>> {
-        let is_document = fields.find("openapi").is_some();
-        for (key, _) in fields.iter().filter(|(key, _)| !READ.contains(&key.name.as_str())) {
+    fn read_level(&mut self, fields: &MappingFields<'d>, name: &str, read: &str) -> ReadResult<Vec<String>> {
+        for (key, _) in fields.iter().filter(|(key, _)| key.name != "x-ratelimit" && key.name != read) {
             let (at, name) = (fields.line_of(key), key.name.as_str());
             let (is_extension, acts) =
                 (name.starts_with("x-"), ACTING.iter().any(|part| name.contains(part)));
-            if is_extension && acts || !is_document && REDIRECTING.contains(&name) {
+            if is_extension && acts || read != MANAGEMENT && REDIRECTING.contains(&name) {
                 self.report.loses(&at, name, "not translated: it may limit, deny or lead requests elsewhere");
             } else if is_extension {
                 self.report.skips(&at, name, "the gateway does not know the extension");

@@ -8,6 +8,11 @@ use crate::yaml_text::quote;
 use crate::{FindingKind, ImportFault, ReadResult};
 use sluicegate_config::yaml::tree::Node;
 
+/// The extension of a document with the limits.
+pub(super) const MANAGEMENT: &str = "x-google-management";
+/// The extension of an operation with its costs.
+pub(super) const QUOTA: &str = "x-google-quota";
+
 /// A limit of `x-google-management.quota`.
 pub(super) struct QuotaLimit<'d> {
     fields: MappingFields<'d>,
@@ -49,7 +54,7 @@ impl<'d> DocumentReader<'d> {
     }
 
     pub(super) fn read_quotas(&mut self, document: &MappingFields<'d>) -> ReadResult<()> {
-        let management = document.mapping("x-google-management")?;
+        let management = document.mapping(MANAGEMENT)?;
         for fields in management.mapping("quota")?.items("limits")? {
             let (metric, unit) = (fields.require("metric")?, fields.require("unit")?);
             if unit != "1/min/{project}" {
@@ -60,14 +65,14 @@ impl<'d> DocumentReader<'d> {
         }
         if self.key_place.is_none() && !self.quotas.is_empty() {
             let says = "no security scheme has the place of API keys: quotas count by the client's address";
-            self.report.loses(&management.at, "x-google-management", says);
+            self.report.loses(&management.at, MANAGEMENT, says);
         }
         Ok(())
     }
 
     /// The limits of the metrics that an operation takes of.
     pub(super) fn charge_metrics(&mut self, operation: &MappingFields<'d>) -> ReadResult<Vec<String>> {
-        let costs = operation.mapping("x-google-quota")?.mapping("metricCosts")?;
+        let costs = operation.mapping(QUOTA)?.mapping("metricCosts")?;
         let (mut chain, mut quotas) = (Vec::new(), std::mem::take(&mut self.quotas));
         for (key, _) in costs.iter() {
             let (at, cost) = (costs.line_of(key), costs.number(&key.name)?.unwrap_or_default());
