@@ -4,7 +4,7 @@ use crate::source::SourceText;
 use crate::{ImportFault, ImportedLine, ReadResult};
 use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent};
 
-/// The most fields of a mapping, for each of which all others are looked at.
+/// The most fields of a mapping: each one is compared with all others.
 const FIELDS_MAX: usize = 10_000;
 
 /// The fields of a mapping, each once, with those that `<<` merges into it.
@@ -33,7 +33,9 @@ impl<'n> MappingFields<'n> {
             fields.entries.push((key, value));
         }
         for (key, value) in written.iter().filter(|(key, _)| key.name == "<<") {
-            fields.merge(value).map_err(|()| file.fault_at(key.position, "`<<` must name a mapping"))?;
+            fields
+                .merge(value)
+                .map_err(|()| file.fault_at(key.position, "`<<` must name a short mapping"))?;
         }
         Ok(fields)
     }
@@ -122,6 +124,7 @@ impl<'n> MappingFields<'n> {
                 for (key, value) in entries {
                     match key.name.as_str() {
                         "<<" => self.merge(value)?,
+                        _ if self.entries.len() >= FIELDS_MAX => return Err(()),
                         name if self.find(name).is_none() => self.entries.push((key, value)),
                         _ => {}
                     }

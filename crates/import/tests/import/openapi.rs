@@ -62,13 +62,13 @@ fn sizes_are_bounded() {
     assert!(wide.contains("more than the 1 MiB that the gateway reads"), "{wide}");
     let fields = fault(&many(10_001, ""));
     assert!(fields.contains("`paths` has more than 10000 fields"), "{fields}");
+    let merged = fault(&many(10_001, "").replace("paths:", "paths:\n <<:"));
+    assert!(merged.contains("openapi.yaml:3:2: `<<` must name a short mapping"), "{merged}");
     let large = "openapi: 3.0.0\n".to_owned() + &"#".repeat(8 << 20);
     assert!(fault(&large).contains("larger than 8 MiB"));
     let laughs = "openapi: 3.0.0\nx: &a [1,1,1,1,1,1,1,1]\ny: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nz: &c [*b,*b,*b,*b,*b,*b,*b,*b]\n\
          u: &d [*c,*c,*c,*c,*c,*c,*c,*c]\nv: [*d,*d,*d,*d,*d,*d,*d,*d]\n";
-    assert!(
-        fault(laughs).contains("aliases make the file too large") || fault(laughs).contains("no Kubernetes")
-    );
+    assert!(fault(laughs).contains("aliases make the file too large"), "{}", fault(laughs));
 }
 
 /// Random damage to documents: a fault with a place, or a file that the gateway's own check accepts.
