@@ -33,9 +33,7 @@ impl<'n> MappingFields<'n> {
             fields.entries.push((key, value));
         }
         for (key, value) in written.iter().filter(|(key, _)| key.name == "<<") {
-            fields
-                .merge(value)
-                .map_err(|()| file.fault_at(key.position, "`<<` must name a short mapping"))?;
+            fields.merge(value).map_err(|()| file.fault_at(key.position, "`<<` needs a short mapping"))?;
         }
         Ok(fields)
     }

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use super::gateway_file::{GatewayFile, LocationPlan, NamedLimitPlan, PlannedField, close_fields};
 use super::mapping_fields::MappingFields;
 use super::source::SourceText;
-use super::yaml_text::{clean_name, flow_map, quote, quoted_list};
+use super::yaml_text::{as_value, clean_name, flow_map, quote, quoted_list};
 use super::{ImportFault, ImportReport, ImportedLine, ReadResult};
 use quota::{MANAGEMENT, QUOTA, QuotaLimit};
 use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent};
@@ -35,7 +35,7 @@ pub(super) fn import_openapi(source: &SourceText, root: &Node) -> ReadResult<(Ga
     if !version("openapi")?.starts_with("3.") && version("swagger")? != "2.0" {
         return Err(ImportFault::new(
             &document.at,
-            "it is neither a document of OpenAPI 3 nor of Swagger 2.0",
+            "the document is neither of OpenAPI 3 nor of Swagger 2.0",
         ));
     }
     let mut reader = DocumentReader::default();
@@ -161,6 +161,10 @@ fn write_value(node: &Node) -> String {
     match &node.content {
         NodeContent::List(_) => format!("[{}]", items.join(", ")),
         NodeContent::Map(entries) => flow_map(&entries.iter().map(field).collect::<Vec<_>>()),
-        _ => quote(node.text().map_or("", |text| &text.written)),
+        _ => {
+            let text = node.text().map_or("", |text| &text.written);
+            let is_number = text.starts_with(|c: char| c.is_ascii_digit()) && !text.contains('"');
+            if is_number { as_value(text).into_owned() } else { quote(text) }
+        }
     }
 }

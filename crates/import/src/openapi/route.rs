@@ -23,7 +23,8 @@ impl DocumentReader<'_> {
                 schemes.iter().any(|node| node.text().is_some_and(|text| text.written == "https"));
             let scheme = if has_https || schemes.is_empty() { "https://" } else { "http://" };
             let host = document.text("host")?.map(|host| scheme.to_owned() + &host).unwrap_or_default();
-            urls.push((document.at.clone(), host + &document.text("basePath")?.unwrap_or_default()));
+            let base = document.text("basePath")?.unwrap_or_default();
+            urls.push((document.at.clone(), format!("{host}/{}", base.trim_start_matches('/'))));
         }
         for server in document.items("servers")? {
             let mut url = server.require("url")?;
@@ -46,11 +47,7 @@ impl DocumentReader<'_> {
             match (fits, servers.len()) {
                 (true, 1) => self.report.exact(at, url, "server"),
                 (true, _) => self.report.differs(at, url, "it shares the requests with the first server"),
-                _ => self.report.differs(
-                    at,
-                    url,
-                    "left out: it has no host, or other paths than the first server",
-                ),
+                _ => self.report.differs(at, url, "left out: no host, or other paths than the first one"),
             }
         }
         let source = urls.first().map_or_else(|| document.at.clone(), |(at, _)| at.clone());
