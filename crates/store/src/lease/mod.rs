@@ -10,11 +10,12 @@
 //! cost in, outcome and state out; its calls and answers are values that others carry. The other half of the protocol
 //! is `script/lease.lua`, which runs in the store.
 
+mod encoding;
 mod node;
 mod terms;
 
-pub use node::{LeaseAnswer, LeaseCall, LeaseNode, LeaseSpend, PendingRun};
-pub use terms::LeaseTerms;
+pub(crate) use node::{LeaseAnswer, LeaseCall, LeaseNode, LeaseSpend, PendingRun};
+pub(crate) use terms::LeaseTerms;
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use super::LeaseTerms;
 /// The holdings of one process for one key. Times are in microseconds of a clock that runs on while the machine sleeps;
 /// amounts are in ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct LeaseNode {
+pub(crate) struct LeaseNode {
     /// Units taken in advance.
     pub(super) held: u64,
     /// Of `held`, spent since the newest call.
@@ -23,10 +23,16 @@ pub struct LeaseNode {
     pub(super) call: u64,
     pub(super) called_at: u64,
     pub(super) is_calling: bool,
-    /// The number of the last call whose answer was applied.
+    /// The number of the last call whose answer was applied, and the time that it took.
     pub(super) applied: u64,
+    round_trip: u64,
     /// The store is not asked again until then, because it had too little.
     pub(super) quiet_until: u64,
+    /// What was left in the store, by its last answer.
+    left: u64,
+    /// What the next call charges beyond the lease, or gives back; and what the newest call did.
+    owed: i64,
+    owed_sent: i64,
     demand: Demand,
 }
 
@@ -42,7 +48,7 @@ struct Demand {
 
 /// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LeaseSpend {
+pub(crate) enum LeaseSpend {
     /// Its units are spent.
     Taken,
     /// They are not there, and the store need not be asked; they may be after so many microseconds.
@@ -53,7 +59,7 @@ pub enum LeaseSpend {
 
 /// So many requests, one after the other, that wait for an answer and cost as many units each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct PendingRun {
+pub(crate) struct PendingRun {
     /// Requests.
     pub count: u32,
     /// Units of each.
@@ -62,7 +68,7 @@ pub struct PendingRun {
 
 /// A question about one key. Amounts are in ticks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct LeaseCall {
+pub(crate) struct LeaseCall {
     /// The number of the call, greater than those of all earlier calls of the process.
     pub number: u64,
     /// The number of the last call whose answer the node has applied.
@@ -73,6 +79,8 @@ pub struct LeaseCall {
     pub keep: u64,
     /// What it would like to have.
     pub want: u64,
+    /// Charged beyond the lease, or given back if negative.
+    pub owed: i64,
     /// Thousandths of a unit that its requests ask for per second.
     pub demand: u64,
     /// The node has no leased rate, and uses none that an answer on its way may bring.
@@ -83,7 +91,7 @@ pub struct LeaseCall {
 
 /// The answer to a question. Amounts are in ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct LeaseAnswer {
+pub(crate) struct LeaseAnswer {
     /// What the node holds as of its call, units kept included.
     pub held: u64,
     /// The leased rate, per microsecond.
@@ -100,16 +108,32 @@ pub struct LeaseAnswer {
 
 impl LeaseNode {
     /// Spends `cost` units for a new request, if they are in hand.
-    pub fn spend(&mut self, terms: &LeaseTerms, now: u64, cost: u64) -> LeaseSpend {
+    pub(crate) fn spend(&mut self, terms: &LeaseTerms, now: u64, cost: u64) -> LeaseSpend {
+        self.note_demand(now, cost);
+        self.spend_again(terms, now, cost)
+    }
+
+    /// Spends like [`LeaseNode::spend`]; `None`, and nothing is counted, if a call is due or the store is to be asked.
+    pub(crate) fn spend_at_once(&mut self, terms: &LeaseTerms, now: u64, cost: u64) -> Option<LeaseSpend> {
+        if self.is_due(terms, now) {
+            return None;
+        }
+        let spent = self.spend_again(terms, now, cost);
+        (spent != LeaseSpend::Ask).then(|| {
+            self.note_demand(now, cost);
+            spent
+        })
+    }
+
+    fn note_demand(&mut self, now: u64, cost: u64) {
         self.demand.asked = self.demand.asked.saturating_add(cost);
         if self.demand.measured_at == 0 {
             self.demand.measured_at = now;
         }
-        self.spend_again(terms, now, cost)
     }
 
     /// Spends like [`LeaseNode::spend`], for a request that has waited.
-    pub fn spend_again(&mut self, terms: &LeaseTerms, now: u64, cost: u64) -> LeaseSpend {
+    pub(crate) fn spend_again(&mut self, terms: &LeaseTerms, now: u64, cost: u64) -> LeaseSpend {
         self.advance(now);
         let ticks = cost.saturating_mul(terms.unit);
         if ticks <= self.held + self.level {
@@ -129,51 +153,66 @@ impl LeaseNode {
         LeaseSpend::Ask
     }
 
-    /// The units in hand.
-    pub fn units_held(&mut self, terms: &LeaseTerms, now: u64) -> u64 {
+    /// The ticks in hand, and those that were left in the store by its last answer, less those that it does not know of.
+    pub(crate) fn ticks_held(&mut self, now: u64) -> (u64, u64) {
         self.advance(now);
-        (self.held + self.level) / terms.unit
+        let left = i64::try_from(self.left).unwrap_or(i64::MAX).saturating_sub(self.owed).max(0);
+        (self.held + self.level, left as u64)
+    }
+
+    /// The number of the newest call, which [`LeaseNode::put_back`] wants to know.
+    pub(crate) fn newest_call(&self) -> u64 {
+        self.call
     }
 
     /// Gives back units that were spent and not used. They return to the lease if no call was sent since the one with
-    /// the number `call`, the newest when they were spent; else the store is to be told, and the outcome is false.
-    pub fn put_back(&mut self, terms: &LeaseTerms, call: u64, cost: u64) -> bool {
+    /// the number `call`, the newest when they were spent; else to the store, with the next call.
+    pub(crate) fn put_back(&mut self, terms: &LeaseTerms, call: u64, cost: u64) {
         let ticks = cost.saturating_mul(terms.unit);
-        let is_own = call == self.call && self.spent >= ticks;
-        if is_own {
+        if call == self.call && self.spent >= ticks {
             self.held += ticks;
             self.spent -= ticks;
+        } else {
+            self.owe(terms, -(cost.min(i64::MAX as u64) as i64));
         }
-        is_own
+    }
+
+    /// Has the next call charge units beyond the lease, at most a full bucket of them, or give back negative ones.
+    pub(crate) fn owe(&mut self, terms: &LeaseTerms, units: i64) {
+        let most = terms.depth as i64;
+        self.owed = self.owed.saturating_add(units.saturating_mul(terms.unit as i64)).clamp(-most, most);
     }
 
     /// True if a call is due, though no request waits: the units come to an end, or the leased rate is to be renewed.
-    pub fn is_due(&self, terms: &LeaseTerms, now: u64) -> bool {
+    pub(crate) fn is_due(&self, terms: &LeaseTerms, now: u64) -> bool {
         let since = now.saturating_sub(self.called_at);
         let is_low = || {
             let want = self.demand.wanted(terms);
-            want > 0 && self.held <= want / 5 && now >= self.quiet_until
+            // What is asked for in two round trips: the answer comes before the units end.
+            let ahead = u128::from(want) * 2 * u128::from(self.round_trip) / u128::from(terms.term);
+            let least = (ahead.min(u128::from(want) / 2) as u64).max(want / 5);
+            want > 0 && self.demand.asked > 0 && self.held <= least && now >= self.quiet_until
         };
         !self.is_calling
             && match self.rate {
-                0 => since >= terms.term / 2 && is_low(),
+                0 => since >= terms.term / 2 && (is_low() || self.owed != 0),
                 _ => since >= terms.term,
             }
     }
 
     /// True if what it holds is to be returned: no request came for a term. To be asked about once per term.
-    pub fn is_idle(&mut self, terms: &LeaseTerms, now: u64) -> bool {
+    pub(crate) fn is_idle(&mut self, terms: &LeaseTerms, now: u64) -> bool {
         if now < self.demand.measured_at + terms.term {
             return false;
         }
         let was_asked = self.demand.asked > 0;
         self.demand.measure(terms, now);
         self.advance(now);
-        !was_asked && !self.is_calling && (self.held > 0 || self.rate > 0)
+        !was_asked && !self.is_calling && (self.held > 0 || self.rate > 0 || self.owed != 0)
     }
 
     /// A call that returns everything.
-    pub fn begin_return(&mut self, now: u64, number: u64) -> LeaseCall {
+    pub(crate) fn begin_return(&mut self, now: u64, number: u64) -> LeaseCall {
         self.advance(now);
         (self.rate, self.depth, self.level) = (0, 0, 0);
         self.send_call((now, number), (0, 0, 0), Vec::new())
@@ -181,7 +220,7 @@ impl LeaseNode {
 
     /// A call with the number `number`, for the requests that wait; what the node does not keep is no longer its own.
     /// No other call may be under way.
-    pub fn begin_call(
+    pub(crate) fn begin_call(
         &mut self,
         terms: &LeaseTerms,
         (now, number): (u64, u64),
@@ -204,15 +243,20 @@ impl LeaseNode {
         (keep, want, demand): (u64, u64, u64),
         pending: Vec<PendingRun>,
     ) -> LeaseCall {
-        let (held, applied, stopped) = (self.held, self.applied, self.rate == 0);
+        if self.applied != self.call {
+            // A charge without an answer may be lost, and what was given back may have come back already.
+            self.owed = self.owed.saturating_add(self.owed_sent.max(0));
+        }
+        let (held, applied, stopped, owed) = (self.held, self.applied, self.rate == 0, self.owed);
         (self.call, self.called_at, self.is_calling) = (number, now, true);
         (self.held, self.spent) = (keep, 0);
-        LeaseCall { number, applied, held, keep, want, demand, stopped, pending }
+        (self.owed, self.owed_sent) = (0, owed);
+        LeaseCall { number, applied, held, keep, want, owed, demand, stopped, pending }
     }
 
     /// Applies the answer to the call with the number `number`, unless a newer call was sent or the answer was applied
     /// before. True if it was applied.
-    pub fn apply_answer(
+    pub(crate) fn apply_answer(
         &mut self,
         terms: &LeaseTerms,
         (now, number): (u64, u64),
@@ -222,7 +266,8 @@ impl LeaseNode {
             return false;
         }
         self.advance(now);
-        (self.applied, self.is_calling) = (number, false);
+        (self.applied, self.is_calling, self.left) = (number, false, answer.left);
+        self.round_trip = now.saturating_sub(self.called_at);
         self.held = answer.held.saturating_sub(self.spent);
         (self.rate, self.depth) = (answer.rate, answer.depth);
         (self.level, self.filled_at) = (self.level.min(answer.depth), now);
@@ -235,8 +280,25 @@ impl LeaseNode {
         true
     }
 
+    /// Ends what is held, because the store has forgotten it.
+    pub(crate) fn forget_holdings(&mut self) {
+        (self.held, self.level, self.rate, self.depth) = (0, 0, 0, 0);
+        (self.until, self.quiet_until, self.owed, self.owed_sent) = (0, 0, 0, 0);
+    }
+
+    /// True while a call is under way.
+    pub(crate) fn is_calling(&self) -> bool {
+        self.is_calling
+    }
+
+    /// True if nothing would be lost with the node.
+    pub(crate) fn is_forgettable(&self, terms: &LeaseTerms, now: u64) -> bool {
+        let is_ended = now >= self.until && now >= self.called_at + terms.hold;
+        is_ended && !self.is_calling && self.owed == 0 && now >= self.demand.measured_at + 2 * terms.term
+    }
+
     /// The call under way is given up: its answer may still come, and serves nobody.
-    pub fn give_up_call(&mut self) {
+    pub(crate) fn give_up_call(&mut self) {
         self.is_calling = false;
     }
 

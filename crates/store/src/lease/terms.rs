@@ -1,10 +1,9 @@
 //! The numbers by which the leases of a limit are judged.
 
-use crate::RateRule;
 use crate::script::rule_shape::RuleShape;
 
-/// The part of a limit that may be in the hands of gateways, in thousandths.
-const LEASED_PERMILLE: u64 = 200;
+/// One part of a limit in so many may be in the hands of gateways; `check` knows it, too.
+const LEASED_PART: u64 = 5;
 /// The longest term of a lease among gateways of one zone, in microseconds.
 const TERM_MAX_US: u64 = 250_000;
 /// The shortest term that is worth a lease, in microseconds.
@@ -16,8 +15,8 @@ const RATE_MAX: u64 = 1 << 32;
 
 /// The terms of all leases of one rate. Times are in microseconds. Amounts are in ticks: one unit is `unit` ticks, and
 /// the bucket regains `rate` ticks per microsecond, so that parts of a rate are whole numbers, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeaseTerms {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct LeaseTerms {
     /// Ticks per microsecond.
     pub(crate) rate: u64,
     pub(crate) unit: u64,
@@ -37,11 +36,7 @@ pub struct LeaseTerms {
 
 impl LeaseTerms {
     /// The terms of a rate; `None` if leases of it would be too short or too small to be worth a call.
-    pub fn of_rule(rule: &RateRule) -> Option<LeaseTerms> {
-        LeaseTerms::new(rule.shape)
-    }
-
-    pub(super) fn new(shape: RuleShape) -> Option<LeaseTerms> {
+    pub(crate) fn new(shape: RuleShape) -> Option<LeaseTerms> {
         let RuleShape::TokenBucket { num, unit, burst } = shape else { return None };
         let depth = unit.checked_mul(burst).filter(|depth| *depth <= DEPTH_MAX)?;
         let mut scale = 1;
@@ -49,12 +44,17 @@ impl LeaseTerms {
             scale *= 2;
         }
         let (rate, unit, depth) = (num.checked_mul(scale)?, unit * scale, depth * scale);
-        let leased_max = depth / 1_000 * LEASED_PERMILLE;
+        let leased_max = depth / LEASED_PART;
         let term = (leased_max / rate).min(TERM_MAX_US);
         if term < TERM_MIN_US || leased_max < 2 * unit {
             return None;
         }
         Some(LeaseTerms { rate, unit, depth, leased_max, term, hold: 3 * term, guard: guard_of(3 * term) })
+    }
+
+    /// Microseconds in which the rate brings so many units.
+    pub(crate) fn us_for(&self, units: u64) -> u64 {
+        LeaseTerms::wait_for(units.saturating_mul(self.unit), self.rate)
     }
 
     /// Microseconds until a bucket that regains `rate` has `lacking` more ticks.

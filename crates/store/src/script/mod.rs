@@ -32,6 +32,8 @@ static COUNTER_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| {
     LuaScript::new(code.leak())
 });
 
+static LEASE_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(include_str!("lease.lua")));
+
 /// The remainder of a rate, after the charge or without one.
 #[derive(Default)]
 struct RateRemainder {
@@ -93,5 +95,10 @@ impl LuaScript {
     /// The script that judges requests: see [`super::PackedCall`] and [`super::ScriptReply`].
     pub fn counter_script() -> &'static LuaScript {
         &COUNTER_SCRIPT
+    }
+
+    /// The script that leases units of limits: see [`crate::lease`].
+    pub fn lease_script() -> &'static LuaScript {
+        &LEASE_SCRIPT
     }
 }

@@ -94,6 +94,7 @@ fn a_hot_node_leaves_others_their_part() {
         held: 0,
         keep: 0,
         want: terms.depth,
+        owed: 0,
         demand,
         stopped: true,
         pending: Vec::new(),

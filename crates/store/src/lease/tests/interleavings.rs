@@ -200,6 +200,7 @@ impl World {
             held: 0,
             keep: 0,
             want: 0,
+            owed: 0,
             demand,
             stopped: true,
             pending: vec![PendingRun { count, cost: 1 }],

@@ -3,5 +3,6 @@
 mod excess;
 mod interleavings;
 mod oracle;
+mod script_agrees;
 mod simulation;
 mod store_model;

@@ -152,10 +152,9 @@ impl Setting {
         simulation.run_for(2_000);
         simulation.nodes.iter_mut().for_each(|node| node.per_second *= self.load / 20.0);
         simulation.run_for(3_000);
-        let now = simulation.now;
-        let terms = simulation.terms;
-        let held = simulation.nodes.iter_mut().map(|node| node.lease.units_held(&terms, now)).sum();
-        (simulation.store.free as u64 / terms.unit, held)
+        let (now, terms) = (simulation.now, simulation.terms);
+        let held: u64 = simulation.nodes.iter_mut().map(|node| node.lease.ticks_held(now).0).sum();
+        (simulation.store.free as u64 / terms.unit, held / terms.unit)
     }
 }
 

@@ -77,6 +77,7 @@ impl StoreModel {
             return self.answer_of(&own);
         }
         self.take_back(&mut own, call);
+        self.charge_owed(terms, call.owed as f64);
         own.granted = self.grant_pending(terms, call);
         self.demands += call.demand as f64 - own.demand;
         own.demand = call.demand as f64;
@@ -163,11 +164,20 @@ impl StoreModel {
         (own.rate_counted, own.depth_counted) = (rate, depth);
     }
 
+    fn charge_owed(&mut self, terms: &LeaseTerms, owed: f64) {
+        let depth = terms.depth as f64;
+        if owed > 0.0 {
+            self.free = (self.free - owed).max(-depth);
+        } else {
+            self.free = (self.free - owed).min((depth - self.out).max(self.free));
+        }
+    }
+
     fn grant_pending(&mut self, terms: &LeaseTerms, call: &LeaseCall) -> u64 {
         let mut granted = 0;
         for run in &call.pending {
             let ticks = f64::from(run.cost) * terms.unit as f64;
-            let count = (self.free / ticks).floor().min(run.count.into());
+            let count = (self.free / ticks).floor().max(0.0).min(run.count.into());
             self.free -= count * ticks;
             granted += count as u64;
             if count < run.count.into() {
@@ -180,9 +190,10 @@ impl StoreModel {
     fn lease_units(&mut self, terms: &LeaseTerms, own: &mut NodeRecord, call: &LeaseCall) {
         let (unit, most) = (terms.unit as f64, terms.leased_max as f64);
         let mut units = (call.want as f64 - own.held).min(self.free).min(most - self.out);
-        if self.demands > 0.0 {
-            units = units.min((most * own.demand / self.demands).floor() - own.held);
+        if self.demands <= 0.0 {
+            return;
         }
+        units = units.min((most * own.demand / self.demands).floor() - own.held);
         let units = (units / unit).floor().max(0.0) * unit;
         self.free -= units;
         self.out += units;
@@ -202,7 +213,7 @@ impl StoreModel {
 
     fn offer_rate(&self, terms: &LeaseTerms, own: &NodeRecord) -> Option<(f64, f64)> {
         let (unit, term) = (terms.unit as f64, terms.term as f64);
-        if self.free >= unit || own.demand <= 0.0 {
+        if self.free < 0.0 || self.free >= unit || own.demand <= 0.0 {
             return None;
         }
         let share = (terms.rate as f64 * own.demand / self.demands).floor();

@@ -11,7 +11,7 @@ use crate::support::ms;
 
 /// The minimal rights of a gateway's user, without the prefix.
 const USER: &str = "on >hunter2 resetchannels ~test:* -@all +evalsha +script|load +info +time +type +get +set +del \
-                    +pexpire +rpush +lindex +llen +lrem +ltrim +hgetall +hset +hdel +zadd +zcard +zrange +zrangebyscore +zrem \
+                    +pexpire +rpush +lindex +llen +lrem +ltrim +hget +hgetall +hset +hdel +zadd +zcard +zrange +zrangebyscore +zrem \
                     +zremrangebyscore";
 
 /// All commands of a gateway's scripts.
@@ -27,6 +27,7 @@ const ALL: &str = "
     redis.call('LREM', KEYS[1], 1, 'a')
     redis.call('LTRIM', KEYS[1], 1, 0)
     redis.call('HSET', KEYS[1], 'a', '1')
+    redis.call('HGET', KEYS[1], 'a')
     redis.call('HGETALL', KEYS[1])
     redis.call('HDEL', KEYS[1], 'a')
     redis.call('ZADD', KEYS[1], 1, 'a')
@@ -38,7 +39,8 @@ const ALL: &str = "
     redis.call('PEXPIRE', KEYS[1], 60000)
     return ARGV[1]";
 
-const SCRIPTS: [&str; 9] = [
+const SCRIPTS: [&str; 10] = [
+    include_str!("../../../src/script/lease.lua"),
     include_str!("../../../src/script/log.lua"),
     include_str!("../../../src/script/nodes.lua"),
     include_str!("../../../src/script/operator.lua"),

@@ -1,0 +1,52 @@
+//! Calls and answers in the bytes of `script/lease.lua`.
+
+use super::{LeaseAnswer, LeaseCall, LeaseTerms};
+use crate::script::read_number;
+
+// === impl LeaseCall ===
+
+impl LeaseCall {
+    /// The body of the call of a node.
+    pub(crate) fn encode(&self, terms: &LeaseTerms, node: u64) -> Vec<u8> {
+        let LeaseTerms { rate, unit, depth, leased_max, term, hold, guard } = *terms;
+        let LeaseCall { number, applied, held, keep, want, owed, demand, stopped, ref pending } = *self;
+        let mut body = Vec::with_capacity(122 + 8 * pending.len());
+        body.extend(node.to_le_bytes());
+        for number in [
+            rate,
+            unit,
+            depth,
+            leased_max,
+            term,
+            hold,
+            guard,
+            number,
+            applied,
+            held,
+            keep,
+            want,
+            demand,
+            stopped.into(),
+        ] {
+            body.extend((number as f64).to_le_bytes());
+        }
+        body.extend((owed as f64).to_le_bytes());
+        let runs = &pending[..pending.len().min(u16::MAX.into())];
+        body.extend((runs.len() as u16).to_le_bytes());
+        for run in runs {
+            body.extend(run.count.to_le_bytes());
+            body.extend(run.cost.to_le_bytes());
+        }
+        body
+    }
+}
+
+// === impl LeaseAnswer ===
+
+impl LeaseAnswer {
+    /// Reads an answer; `None` if it is none of the script.
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<LeaseAnswer> {
+        let mut next = || read_number(&mut bytes);
+        Some(LeaseAnswer { held: next()?, rate: next()?, depth: next()?, granted: next()?, left: next()? })
+    }
+}

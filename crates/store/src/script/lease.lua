@@ -1,0 +1,195 @@
+-- Leases of token buckets: a call returns what a gateway does not keep, serves requests that wait, and takes units or a
+-- part of the rate in advance. See crates/store/src/lease.
+--
+-- KEYS[1]  a hash.
+-- ARGV[1]  the body of the call; in tests, ARGV[2] is the time in microseconds since 1970.
+--
+-- The body, little endian: 8 bytes node, then f64 each: ticks per microsecond, ticks of a unit, of a full bucket, and at
+-- most in the hands of gateways; microseconds of a term, of a lease, and that it counts beyond its end; the number of
+-- the call and of the last one whose answer was applied; ticks held, kept, and wanted; demand in thousandths of a unit
+-- per second; 1 if the node has no rate, nor uses one on its way; ticks to charge beyond the lease, or to give back if
+-- negative. Then u16 runs of requests that wait, and for each u32 requests, u32 units of one.
+--
+-- The hash: under `s` f64 each: ticks per microsecond, of a unit, and of a full bucket; free ticks, ticks in hands, the
+-- time, the sum of rates, the sum of demands, the time at which some lease may end. Under the name of a node: f64 each:
+-- rate and depth of the last answer, those that count, the end, the number of the last call; u32 units held, requests
+-- granted, demand. When its lease has ended: f64 number, f64 time at which it is forgotten.
+--
+-- The answer: f64 each: ticks held, rate, depth, requests granted, free ticks.
+--
+-- Numbers are whole, so nothing is lost by rounding. If the numbers of the limit have changed, what is free counts on,
+-- and leases count as spent. If the clock was set back, no time has passed.
+
+local call, pcall = redis.call, redis.pcall
+local pack, unpack_from, floor = struct.pack, struct.unpack, math.floor
+local key, body, now = KEYS[1], ARGV[1], tonumber(ARGV[2])
+if not now then
+  now = call('TIME')
+  now = now[1] * 1000000 + now[2]
+end
+local NUMBER_KEPT_US, RATE_UNITS = 600000000, 8
+local STATE, NODE, ENDED = '<ddddddddd', '<ddddddI4I4I4', '<dd'
+
+local node = string.sub(body, 1, 8)
+local rate, unit, depth, leased_max, term, hold, guard, number, applied, held, keep, want, demand, stopped, owed, runs, at =
+  unpack_from('<dddddddddddddddI2', body, 9)
+local state, own = pcall('HGET', key, 's'), false
+if state and (state.err or #state ~= 72) then state = false end
+local free, out, time, rates, demands, first_end = depth, 0, now, 0, 0, now
+if state then
+  own = call('HGET', key, node)
+  local old_rate, old_unit, old_depth
+  old_rate, old_unit, old_depth, free, out, time, rates, demands, first_end = unpack_from(STATE, state)
+  if old_rate ~= rate or old_unit ~= unit or old_depth ~= depth then
+    local gained = old_rate - rates
+    free = free + (gained > 0 and gained or 0) * (now > time and now - time or 0)
+    free = floor((free < old_depth and free or old_depth) / old_unit) * unit
+    if free > depth then free = depth end
+    call('DEL', key)
+    own, out, time, rates, demands, first_end = false, 0, now, 0, 0, now + NUMBER_KEPT_US
+  end
+else
+  call('DEL', key)
+  own, first_end = false, now + NUMBER_KEPT_US
+end
+
+local function refill(to)
+  if to > time then
+    local gained = rate - rates
+    if gained < 0 then gained = 0 end
+    local most = depth - out
+    if most < free then most = free end
+    free = free + gained * (to - time)
+    if free > most then free = most end
+    time = to
+  end
+end
+
+-- Leases end in the order of their ends, each after the refill of its time.
+local is_set_back = time > now
+if now >= first_end or is_set_back then
+  if is_set_back then time = now end
+  local all, ending = call('HGETALL', key), {}
+  first_end = now + NUMBER_KEPT_US
+  for i = 1, #all, 2 do
+    local name, text = all[i], all[i + 1]
+    local ends
+    if #text == 60 then
+      local r, d, r_counted, d_counted, e, n, units, granted, asked = unpack_from(NODE, text)
+      if is_set_back and e > now + hold + guard then
+        e = now + hold + guard
+        call('HSET', key, name, pack(NODE, r, d, r_counted, d_counted, e, n, units, granted, asked))
+      end
+      if e <= now then
+        ending[#ending + 1] = { e, name, n, units * unit + d_counted, r_counted, asked }
+      else
+        ends = e
+      end
+    elseif #text == 16 then
+      local _, forgotten = unpack_from(ENDED, text)
+      if forgotten <= now then call('HDEL', key, name) else ends = forgotten end
+    elseif name ~= 's' then
+      call('HDEL', key, name)
+    end
+    if ends and ends < first_end then first_end = ends end
+  end
+  table.sort(ending, function(one, other) return one[1] < other[1] end)
+  for i = 1, #ending do
+    local e, name, n, ticks, r_counted, asked = unpack(ending[i])
+    refill(e)
+    out, rates, demands = out - ticks, rates - r_counted, demands - asked
+    local forgotten = e + NUMBER_KEPT_US
+    if forgotten > now then
+      call('HSET', key, name, pack(ENDED, n, forgotten))
+      if forgotten < first_end then first_end = forgotten end
+    else
+      call('HDEL', key, name)
+    end
+  end
+  own = call('HGET', key, node)
+end
+refill(now)
+
+local own_rate, own_depth, rate_counted, depth_counted, own_held, own_demand = 0, 0, 0, 0, 0, 0
+local last, granted = 0, 0
+local text = own
+if text and #text == 60 then
+  local _, units
+  own_rate, own_depth, rate_counted, depth_counted, _, last, units, granted, own_demand = unpack_from(NODE, text)
+  own_held = units * unit
+elseif text and #text == 16 then
+  last = unpack_from(ENDED, text)
+end
+
+local ends = now + hold + guard
+if number > last then
+  -- Only what the record holds counts.
+  local kept = keep < own_held and keep or own_held
+  local told = held < own_held and held or own_held
+  out = out - own_held + kept
+  if told > kept then free = free + told - kept end
+  own_held = kept
+  local counted_rate, counted_depth = rate_counted, depth_counted
+  if stopped == 1 then
+    counted_rate, counted_depth = 0, 0
+  elseif applied == last then
+    counted_rate, counted_depth = own_rate, own_depth
+  end
+  rates, out = rates + counted_rate - rate_counted, out + counted_depth - depth_counted
+
+  if owed > 0 then
+    free = free - owed
+    if free < -depth then free = -depth end
+  elseif owed < 0 then
+    local most = depth - out
+    if most < free then most = free end
+    free = free - owed
+    if free > most then free = most end
+  end
+
+  granted = 0
+  for run = 1, runs do
+    local requests, cost
+    requests, cost, at = unpack_from('<I4I4', body, at)
+    local count = floor(free / (cost * unit))
+    if count < 0 then count = 0 end
+    if count > requests then count = requests end
+    free, granted = free - count * cost * unit, granted + count
+    if count < requests then break end
+  end
+
+  demands = demands + demand - own_demand
+  if demands > 0 then
+    local units = want - own_held
+    if free < units then units = free end
+    if leased_max - out < units then units = leased_max - out end
+    local part = floor(leased_max * demand / demands) - own_held
+    if part < units then units = part end
+    units = floor(units / unit) * unit
+    if units > 0 then free, out, own_held = free - units, out + units, own_held + units end
+  end
+
+  own_rate, own_depth = 0, 0
+  if free >= 0 and free < unit and demand > 0 then
+    local part = floor(rate * demand / demands)
+    local offered = rate - rates + counted_rate
+    if part < offered then offered = part end
+    local most = floor(offered * term / 2)
+    if most < unit then most = unit end
+    if leased_max - out + counted_depth < most then most = leased_max - out + counted_depth end
+    if depth - free - out + counted_depth < most then most = depth - free - out + counted_depth end
+    if part * term >= RATE_UNITS * unit and offered > 0 and most >= unit then own_rate, own_depth = offered, most end
+  end
+  -- Until the node has the rate, the larger of the old and the new one counts.
+  rate_counted = own_rate > counted_rate and own_rate or counted_rate
+  depth_counted = own_depth > counted_depth and own_depth or counted_depth
+  rates, out = rates + rate_counted - counted_rate, out + depth_counted - counted_depth
+  if ends < first_end then first_end = ends end
+  text = pack(NODE, own_rate, own_depth, rate_counted, depth_counted, ends, number, own_held / unit, granted, demand)
+  call('HSET', key, node, text)
+end
+call('HSET', key, 's', pack(STATE, rate, unit, depth, free, out, time, rates, demands, first_end))
+local life_us = depth / rate
+if life_us < NUMBER_KEPT_US then life_us = NUMBER_KEPT_US end
+call('PEXPIRE', key, floor(life_us / 1000) + 1000)
+return pack('<ddddd', own_held, own_rate, own_depth, granted, free > 0 and free or 0)
