@@ -275,6 +275,7 @@ fn limit(key: Vec<KeyPart>, cost: model::Cost) -> model::LimitConfig {
         set: None,
         file: None,
         shared: None,
+        leased: false,
         on_reject: model::OnRejectPatch::default(),
     }
 }

@@ -96,6 +96,7 @@ fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
         set: None,
         file: None,
         shared: None,
+        leased: false,
         on_reject: OnRejectPatch::default(),
     };
     Arc::new(Limit::new(LimitId(0), &config, 1_000_000))

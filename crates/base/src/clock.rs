@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
 /// A moment, in nanoseconds since long before the process began. Never goes backwards.
@@ -21,6 +22,9 @@ pub struct ClockShift(i128);
 
 static START: OnceLock<Instant> = OnceLock::new();
 static UNIX_AT_ZERO: AtomicU64 = AtomicU64::new(0);
+static SUSPENDED_NS: AtomicU64 = AtomicU64::new(0);
+/// A shorter suspension is not told from the time between two reads of clocks.
+const SUSPENSION_MIN_NS: u64 = 5_000_000;
 
 thread_local! {
     /// The moment that this thread's clock shows; `None` = it runs.
@@ -43,6 +47,27 @@ pub fn unix_at_zero() -> u64 {
 /// day follow, each from its next window on.
 pub fn set_unix_time(now: Now, unix_ns: u64) {
     UNIX_AT_ZERO.store(unix_ns.saturating_sub(now.0), Relaxed);
+}
+
+/// The nanoseconds for which the machine has slept, which no [`Now`] counts.
+pub fn suspended_ns() -> u64 {
+    let known = SUSPENDED_NS.load(Relaxed);
+    let is_known = |ns: u64| ns < known.saturating_add(SUSPENSION_MIN_NS);
+    let first = read_suspended_ns();
+    if is_known(first) {
+        return known;
+    }
+    // A thread that stood still between its reads finds too much.
+    let least = first.min(read_suspended_ns()).min(read_suspended_ns());
+    if is_known(least) { known } else { SUSPENDED_NS.fetch_max(least, Relaxed).max(least) }
+}
+
+fn read_suspended_ns() -> u64 {
+    let [running, all] = [ClockId::Monotonic, ClockId::Boottime].map(|clock| {
+        let time = clock_gettime(clock);
+        i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
+    });
+    (all - running).max(0) as u64
 }
 
 /// The nanoseconds of a span; the greatest number for one beyond 584 years.

@@ -80,6 +80,8 @@ pub struct LimitConfig {
     pub shadow_of: Option<LimitId>,
     /// The behaviour while Redis fails, if the counters are shared there; `None` = local counters.
     pub shared: Option<OnFailure>,
+    /// Gateways take units of a shared limit in advance.
+    pub leased: bool,
     /// The limit's own section, which goes over the top-level one and below that of the location.
     pub on_reject: OnRejectPatch,
 }

@@ -47,6 +47,9 @@ fn check_units(limit: &LimitConfig) -> Result<(), String> {
     // One with charge keeps requests instead.
     let log_max = if limit.charge.is_some() { u32::MAX.into() } else { LOG_MAX };
     limit.algorithm_variants().try_for_each(|numbers| check_algorithm_range(numbers, log_max))?;
+    if limit.leased {
+        check_leases(limit)?;
+    }
     if let Some(shares) = &limit.shares {
         limit.algorithm_variants().try_for_each(|numbers| check_shares_range(numbers, shares))?;
     }
@@ -57,6 +60,37 @@ fn check_units(limit: &LimitConfig) -> Result<(), String> {
         )),
         _ => Ok(()),
     }
+}
+
+/// The least burst of which gateways may hold a fifth for ten milliseconds, and two units.
+fn least_leased_burst(rate: Rate) -> u64 {
+    let per_fifty_ms = u128::from(rate.units.get()) * 50_000_000;
+    let least = per_fifty_ms.div_ceil(rate.period.as_nanos().max(1));
+    u64::try_from(least).unwrap_or(u64::MAX).max(10)
+}
+
+fn check_leases(limit: &LimitConfig) -> Result<(), String> {
+    if limit.shares.is_some() {
+        return Err("a limit with shares is not leased: write state: redis".into());
+    }
+    if limit.charge.is_some() {
+        return Err("a limit with charge is not leased: write state: redis".into());
+    }
+    for numbers in limit.algorithm_variants() {
+        let Algorithm::TokenBucket { rates } = numbers else {
+            return Err(format!("{} is not leased: write state: redis", numbers.word()));
+        };
+        for one in rates {
+            let least = least_leased_burst(one.rate);
+            if one.burst < least {
+                return Err(format!(
+                    "a burst of {} is too small for leases at this rate: write burst: {least} or more, or state: redis",
+                    one.burst
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn check_algorithm_range(algorithm: &Algorithm, log_max: u64) -> Result<(), String> {

@@ -23,6 +23,9 @@
 //! whether their numbers, keys or algorithms differ. The configuration rejects limits with numbers that exceed the
 //! script's arithmetic.
 //!
+//! A rate that is leased ([`SharedLimit::is_leased`]) is counted by a script of its own, `lease.lua`; what the process holds
+//! of it is in the room `lease`, and `session/leasing` makes the calls.
+//!
 //! Besides counters, gateways share [`operator_entries`], of which a reset of a key ([`ResetEntry`]) is one, reports
 //! about themselves ([`node_reports`]), the pauses that upstreams ask for ([`SharedPauses`]), and a secret
 //! ([`share_secret`]). All of these have one tag, and so one hash slot in a Cluster.
@@ -42,7 +45,7 @@ mod fleet;
 mod handover;
 mod key_reset;
 mod last_answer;
-pub mod lease;
+mod lease;
 mod link;
 mod local_share;
 pub mod node_reports;
@@ -64,6 +67,7 @@ pub use departures::{Departure, DepartureTicket};
 pub use fleet::Fleet;
 pub use handover::StoreHandover;
 pub use key_reset::{KnownResets, ResetEntry, StoreReset};
+pub use lease::LeaseOutcome;
 pub use link::{
     BreakerState, KeyGroup, Link, NamedWindow, OutageReport, Store, StoreFault, StoreServerState, WindowScan,
 };

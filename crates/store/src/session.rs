@@ -2,9 +2,10 @@
 //! that the worker holds.
 
 mod late_replies;
+mod leasing;
 mod outbox;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,6 +24,7 @@ use super::{
     SharedKey, SlotKey, Store, StoreFault,
 };
 pub(super) use late_replies::LateReplies;
+use leasing::WatchedLease;
 use outbox::REFUNDS_MAX;
 pub use outbox::StoreOutbox;
 use sluicegate_base::clock::Now;
@@ -44,7 +46,9 @@ const FAILED_CHARGES_MAX: usize = 8;
 pub struct Session {
     /// The store that the worker deals with.
     pub store: Arc<Store>,
-    link: Link,
+    link: Rc<Link>,
+    /// The keys of leased limits that this worker looks after.
+    watched_leases: Rc<RefCell<Vec<WatchedLease>>>,
     /// The messages that requests leave behind for the store.
     pub outbox: Arc<StoreOutbox>,
     /// Taken by the flusher.
@@ -56,6 +60,7 @@ pub struct Session {
 }
 
 /// One rate that the store is asked about.
+#[derive(Clone, Copy)]
 pub struct StoreQuestion<'a> {
     /// The limit of the rate.
     pub limit: &'a Arc<SharedLimit>,
@@ -90,7 +95,8 @@ impl Session {
     pub fn new(store: &Arc<Store>, id: usize) -> Rc<Session> {
         let (outbox, refunds) = StoreOutbox::new(store.debts().clone());
         Rc::new(Session {
-            link: store.open_link(),
+            link: Rc::new(store.open_link()),
+            watched_leases: Rc::default(),
             worker_node: store.process_node().wrapping_add(id as u64),
             store: store.clone(),
             outbox: Arc::new(outbox),
@@ -119,6 +125,14 @@ impl Session {
         op: ScriptOp,
         questions: &[StoreQuestion<'_>],
     ) -> SmallVec<[StoreAnswer; 4]> {
+        if questions.iter().any(|question| question.item.rule.leases.is_some()) {
+            return self.ask_with_leases(op, questions).await;
+        }
+        self.ask_exactly(op, questions).await
+    }
+
+    /// Asks about limits that are not leased.
+    async fn ask_exactly(&self, op: ScriptOp, questions: &[StoreQuestion<'_>]) -> SmallVec<[StoreAnswer; 4]> {
         let items: SmallVec<[CallItem<'_>; 4]> = questions.iter().map(|question| question.item).collect();
         let late = LateReplies::default();
         let answers = self.ask_items(op, &items, &late).await;
@@ -215,6 +229,7 @@ impl Session {
                     self.outbox.is_sending.store(!unsent.is_empty(), Relaxed);
                     self.send_settlements().await;
                     self.charge_debts().await;
+                    self.poll_leases();
                 }
             }
             self.outbox.idle.notify_waiters();
@@ -224,6 +239,7 @@ impl Session {
     /// Sends refunds once: a refund that ran twice would admit more than the limit. Those that were certainly not sent
     /// go to `unsent`. A call reads before it writes, so it may name an entry of a key only once.
     async fn send_refunds(&self, mut refunds: Vec<StoreUnits>, unsent: &mut Vec<StoreUnits>) {
+        refunds.retain(|refund| !refund.put_back_lease());
         while let Some(first) = refunds.first() {
             let group = self.store.group_of(&first.key);
             let (mut now, mut later): (Vec<StoreUnits>, Vec<StoreUnits>) = (Vec::new(), Vec::new());

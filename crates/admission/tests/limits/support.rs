@@ -109,6 +109,7 @@ pub fn config(algorithm: Algorithm) -> model::LimitConfig {
         set: None,
         file: None,
         shared: None,
+        leased: false,
         on_reject: OnRejectPatch::default(),
     }
 }

@@ -11,9 +11,12 @@
 //! is `script/lease.lua`, which runs in the store.
 
 mod encoding;
+mod leases;
 mod node;
 mod terms;
 
+pub use leases::LeaseOutcome;
+pub(crate) use leases::{LeaseName, LeaseStep, LimitLeases};
 pub(crate) use node::{LeaseAnswer, LeaseCall, LeaseNode, LeaseSpend, PendingRun};
 pub(crate) use terms::LeaseTerms;
 

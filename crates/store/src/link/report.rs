@@ -1,6 +1,7 @@
 //! The state of the store for other crates: its names, its servers, its calls, and the values for the metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::time::Duration;
 
 use super::Store;
 use super::fault::StoreFault;
@@ -54,6 +55,11 @@ impl Store {
     /// The prefix of all key names.
     pub fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    /// The longest time that a request waits for the store.
+    pub(crate) fn call_timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// The number that names this process in the store.

@@ -151,6 +151,8 @@ pub(crate) enum KeyClass {
     SettleSequence,
     /// The moment that rejected requests were promised last.
     Promises,
+    /// What gateways hold of a rate: see `lease.lua`.
+    Leases,
 }
 
 const DRY_RUN: u8 = 1;
@@ -452,6 +454,7 @@ impl RateRule {
         match self.shape {
             RuleShape::Calendar { .. } => KeyClass::Calendar,
             RuleShape::Concurrency { .. } => KeyClass::Slots,
+            _ if self.leases.is_some() => KeyClass::Leases,
             _ if self.shares.is_some() => KeyClass::Shares,
             _ if self.settles => KeyClass::Settled,
             RuleShape::SlidingLog { .. } => KeyClass::Log,
@@ -491,6 +494,7 @@ impl KeyClass {
             KeyClass::Calendar => (6, ":W:"),
             KeyClass::Promises => (7, ":P:"),
             KeyClass::Shares => (8, ":G:"),
+            KeyClass::Leases => (9, ":H:"),
         }
     }
 

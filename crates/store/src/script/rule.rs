@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::rule_shape::{QueueTicks, RuleShape, WORDS_LEAST};
 use super::shares::ShareRule;
+use crate::lease::LeaseTerms;
 use sluicegate_base::calendar::{Anchor, Calendar, CalendarUnit, CalendarWindow};
 use sluicegate_limit::steps::StepTerms;
 use sluicegate_model::{
@@ -32,10 +33,14 @@ pub struct RateRule {
     pub(super) steps: Option<StepTerms>,
     /// Shares that the script guarantees.
     pub(super) shares: Option<Arc<ShareRule>>,
+    /// Gateways take units in advance, on these terms.
+    pub(crate) leases: Option<LeaseTerms>,
 }
 
 /// Marks the kind of an entry with charges that are settled by responses.
 const SETTLED_KIND: u8 = 0x80;
+/// Marks the kind of one that is leased.
+const LEASED_KIND: u8 = 0x40;
 
 // === impl RateRule ===
 
@@ -63,7 +68,11 @@ impl RateRule {
                 let unit = rates.get(rate).and_then(|(rate, _)| rate.calendar);
                 let calendar = unit.zip(limit.calendar.clone());
                 let words = shape.entry_words() - WORDS_LEAST;
-                let mut hash = hash_rule(&limit.name, limit.variant_tier(variant), rate, shape, settles);
+                let leases = LeaseTerms::new(shape).filter(|_| limit.leased);
+                let marks = [(settles, SETTLED_KIND), (leases.is_some(), LEASED_KIND)];
+                let kind =
+                    marks.into_iter().filter(|(is_set, _)| *is_set).fold(0, |kind, (_, mark)| kind | mark);
+                let mut hash = hash_rule(&limit.name, limit.variant_tier(variant), rate, shape, kind);
                 while rules.iter().any(|other| other.id >> 6 == hash) {
                     hash = (hash + 1) % (1 << 26);
                 }
@@ -75,6 +84,7 @@ impl RateRule {
                     calendar,
                     steps,
                     shares,
+                    leases,
                 });
             }
         }
@@ -163,7 +173,7 @@ impl RateRule {
 
 /// A hash that all gateways agree on. It covers the meaning of an entry, not the allowed amount, so that used units
 /// survive changed numbers.
-fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape, settles: bool) -> u32 {
+fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape, marks: u8) -> u32 {
     let mut text = Vec::from(b"sluicegate rule 1".as_slice());
     for part in [Some(name), tier] {
         // An impossible length distinguishes an absent text from an empty one.
@@ -179,7 +189,7 @@ fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape, sett
     let kind = shape.algorithm_code();
     text.extend((rate as u64).to_le_bytes());
     text.extend(period.to_le_bytes());
-    text.extend([if settles { kind | SETTLED_KIND } else { kind }, buckets]);
+    text.extend([kind | marks, buckets]);
     let digest = digest::digest(&digest::SHA256, &text);
     digest.as_ref().iter().take(4).fold(0, |hash, byte| hash << 8 | u32::from(*byte)) >> 6
 }

@@ -78,6 +78,8 @@ impl SharedLimit {
             step_notes: named.map(|before| before.step_notes.clone()).unwrap_or_default(),
             names: same.map(|before| before.names.clone()).unwrap_or_default(),
             resets: named.map(|before| before.resets.clone()).unwrap_or_default(),
+            // Nothing is held twice: the rule and its terms are part of what is held.
+            leases: named.map(|before| before.leases.clone()).unwrap_or_default(),
             recovery_ns: all_recovery_times(config),
             rules,
             config: config.clone(),

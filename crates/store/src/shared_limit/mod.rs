@@ -16,6 +16,7 @@ use siphasher::sip::SipHasher13;
 use super::departures::Departures;
 use super::fleet::Fleet;
 use super::last_answer::LastAnswer;
+use super::lease::{LeaseName, LeaseOutcome, LimitLeases};
 use super::local_share::LocalShare;
 use super::process_slots::ProcessSlots;
 use super::script::rule_shape::RuleShape;
@@ -68,6 +69,8 @@ pub struct SharedLimit {
     /// Names of keys that were asked about lately, where the store keeps them.
     names: Arc<Mutex<HashMap<u128, Arc<str>>>>,
     resets: Arc<LastReset>,
+    /// What this process holds of its keys, if it is leased.
+    pub(super) leases: Arc<LimitLeases>,
 }
 
 /// Event counters of the limit of this name.
@@ -246,6 +249,52 @@ impl SharedLimit {
                 last.until = until.max(last.rejected_until);
             }
         });
+    }
+
+    /// True if gateways take the units of these rates in advance.
+    pub fn is_leased(&self, rates: Range<usize>) -> bool {
+        self.rules.get(rates).is_some_and(|rules| rules.iter().all(|rule| rule.leases.is_some()))
+    }
+
+    /// Takes units of a leased rate, if no call of the store is needed: see [`LeaseOutcome`].
+    pub fn take_leased(&self, rate: usize, key: SharedKey, cost: u64) -> Option<LeaseOutcome> {
+        let name = LeaseName::of_rule(&self.rules[rate], key)?;
+        self.leases.take_at_once(&name, cost)
+    }
+
+    /// Gives back units of [`SharedLimit::take_leased`]; `call` is that of its outcome.
+    pub fn put_back_leased(&self, rate: usize, key: SharedKey, cost: u64, call: u64) {
+        if let Some(name) = LeaseName::of_rule(&self.rules[rate], key) {
+            self.leases.put_back(&name, call, cost);
+        }
+    }
+
+    /// The decision on a request, with `left` units after it.
+    pub fn leased_decision(&self, rate: usize, outcome: &LeaseOutcome) -> Decision {
+        let rule = &self.rules[rate];
+        let (outcome, left, wait_us) = match *outcome {
+            LeaseOutcome::Taken(_, left) => (LimitOutcome::Admit, left, 0),
+            LeaseOutcome::Refused(wait_us, left) => (LimitOutcome::Reject, left, wait_us),
+            LeaseOutcome::Failed(_) => (LimitOutcome::Reject, 0, 0),
+        };
+        let remaining = left.min(rule.capacity());
+        let us_for = |units: u64| rule.leases.map_or(0, |terms| terms.us_for(units)).saturating_mul(1_000);
+        Decision {
+            remaining,
+            reset_ns: if remaining == 0 { us_for(1) } else { 0 },
+            retry_after_ns: wait_us.saturating_mul(1_000),
+            full_ns: us_for(rule.capacity() - remaining),
+            ..Decision::without_numbers(outcome)
+        }
+    }
+
+    /// Has the next call about a key charge units that were admitted without the store; false if the rate is not leased.
+    pub(super) fn owe_lease(&self, rate: usize, key: SharedKey, units: u64) -> bool {
+        let name = LeaseName::of_rule(&self.rules[rate], key);
+        if let Some(name) = &name {
+            self.leases.owe(name, units.min(i64::MAX as u64) as i64);
+        }
+        name.is_some()
     }
 
     /// Notes the steps that a call has reached first, for the key of this name.

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{ChainRejection, ChainVerdict, ChainedLimit, Decisions};
+use super::{ChainRejection, ChainVerdict, ChainedLimit, Decisions, RateDecision};
 use sluicegate_base::calendar::Anchor;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{ChargeRecord, Decision, Limit, SlotGrant, Units};
-use sluicegate_store::StoreOutbox;
+use sluicegate_store::{SharedKey, StoreOutbox};
 
-use holds::StoreHolds;
+use holds::{StoreHolds, uncharge_decision};
 
 /// The claims of one request, in every phase of it.
 pub(crate) struct ClaimSet {
@@ -60,6 +60,8 @@ pub(crate) enum ClaimKind {
     LackedSlots,
     /// Held in the store: the index in [`StoreHolds::holds`].
     InStore(u32),
+    /// Units of a lease, of which a refund names this call.
+    Leased(u64),
 }
 
 // === impl ClaimSet ===
@@ -98,6 +100,12 @@ impl ClaimSet {
                 store.restore_numbers(index, decisions);
             }
             claim.give_back(limit, store_holds, false, *judged_at, || *judged_at);
+            let is_own = |judged: &&mut RateDecision| {
+                judged.limit_index == limit_index && usize::from(judged.rate) == rate
+            };
+            if let (ClaimKind::Leased(_), Some(judged)) = (claim.kind, decisions.iter_mut().find(is_own)) {
+                uncharge_decision(&mut judged.decision, claim.cost, limit.max_units(rate, claim.class));
+            }
             if let ClaimKind::Charge(_) = claim.kind {
                 let peeked = limit.peek_units(rate, &claim.to_units(), *judged_at);
                 let Decision { remaining, reset_ns, .. } = peeked;
@@ -223,7 +231,7 @@ impl Claim {
     #[inline]
     fn give_back(
         &self,
-        limit: &Limit,
+        limit: &ChainedLimit,
         store_holds: &mut Option<Box<StoreHolds>>,
         keeps_charges: bool,
         judged_at: Now,
@@ -238,7 +246,12 @@ impl Claim {
                 }
             }
             ClaimKind::Slots { grant, .. } => limit.release_slots(rate, &key, self.cost, grant.overflow, now),
-            ClaimKind::Charge(_) if keeps_charges => {}
+            ClaimKind::Charge(_) | ClaimKind::Leased(_) if keeps_charges => {}
+            ClaimKind::Leased(call) => {
+                if let Some(shared) = &limit.in_store {
+                    shared.put_back_leased(rate, SharedKey(self.id.to_le_bytes()), self.cost, call);
+                }
+            }
             ClaimKind::Charge(charge) => {
                 limit.refund_charge(rate, &key, self.cost, &charge, || now().max(judged_at));
             }

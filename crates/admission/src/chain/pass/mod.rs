@@ -6,12 +6,16 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::claims::holds::uncharge_decision;
 use super::claims::{Claim, ClaimKind, ClaimSet};
 use super::slots::LackingSlots;
 use super::{Chain, ChainCause, ChainMode, ChainedLimit, Decisions, RateDecision, SharedDemand};
+use smallvec::SmallVec;
+
 use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{Decision, Limit, LimitOutcome, SlotOutlook, TurnRequest, Units};
-use sluicegate_store::{SharedKey, SharedLimit};
+use sluicegate_store::{LeaseOutcome, SharedKey, SharedLimit};
 
 pub(crate) use conclusion::{counts_rejected, wait_for_store_slots};
 
@@ -164,6 +168,20 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         if limit.is_concurrency() && !self.findings.takes_slots {
             return;
         }
+        if M::CHARGES && shared_limit.is_leased(limit.rate_range(units.variant)) {
+            if self.take_leased(limit_index, limit, shared_limit, &units, key) {
+                return;
+            }
+            let name = None;
+            let limit = shared_limit.clone();
+            return self.shared_demands.push(SharedDemand {
+                limit,
+                limit_index: limit_index as u16,
+                units,
+                key,
+                name,
+            });
+        }
         let now = self.held.judged_at;
         let rejects = |rate: usize| shared_limit.known_rejection(rate, &units, now).is_some();
         let name = limit.keeps_names().then(|| shared_limit.find_name(&units.key)).flatten();
@@ -182,6 +200,56 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             return self.push_last_answers(limit, &demand);
         }
         self.shared_demands.push(demand);
+    }
+
+    /// Takes the units of a leased limit, or is refused them, without a call of the store; false if it is to be asked.
+    fn take_leased(
+        &mut self,
+        limit_index: usize,
+        limit: &Limit,
+        shared_limit: &SharedLimit,
+        units: &Units,
+        key: SharedKey,
+    ) -> bool {
+        let is_plain = !limit.is_dry_run(units.unenforced) && limit.config.shadow.is_none();
+        if !is_plain || self.findings.rejection.is_some() {
+            return false;
+        }
+        let mut taken: SmallVec<[(usize, u64, Decision); 2]> = SmallVec::new();
+        let mut refused = None;
+        for rate in limit.rate_range(units.variant) {
+            let outcome = shared_limit.take_leased(rate, key, units.cost);
+            let decision = outcome.as_ref().map(|outcome| shared_limit.leased_decision(rate, outcome));
+            match (outcome, decision) {
+                (Some(LeaseOutcome::Taken(call, _)), Some(decision)) => taken.push((rate, call, decision)),
+                (Some(LeaseOutcome::Refused(..)), Some(decision)) => {
+                    refused = Some((rate, decision));
+                    break;
+                }
+                _ => {
+                    let back = |(rate, call, _)| shared_limit.put_back_leased(rate, key, units.cost, call);
+                    taken.into_iter().for_each(back);
+                    return false;
+                }
+            }
+        }
+        let class = units.key.class;
+        // A refund names the key as the store does.
+        let by_name = Units { key: CounterKey { id: u128::from_le_bytes(key.0), ..units.key }, ..*units };
+        for (rate, call, mut decision) in taken {
+            if refused.is_some() {
+                shared_limit.put_back_leased(rate, key, units.cost, call);
+                uncharge_decision(&mut decision, units.cost, limit.max_units(rate, class));
+            } else {
+                self.held.claims.push(Claim::new(&by_name, limit_index, rate, ClaimKind::Leased(call)));
+            }
+            self.push_decision(limit_index, (rate, class), false, decision, ChainCause::Rate);
+        }
+        if let Some((rate, decision)) = refused {
+            shared_limit.counts.cache_hits.fetch_add(1, Relaxed);
+            self.push_decision(limit_index, (rate, class), false, decision, ChainCause::Rate);
+        }
+        true
     }
 
     /// Adds the store's last decisions about a limit that it is not asked about now.

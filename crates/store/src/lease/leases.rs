@@ -1,0 +1,291 @@
+//! What this process holds of the keys of one limit, and the requests that wait for more.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::{LeaseAnswer, LeaseNode, LeaseSpend, LeaseTerms, PendingRun};
+use crate::{RateRule, SharedKey, StoreFault};
+use sluicegate_base::clock::{Now, suspended_ns};
+
+/// Keys that a process holds something of, for one limit; requests of others fail over.
+const KEYS_MAX: usize = 65_536;
+/// Requests that wait for one key; further ones fail over.
+const WAITING_MAX: usize = 4_096;
+
+/// The number of the last call of this process: numbers never repeat, whatever is forgotten.
+static LAST_CALL: AtomicU64 = AtomicU64::new(0);
+
+/// The leases of one limit, which all workers of the process share.
+#[derive(Default)]
+pub(crate) struct LimitLeases {
+    held: Mutex<HashMap<LeaseName, HeldLease>>,
+}
+
+/// A key of one rate: leases on other terms are other ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeaseName {
+    /// [`crate::RateRule::id`].
+    pub rule: u32,
+    pub key: SharedKey,
+    pub terms: LeaseTerms,
+}
+
+#[derive(Default)]
+struct HeldLease {
+    node: LeaseNode,
+    /// Requests that the call under way does not know of.
+    waiting: Vec<LeaseWaiter>,
+    /// Requests that it asks for.
+    asked: Vec<LeaseWaiter>,
+    /// A worker looks after it.
+    is_watched: bool,
+}
+
+struct LeaseWaiter {
+    cost: u32,
+    outcome: oneshot::Sender<LeaseOutcome>,
+}
+
+/// What became of a request, with the units that the limit has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseOutcome {
+    /// Its units are spent; a refund names the call.
+    Taken(u64, u64),
+    /// It fits after so many microseconds.
+    Refused(u64, u64),
+    /// The store did not answer.
+    Failed(StoreFault),
+}
+
+/// What a request does about a key.
+pub(crate) enum LeaseStep {
+    /// It is decided.
+    Done(LeaseOutcome),
+    /// It waits for the answer to a call.
+    Waits(oneshot::Receiver<LeaseOutcome>),
+}
+
+/// The units of a waiting request whose refund names no call: they were charged in the store.
+const IN_STORE: u64 = u64::MAX;
+
+/// The time by which leases end, in microseconds: it runs on while the machine sleeps.
+pub(crate) fn lease_time() -> u64 {
+    Now::read_clock().0.saturating_add(suspended_ns()) / 1_000
+}
+
+// === impl LeaseName ===
+
+impl Hash for LeaseName {
+    /// Without the terms, which are the same for most names.
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        (self.rule, self.key).hash(hasher);
+    }
+}
+
+impl LeaseName {
+    /// The name of a key; `None` if the rule is not leased.
+    pub(crate) fn of_rule(rule: &RateRule, key: SharedKey) -> Option<LeaseName> {
+        rule.leases.map(|terms| LeaseName { rule: rule.id, key, terms })
+    }
+}
+
+// === impl LimitLeases ===
+
+impl LimitLeases {
+    /// Spends units if no call is needed for it.
+    pub(crate) fn take_at_once(&self, name: &LeaseName, cost: u64) -> Option<LeaseOutcome> {
+        let (mut held, now) = (self.held.lock(), lease_time());
+        let lease = held.get_mut(name)?;
+        let spent = lease.node.spend_at_once(&name.terms, now, cost)?;
+        let left = lease.units_left(&name.terms, now);
+        match spent {
+            LeaseSpend::Taken => Some(LeaseOutcome::Taken(lease.node.newest_call(), left)),
+            LeaseSpend::Refused(wait_us) => Some(LeaseOutcome::Refused(wait_us, left)),
+            LeaseSpend::Ask => None,
+        }
+    }
+
+    /// Spends units, or has the request wait for more. The flag is true if the caller has to make the next call.
+    pub(crate) fn take_units(&self, name: &LeaseName, cost: u64) -> (LeaseStep, bool) {
+        let (mut held, now) = (self.held.lock(), lease_time());
+        if !held.contains_key(name) && held.len() >= KEYS_MAX {
+            held.retain(|name, lease| !lease.node.is_forgettable(&name.terms, now));
+            if held.len() >= KEYS_MAX {
+                return (LeaseStep::Done(LeaseOutcome::Failed(StoreFault::Busy)), false);
+            }
+        }
+        let lease = held.entry(*name).or_default();
+        let step = match lease.node.spend(&name.terms, now, cost) {
+            LeaseSpend::Taken => {
+                let call = lease.node.newest_call();
+                LeaseStep::Done(LeaseOutcome::Taken(call, lease.units_left(&name.terms, now)))
+            }
+            LeaseSpend::Refused(wait_us) => {
+                LeaseStep::Done(LeaseOutcome::Refused(wait_us, lease.units_left(&name.terms, now)))
+            }
+            LeaseSpend::Ask if lease.waiting.len() >= WAITING_MAX => {
+                LeaseStep::Done(LeaseOutcome::Failed(StoreFault::Busy))
+            }
+            LeaseSpend::Ask => {
+                let (sender, outcome) = oneshot::channel();
+                let cost = u32::try_from(cost).unwrap_or(u32::MAX);
+                lease.waiting.push(LeaseWaiter { cost, outcome: sender });
+                LeaseStep::Waits(outcome)
+            }
+        };
+        let calls =
+            !lease.node.is_calling() && (!lease.waiting.is_empty() || lease.node.is_due(&name.terms, now));
+        (step, calls)
+    }
+
+    /// Gives back units of a request that were not used; `call` is that of [`LeaseOutcome::Taken`].
+    pub(crate) fn put_back(&self, name: &LeaseName, call: u64, cost: u64) {
+        if let Some(lease) = self.held.lock().get_mut(name) {
+            lease.node.put_back(&name.terms, call, cost);
+        }
+    }
+
+    /// Has the next call charge units, or give them back if negative.
+    pub(crate) fn owe(&self, name: &LeaseName, units: i64) {
+        self.held.lock().entry(*name).or_default().node.owe(&name.terms, units);
+    }
+
+    /// The units that the limit has left for a key, as far as this process knows: those in hand, and those that were
+    /// in the store. `None` if it knows nothing.
+    pub(crate) fn find_units(&self, name: &LeaseName) -> Option<(u64, u64)> {
+        let (mut held, now) = (self.held.lock(), lease_time());
+        let node = &mut held.get_mut(name)?.node;
+        let (here, left) = node.ticks_held(now);
+        (node.newest_call() > 0).then_some((here / name.terms.unit, left / name.terms.unit))
+    }
+
+    /// Forgets what is held of a key that was reset.
+    pub(crate) fn forget_key(&self, rule: u32, key: &SharedKey) {
+        let mut held = self.held.lock();
+        held.iter_mut().filter(|(name, _)| (name.rule, name.key) == (rule, *key)).for_each(|(_, lease)| {
+            lease.node.forget_holdings();
+        });
+    }
+
+    /// The next call about a key, with its number: for the requests that wait, or to renew or return what is held.
+    /// `None` if none is due, or one is under way. The flag is true if nobody looks after the key yet.
+    pub(crate) fn begin_call(&self, name: &LeaseName, node: u64) -> Option<(u64, Vec<u8>, bool)> {
+        let (mut held, now) = (self.held.lock(), lease_time());
+        let lease = held.get_mut(name)?;
+        if lease.node.is_calling() {
+            return None;
+        }
+        lease.waiting.retain(|waiter| !waiter.outcome.is_closed());
+        let is_idle = lease.waiting.is_empty() && lease.node.is_idle(&name.terms, now);
+        if !is_idle && lease.waiting.is_empty() && !lease.node.is_due(&name.terms, now) {
+            return None;
+        }
+        let number = LAST_CALL.fetch_add(1, Relaxed) + 1;
+        let call = match is_idle {
+            true => lease.node.begin_return(now, number),
+            false => {
+                lease.asked = std::mem::take(&mut lease.waiting);
+                let runs = lease.asked.chunk_by(|one, next| one.cost == next.cost);
+                let runs = runs.map(|run| PendingRun { count: run.len() as u32, cost: run[0].cost });
+                let pending = runs.collect();
+                lease.node.begin_call(&name.terms, (now, number), pending)
+            }
+        };
+        let is_new = !std::mem::replace(&mut lease.is_watched, true);
+        Some((number, call.encode(&name.terms, node), is_new))
+    }
+
+    /// Ends a call with its answer, or the reason why there is none. True if another call is due.
+    pub(crate) fn end_call(
+        &self,
+        name: &LeaseName,
+        number: u64,
+        answer: Result<LeaseAnswer, StoreFault>,
+    ) -> bool {
+        let mut outcomes: Vec<(LeaseWaiter, LeaseOutcome)> = Vec::new();
+        let mut held = self.held.lock();
+        let now = lease_time();
+        let Some(lease) = held.get_mut(name).filter(|lease| lease.node.newest_call() == number) else {
+            return false;
+        };
+        match answer {
+            Ok(answer) => {
+                lease.node.apply_answer(&name.terms, (now, number), &answer);
+                lease.serve_waiters(&name.terms, now, &answer, &mut outcomes);
+            }
+            Err(fault) => {
+                lease.node.give_up_call();
+                let failed = lease.asked.drain(..).chain(lease.waiting.drain(..));
+                outcomes.extend(failed.map(|waiter| (waiter, LeaseOutcome::Failed(fault))));
+            }
+        }
+        let is_due = !lease.waiting.is_empty();
+        drop(held);
+        for (waiter, outcome) in outcomes {
+            let cost = waiter.cost;
+            if let Err(LeaseOutcome::Taken(call, _)) = waiter.outcome.send(outcome) {
+                self.put_back(name, call, cost.into());
+            }
+        }
+        is_due
+    }
+
+    /// False if nothing is held of a key any more, which is then forgotten.
+    pub(crate) fn keeps_key(&self, name: &LeaseName) -> bool {
+        let (mut held, now) = (self.held.lock(), lease_time());
+        let Some(lease) = held.get(name) else { return false };
+        let is_forgotten = lease.node.is_forgettable(&name.terms, now) && lease.waiting.is_empty();
+        if is_forgotten {
+            held.remove(name);
+        }
+        !is_forgotten
+    }
+}
+
+// === impl HeldLease ===
+
+impl HeldLease {
+    fn units_left(&mut self, terms: &LeaseTerms, now: u64) -> u64 {
+        let (here, left) = self.node.ticks_held(now);
+        (here + left) / terms.unit
+    }
+
+    /// Serves the requests that the answer admits, and then those that its units are enough for. Those that fit into
+    /// what the store has left wait for another call.
+    fn serve_waiters(
+        &mut self,
+        terms: &LeaseTerms,
+        now: u64,
+        answer: &LeaseAnswer,
+        outcomes: &mut Vec<(LeaseWaiter, LeaseOutcome)>,
+    ) {
+        let (left, all_left) = (answer.left / terms.unit, self.units_left(terms, now));
+        let mut asked = std::mem::take(&mut self.asked).into_iter();
+        for waiter in asked.by_ref().take(answer.granted as usize) {
+            outcomes.push((waiter, LeaseOutcome::Taken(IN_STORE, all_left)));
+        }
+        for waiter in asked.chain(std::mem::take(&mut self.waiting)) {
+            let cost = waiter.cost.into();
+            let spent = self.node.spend_again(terms, now, cost);
+            let units = self.units_left(terms, now);
+            match spent {
+                LeaseSpend::Taken => {
+                    outcomes.push((waiter, LeaseOutcome::Taken(self.node.newest_call(), units)));
+                }
+                LeaseSpend::Refused(wait_us) => {
+                    outcomes.push((waiter, LeaseOutcome::Refused(wait_us, units)))
+                }
+                LeaseSpend::Ask if left >= cost => self.waiting.push(waiter),
+                LeaseSpend::Ask => {
+                    let lacking = cost.saturating_mul(terms.unit).saturating_sub(answer.left);
+                    let wait_us = LeaseTerms::wait_for(lacking, terms.rate);
+                    outcomes.push((waiter, LeaseOutcome::Refused(wait_us, units)));
+                }
+            }
+        }
+    }
+}
