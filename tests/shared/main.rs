@@ -13,6 +13,7 @@ mod explain;
 mod faults;
 mod fleet;
 mod floods;
+mod leases;
 mod operators;
 mod outages;
 mod outages_fleet;

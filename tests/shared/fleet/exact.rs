@@ -47,7 +47,7 @@ fn assert_never_rises(fired: &[Fired]) {
 /// Checks that no span admitted more than `burst` and `rate_per_s` allow. `admitted` holds for each request the time
 /// when it was sent and when it reached the upstream; it was admitted in between, however late either was recorded.
 #[track_caller]
-fn assert_conforms(admitted: &[(Instant, Instant)], burst: f64, rate_per_s: f64) {
+pub(crate) fn assert_conforms(admitted: &[(Instant, Instant)], burst: f64, rate_per_s: f64) {
     let mut by_arrival = admitted.to_vec();
     by_arrival.sort_by_key(|&(_, arrived)| arrived);
     for &(from, _) in admitted {

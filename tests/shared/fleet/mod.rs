@@ -1,7 +1,7 @@
 //! Fleets of gateways with one Redis behind them.
 
 mod adversity;
-mod exact;
+pub(crate) mod exact;
 mod failures;
 mod groups;
 mod harness;

@@ -57,7 +57,8 @@ pub(super) fn describe_store(config: &Config, limit: &LimitConfig) -> Option<Str
         Some(OnFailure::Reject) if limit.dry_run => "all would be rejected",
         Some(OnFailure::Reject) => "all are rejected with 503",
     };
-    Some(format!("counted in Redis for all gateways together; while it does not answer: {otherwise}"))
+    let how = if limit.leased { "leased from" } else { "counted in" };
+    Some(format!("{how} Redis for all gateways together; while it does not answer: {otherwise}"))
 }
 
 #[cfg(test)]

@@ -241,6 +241,7 @@ impl<'a> LimitReader<'a> {
         let (missing_key, missing_key_status) = keys::read_missing_key(fields);
         let fair_by = fields.find(&limit::FAIR_BY).filter(|value| !value.is_word("none"));
         let bypass = fields.find(&limit::BYPASS);
+        let (shared, leased) = self.state.read_shared(fields);
         LimitConfig {
             name: name.to_owned(),
             owner: fields.whole.owner(),
@@ -270,7 +271,8 @@ impl<'a> LimitReader<'a> {
             enforce: None,
             shadow: None,
             shadow_of: None,
-            shared: self.state.read_shared(fields),
+            shared,
+            leased,
             on_reject: reject::read_patch(fields.find(&limit::ON_REJECT).as_ref(), self.upstreams),
         }
     }

@@ -99,6 +99,10 @@ pub(crate) fn check_viewed_limit(name: &FieldValue<'_>, config: &LimitConfig) ->
             "has shares, which are parts of one number for all places".to_owned(),
             "write the name alone, or a limit of its own",
         ),
+        _ if config.leased => (
+            "is leased: gateways hold units of one bucket for all places".to_owned(),
+            "write the name alone, or a limit of its own",
+        ),
         Algorithm::TokenBucket { .. } => return true,
         Algorithm::LeakyBucket { .. } if config.fair_by.is_empty() => return true,
         Algorithm::Concurrency { min: None, queue: 0, .. } => return true,

@@ -20,7 +20,7 @@ use sluicegate_model::value::redis_url::{parse_seed_url, parse_server_url};
 use sluicegate_model::value::words::parse_word;
 use sluicegate_model::{
     LimitConfig, OnFailure, Parsed, RedisConfig, RedisServers, RedisTlsFiles, StateConfig, StoreConfig,
-    UpstreamConfig, ValueError, check_redis_range, codes,
+    UpstreamConfig, check_redis_range, codes,
 };
 
 /// The section `state`, on which the readers of limits depend.
@@ -159,7 +159,12 @@ impl StateReader {
     }
 
     /// Reads `state` and `on_failure` of a limit: its behaviour while Redis fails, if it counts there.
-    pub(crate) fn read_shared(&self, fields: &FieldReader<'_>) -> Option<OnFailure> {
+    pub(crate) fn read_shared(&self, fields: &FieldReader<'_>) -> (Option<OnFailure>, bool) {
+        let leased = fields.find(&limit::STATE).is_some_and(|value| value.is_word("leased"));
+        (self.read_fallback(fields), leased)
+    }
+
+    fn read_fallback(&self, fields: &FieldReader<'_>) -> Option<OnFailure> {
         let state = fields.find(&limit::STATE);
         let store =
             state.as_ref().map_or(self.store, |value| value.parse_with(|text| self.parse_store(text))?);
@@ -184,14 +189,11 @@ impl StateReader {
     }
 
     fn parse_store(&self, text: &str) -> Parsed<Option<StoreConfig>> {
-        if text == "leased" {
-            let error = ValueError::new(codes::UNSUPPORTED, "leased counters are not supported yet");
-            return Err(error.with_help("write state: redis"));
-        }
         parse_word(&[
             ("auto", self.store),
             ("local", Some(StoreConfig::Local)),
             ("redis", Some(StoreConfig::Redis)),
+            ("leased", Some(StoreConfig::Redis)),
         ])(text)
     }
 

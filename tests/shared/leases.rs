@@ -1,0 +1,234 @@
+//! Leased limits: gateways admit requests by units that they took from Redis in advance, and together never more than
+//! one bucket, whatever happens to gateways, calls and Redis.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::fleet::exact::assert_conforms;
+use crate::support::fleet::{by_name, counting_on, remaining, with_status};
+use crate::support::*;
+
+const RATE: f64 = 500.0;
+const BURST: f64 = 250.0;
+const SPAN: Duration = ms(3_000);
+
+/// Three gateways that lease a limit in the Redis at this URL, and reject while it does not answer.
+fn leasing(url: &str) -> Fleet {
+    leasing_burst(url, BURST)
+}
+
+fn leasing_burst(url: &str, burst: f64) -> Fleet {
+    let head = counting_on(url, "200ms");
+    let limit = format!("key: global, rate: {RATE}/s, burst: {burst}, state: leased, on_failure: reject");
+    let fleet = Fleet::start(3, |_, upstream| format!("{head}{}", by_name(upstream, &[("all", &limit)])));
+    fleet.wait_enforcing();
+    fleet
+}
+
+/// What all clients got while `disturb` ran, and the number of calls of Redis.
+fn flood(fleet: &Fleet, disturb: impl FnOnce() + Send) -> Vec<Fired> {
+    thread::scope(|scope| {
+        scope.spawn(disturb);
+        fleet.fire(4, Until::Span(SPAN), |_, _, _| {
+            thread::sleep(ms(2));
+            get("/all")
+        })
+    })
+}
+
+/// Checks that every span admitted at most what one bucket with this burst does; returns the number of admissions.
+#[track_caller]
+fn assert_one_bucket(fired: &[Fired], burst: f64) -> f64 {
+    let passed = fired.iter().filter(|one| one.status == 200);
+    let admitted: Vec<_> = passed.map(|one| (one.sent, one.answered)).collect();
+    assert_conforms(&admitted, burst, RATE);
+    admitted.len() as f64
+}
+
+fn whole() -> f64 {
+    BURST + RATE * SPAN.as_secs_f64()
+}
+
+#[test]
+fn gateways_admit_one_bucket_with_few_calls() {
+    undisturbed(|| {
+        let redis = Redis::start();
+        let fleet = leasing(&redis.url());
+        let before = redis.calls("evalsha");
+        let fired = flood(&fleet, || ());
+        let calls = redis.calls("evalsha") - before;
+        let passed = assert_one_bucket(&fired, BURST);
+        assert_eq!(with_status(&fired, 200) + with_status(&fired, 429), fired.len());
+        assert!(calls * 10 < fired.len() as u64, "{calls} calls for {} requests", fired.len());
+        (passed >= 0.9 * whole()).then_some(())
+    });
+}
+
+#[test]
+fn a_killed_gateway_costs_its_lease_and_no_more() {
+    undisturbed(|| {
+        let redis = Redis::start();
+        let mut fleet = leasing(&redis.url());
+        let victim = fleet.gateways.remove(0);
+        let mut last = Vec::new();
+        let mut fired = flood(&fleet, || {
+            let (mut client, begun) = (victim.client(), Instant::now());
+            while begun.elapsed() < ms(1_000) {
+                let sent = Instant::now();
+                let response = client.ask(&get("/all"));
+                let (answered, status, headers) = (response.at, response.status, response.headers);
+                last.push(Fired { gateway: 3, client: 0, sent, answered, status, headers });
+            }
+            victim.signal(Signal::KILL);
+        });
+        fired.extend(last);
+        let passed = assert_one_bucket(&fired, BURST);
+        (passed >= 0.8 * whole()).then_some(())
+    });
+}
+
+/// A gateway that stood still beyond its lease asks before it spends.
+#[test]
+fn a_stopped_gateway_asks_again() {
+    undisturbed(|| {
+        let redis = Redis::start();
+        let fleet = leasing(&redis.url());
+        let fired = flood(&fleet, || {
+            for pause in [150, 600, 300] {
+                thread::sleep(ms(400));
+                fleet.gateways[1].signal(Signal::STOP);
+                thread::sleep(ms(pause));
+                fleet.gateways[1].signal(Signal::CONT);
+            }
+        });
+        let passed = assert_one_bucket(&fired, BURST);
+        (passed >= 0.7 * whole()).then_some(())
+    });
+}
+
+#[test]
+fn a_silent_redis_admits_nothing_beyond_the_leases() {
+    let redis = Redis::start();
+    let fleet = leasing(&redis.url());
+    let fired = flood(&fleet, || {
+        thread::sleep(ms(700));
+        redis.command(&["CLIENT", "PAUSE", "1000", "ALL"]);
+    });
+    assert_one_bucket(&fired, BURST);
+    // The leases end, and nobody else decides.
+    assert!(with_status(&fired, 503) > 0);
+}
+
+#[test]
+fn lost_and_late_answers_admit_no_more() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.addr());
+    let fleet = leasing(&proxy.url());
+    let fired = flood(&fleet, || {
+        for _ in 0..3 {
+            thread::sleep(ms(300));
+            proxy.drop_replies();
+            thread::sleep(ms(200));
+            proxy.forward();
+            proxy.delay_replies(ms(0), ms(60));
+        }
+    });
+    assert_one_bucket(&fired, BURST);
+}
+
+/// Between regions: calls take 80 ms, and most requests wait for none.
+#[test]
+fn a_distant_redis_is_asked_in_advance() {
+    undisturbed(|| {
+        let redis = Redis::start();
+        let proxy = Proxy::start(redis.addr());
+        let fleet = leasing_burst(&proxy.url(), 4.0 * BURST);
+        proxy.delay(ms(40));
+        let fired = flood(&fleet, || ());
+        let passed = assert_one_bucket(&fired, 4.0 * BURST);
+        println!("{passed} passed of {}", whole());
+        let at_once = fired.iter().filter(|one| one.answered - one.sent < ms(40)).count();
+        println!("{at_once} of {} at once", fired.len());
+        (passed >= 0.7 * whole() && at_once * 10 >= fired.len() * 8).then_some(())
+    });
+}
+
+/// An emptied Redis admits one limit more, and the rates of leases until their next answers.
+#[test]
+fn an_emptied_redis_admits_one_limit_more() {
+    let redis = Redis::start();
+    let fleet = leasing(&redis.url());
+    let fired = flood(&fleet, || {
+        thread::sleep(ms(1_500));
+        redis.command(&["FLUSHALL"]);
+    });
+    // Leases last three terms of 100 ms.
+    assert_one_bucket(&fired, 2.0 * BURST + 0.4 * RATE);
+}
+
+/// A rejection by another limit gives leased units back, here or in the store.
+#[test]
+fn a_chain_of_leased_and_exact_limits_is_one_transaction() {
+    for order in ["leased, exact", "exact, leased", "leased, here", "leased, second"] {
+        let redis = Redis::start();
+        let head = counting_on(&redis.url(), "200ms");
+        let fleet = Fleet::start(1, |_, upstream| {
+            format!(
+                "{head}limits:\n  leased: {{ rate: 100/1h, burst: 100, state: leased }}\n  \
+                   second: {{ rate: 1/1h, burst: 10, state: leased }}\n  \
+                   exact: {{ algorithm: fixed_window, rate: 10/1h }}\n  \
+                   here: {{ algorithm: fixed_window, rate: 10/1h, state: local }}\n\
+                 locations:\n  - {{ path: /, upstream: \"{upstream}\", limits: [{order}] }}\n  \
+                   - {{ path: /alone, upstream: \"{upstream}\", limits: leased }}\n"
+            )
+        });
+        fleet.wait_enforcing();
+        let mut client = fleet.gateways[0].client();
+        let statuses: Vec<u16> = (0..60).map(|_| client.ask(&get("/")).status).collect();
+        assert_eq!(statuses, [vec![200; 10], vec![429; 50]].concat(), "{order}");
+        thread::sleep(ms(600));
+        let left = remaining(&client.ask(&get("/alone")).expect(200).headers);
+        assert_eq!(left, Some(89), "{order}");
+    }
+}
+
+#[test]
+fn a_dry_run_counts_and_never_acts() {
+    let redis = Redis::start();
+    let head = counting_on(&redis.url(), "200ms");
+    let limit = "rate: 1/1h, burst: 10, state: leased, dry_run: true";
+    let fleet = Fleet::start(1, |_, upstream| format!("{head}{}", by_name(upstream, &[("all", limit)])));
+    fleet.wait_enforcing();
+    let mut client = fleet.gateways[0].client();
+    let told: Vec<bool> = (0..20)
+        .map(|_| {
+            client.ask(&get("/all")).expect(200).headers.all("sluicegate-dry-run").concat().contains("reject")
+        })
+        .collect();
+    assert_eq!(told, [vec![false; 10], vec![true; 10]].concat());
+}
+
+/// Without Redis a limit falls back as it says, and what was admitted meanwhile counts afterwards.
+#[test]
+fn an_outage_is_bridged_and_counted() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.addr());
+    let head = counting_on(&proxy.url(), "100ms");
+    let limit = "rate: 1/1h, burst: 40, state: leased, on_failure: local";
+    let fleet = Fleet::start(1, |_, upstream| format!("{head}{}", by_name(upstream, &[("all", limit)])));
+    fleet.wait_enforcing();
+    let gateway = &fleet.gateways[0];
+    let mut client = gateway.client();
+    let mut pass = |count: usize| (0..count).filter(|_| client.ask(&get("/all")).status == 200).count();
+    assert_eq!(pass(10), 10);
+    proxy.refuse();
+    fleet.wait_degraded();
+    let meanwhile = pass(10);
+    assert_eq!(meanwhile, 10);
+    proxy.forward();
+    fleet.wait_enforcing();
+    thread::sleep(ms(600));
+    assert_eq!(pass(60), 20);
+}
