@@ -252,7 +252,6 @@ pub const LOST: &[(&str, &str)] = &[
     ("", "location / { @P } location /a { rewrite ^/a /b last; @P }"),
     ("", "location / { @P } rewrite ^/a /b break;"),
     ("", "location / { @P } rewrite ^/a https://other.test/ permanent;"),
-    ("", "location / { @P } location /up { client_max_body_size 50m; @P }"),
     ("", "location / { @P } location ~* ^/(?!api/).*\\.js$ { @P }"),
     ("", "location / { @P } location ~ ^/a { @P location ~ b$ { @P } }"),
     ("", "location / { deny all; error_page 403 = @b; @P } location @b { @P }"),
@@ -341,6 +340,7 @@ pub const WHOLE: &[(&str, &str)] = &[
     ("", "location / { if ($http_x) { add_header X-Y z; } @P }"),
     ("", "location /a/ { @P } location / { client_max_body_size 1m; @P }"),
     ("", "location / { client_max_body_size 50m; @P }"),
+    ("", "location / { @P } location /up { client_max_body_size 50m; @P }"),
     ("", "location / { try_files /none @b; } location @b { limit_rate 1m; @P }"),
     ("", "location / { @P error_page 500 502 @b; } location @b { return 502 sorry; }"),
     (

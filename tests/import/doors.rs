@@ -7,7 +7,7 @@ use sluicegate_import::{Imported, import_file};
 use crate::door_cases::{DOORS, LOST, MODULES, WHOLE};
 use crate::exit_code::{ask, head, start_backend};
 use crate::support::nginx::Nginx;
-use crate::support::{Gateway, Scratch};
+use crate::support::{Client, Gateway, Scratch, Upstream, post};
 
 fn write_conf(http: &str, server: &str, listen: &str, backend: SocketAddr) -> String {
     let text = format!("{http}\nserver {{ listen {listen};\n{server} }}");
@@ -93,6 +93,30 @@ fn what_is_translated_whole_decides_as_nginx_does() {
         });
         (differs || imported.report.count_lost() > 0).then(|| describe(server, &imported))
     }));
+}
+
+/// Sizes of bodies are those of each location, inherited or its own.
+#[test]
+fn bodies_are_refused_where_nginx_refuses_them() {
+    let server = "client_max_body_size 2k; location / { @P } location /up { client_max_body_size 4k; @P }
+                  location /in/ { client_max_body_size 1k; @P location /in/a { @P } }
+                  location /any { client_max_body_size 0; @P } location ~ x$ { @P } location = /r { return 200 ok; }";
+    let upstream = Upstream::ok();
+    let nginx = Nginx::start(&write_conf("", server, "@0@", upstream.addr()), 1);
+    let imported = import("", server, upstream.addr());
+    assert_eq!(imported.report.count_lost(), 0, "{}", describe(server, &imported));
+    let gateway = start_gateway(&imported);
+    let mut refused = 0;
+    for path in ["/", "/up", "/in/b", "/in/a", "/any", "/anx", "/r"] {
+        for length in [0, 1024, 1025, 2048, 2049, 4096, 4097, 6000] {
+            let request = post(path, &vec![b'x'; length]).host("s.test");
+            let [theirs, ours] =
+                [nginx.addr(0), gateway.addr()].map(|addr| Client::connect(addr).ask(&request).status);
+            assert_eq!(ours, theirs, "{path} {length}\n{}", imported.yaml);
+            refused += usize::from(theirs == 413);
+        }
+    }
+    assert!(refused > 20, "{refused}");
 }
 
 /// A field whose value the gateway does not have is removed, so that no client can write it.

@@ -20,7 +20,7 @@ pub(super) struct GatewayFile {
 }
 
 /// A field and where it comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PlannedField {
     pub name: String,
     pub value: String,

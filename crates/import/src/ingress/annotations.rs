@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 
-use super::object::{IngressObject, IngressPath, PathKindOfIngress};
+use super::affinity::{is_affinity, read_sticky};
+use super::object::{IngressObject, IngressPath, PREFIX, PathKindOfIngress, read_number};
 use crate::gateway_file::{NamedLimitPlan, PlannedField};
 use crate::networks::parse_networks;
 use crate::nginx::auth::{ASKED, AuthFields, write_auth};
 use crate::nginx::headers::can_be_copied;
 use crate::nginx::path_edits::translate_rewrite;
 use crate::nginx::regex::translate_pattern;
+use crate::nginx::values::{parse_size, write_body_size};
 use crate::yaml_text::{one_or_list, quote, quoted_list, write_rate};
 use crate::{FindingKind, ImportFault, ImportReport, ImportedLine};
 use sluicegate_model::value::server_url::is_server_url;
-
-pub(super) const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 
 /// The fields and limits that the annotations of an Ingress give to all of its paths.
 #[derive(Debug, Default)]
@@ -35,26 +35,18 @@ pub(super) struct IngressRules {
 const HARMLESS: &str = "\
     ssl-redirect proxy-buffering proxy-buffer-size proxy-buffers-number \
     proxy-request-buffering proxy-http-version proxy-max-temp-file-size proxy-busy-buffers-size \
-    enable-access-log enable-rewrite-log enable-opentracing enable-opentelemetry service-upstream affinity \
-    affinity-mode upstream-hash-by upstream-vhost load-balance enable-cors connection-proxy-header \
+    enable-access-log enable-rewrite-log enable-opentracing enable-opentelemetry service-upstream \
+    upstream-hash-by upstream-vhost load-balance enable-cors connection-proxy-header \
     x-forwarded-prefix preserve-trailing-slash http2-push-preload ssl-ciphers ssl-prefer-server-ciphers \
     client-body-buffer-size proxy-send-timeout default-backend permanent-redirect-code \
     temporal-redirect-code custom-headers backend-protocol";
 
 /// Annotations that change answers or limits of no more than some requests, and close nothing.
-const OPEN: &str = "app-root from-to-www-redirect force-ssl-redirect server-alias proxy-body-size \
-                    custom-http-errors";
+const OPEN: &str = "app-root from-to-www-redirect force-ssl-redirect server-alias custom-http-errors";
 
 /// Beginnings of such names. A part of a check says nothing without it.
-const FAMILIES: [&str; 7] = [
-    "auth-",
-    "cors-",
-    "proxy-cookie-",
-    "proxy-next-upstream",
-    "proxy-redirect-",
-    "proxy-ssl-",
-    "session-cookie-",
-];
+const FAMILIES: [&str; 6] =
+    ["auth-", "cors-", "proxy-cookie-", "proxy-next-upstream", "proxy-redirect-", "proxy-ssl-"];
 
 /// The numbers of the annotations that belong together.
 #[derive(Default)]
@@ -78,18 +70,17 @@ pub(super) fn read_rules(
         scheme: "http",
         ..IngressRules::default()
     };
+    rules.upstream_fields.extend(read_sticky(object, report));
     let (mut access, mut times, auth) = (Vec::new(), Vec::new(), read_auth(object));
     for (at, key, value) in &object.annotations {
         let Some(name) = key.strip_prefix(PREFIX) else {
             report.skips(at, key, "it is no annotation of ingress-nginx");
             continue;
         };
-        let number = || {
-            let number = value.trim().parse::<u64>().ok().filter(|number| *number <= 1_000_000_000);
-            number.ok_or_else(|| ImportFault::new(at, format!("`{value}` is not a number")))
-        };
+        let number = || read_number(at, value);
         let positive = |number: u64| (number > 0).then(|| (at.clone(), number));
         match name {
+            name if is_affinity(name) => continue,
             "limit-rps" => numbers.per_second = positive(number()?),
             "limit-rpm" => numbers.per_minute = positive(number()?),
             "limit-burst-multiplier" => numbers.multiplier = number()?.max(1),
@@ -101,6 +92,7 @@ pub(super) fn read_rules(
                 access.push(("allow", one_or_list(&read_networks(at, value)?)));
             }
             "denylist-source-range" => access.push(("deny", one_or_list(&read_networks(at, value)?))),
+            "proxy-body-size" => rules.location_fields.push(read_body_size(at, value)?),
             "proxy-connect-timeout" => times.push(("connect", format!("{}s", number()?.max(1)))),
             "proxy-read-timeout" => {
                 let seconds = number()?.max(1);
@@ -136,6 +128,12 @@ pub(super) fn read_rules(
     build_limits(object, &numbers, &mut rules, report);
     order_checks(object, auth, !access.is_empty(), &mut rules, report);
     Ok(rules)
+}
+
+fn read_body_size(at: &ImportedLine, value: &str) -> Result<PlannedField, ImportFault> {
+    let bytes = parse_size(value.trim());
+    let bytes = bytes.ok_or_else(|| ImportFault::new(at, format!("`{value}` is not a size")))?;
+    Ok(PlannedField::plain("max_body", write_body_size(bytes)))
 }
 
 /// Writes `auth` behind the rates, and tells that addresses come before them.

@@ -2,8 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::annotations::PREFIX;
-use super::object::{IngressObject, IngressPath};
+use super::object::{IngressObject, IngressPath, PREFIX, read_number};
 use crate::gateway_file::PlannedField;
 use crate::nginx::path_edits::check_field;
 use crate::nginx::regex::{is_usable_path, translate_pattern};
@@ -17,6 +16,8 @@ pub(super) struct CanaryPolicy {
     /// The share of the other requests, of `total`.
     pub weight: u64,
     pub total: u64,
+    /// Whether a cookie of the main Ingress keeps clients at the service that the share gave them.
+    pub keeps_clients: bool,
 }
 
 /// A path of a canary.
@@ -91,11 +92,7 @@ pub(super) fn read_canary(
     {
         return Ok(None);
     }
-    let number = |name: &str| {
-        let Some((at, value)) = named.get(name) else { return Ok(0) };
-        let number = value.parse::<u64>().ok().filter(|number| *number <= 1_000_000_000);
-        number.ok_or_else(|| ImportFault::new(at, format!("`{value}` is not a number")))
-    };
+    let number = |name: &str| named.get(name).map_or(Ok(0), |(at, value)| read_number(at, value));
     let (weight, total) = (number("canary-weight")?, number("canary-weight-total")?.max(100));
     let has = |name: &str| named.contains_key(name);
     for (at, key, value) in &object.annotations {
@@ -120,7 +117,8 @@ pub(super) fn read_canary(
             | "canary-by-header"
             | "canary-by-header-value"
             | "canary-weight"
-            | "canary-weight-total" => (FindingKind::Exact, ""),
+            | "canary-weight-total"
+            | "affinity-canary-behavior" => (FindingKind::Exact, ""),
             _ => (FindingKind::NotTranslated, "ingress-nginx does not read it in a canary"),
         };
         report.add(kind, at, &format!("{key}: {value}"), says.to_owned());
@@ -131,7 +129,9 @@ pub(super) fn read_canary(
     while conditions.last().is_some_and(|(_, leads)| Some(*leads) == rest) {
         conditions.pop();
     }
-    Ok(Some(CanaryPolicy { conditions, weight, total }))
+    let keeps_clients =
+        named.get("affinity-canary-behavior").is_none_or(|(_, behavior)| *behavior != "legacy");
+    Ok(Some(CanaryPolicy { conditions, weight, total, keeps_clients }))
 }
 
 /// The fields `when` for headers and cookies, in the order of precedence.

@@ -3,6 +3,7 @@
 //! An Ingress names hosts, paths and services; annotations of the prefix `nginx.ingress.kubernetes.io/` limit all of
 //! its paths together.
 
+mod affinity;
 mod annotations;
 mod canary;
 mod object;
@@ -27,9 +28,11 @@ pub(super) fn import_ingress(source: &SourceText) -> Result<(GatewayFile, Import
     if objects.is_empty() {
         return Err(ImportFault::new(&source.start(), "there is no Ingress to import"));
     }
-    let note = "ingress-nginx counts each IPv6 address by itself";
-    let mut file =
-        GatewayFile { server: vec![PlannedField::new("ipv6_prefix", "128", note)], ..GatewayFile::default() };
+    let server = vec![
+        PlannedField::new("ipv6_prefix", "128", "ingress-nginx counts each IPv6 address by itself"),
+        PlannedField::new("max_body", "1MiB", "proxy-body-size of the ConfigMap, by default 1m"),
+    ];
+    let mut file = GatewayFile { server, ..GatewayFile::default() };
     let (mut paths, mut regex_hosts, mut closed_hosts) = (Vec::new(), HashSet::new(), HashSet::new());
     let mut canaries = Vec::new();
     for object in &objects {
@@ -181,7 +184,9 @@ fn add_upstreams(
                 flow_map(&[("url", server), ("weight", &part.div_ceil(scale).to_string())])
             });
             let balance = PlannedField::new("balance", "random", "by chance, as in ingress-nginx");
-            let fields = std::iter::once(balance).chain(rules.upstream_fields.iter().cloned()).collect();
+            let keeps = |field: &&PlannedField| policy.keeps_clients || field.name != "sticky";
+            let fields = rules.upstream_fields.iter().filter(keeps).cloned();
+            let fields = std::iter::once(balance).chain(fields).collect();
             add_upstream(&format!("{}-canary", main.0), servers.to_vec(), fields, &canary.at, file)
         }
     };

@@ -7,6 +7,9 @@ use crate::{ImportFault, ImportReport, ImportedLine};
 use sluicegate_config::yaml::tree::{MapKey, Node, parse_document};
 use sluicegate_model::Position;
 
+/// The beginning of the annotations of ingress-nginx.
+pub(super) const PREFIX: &str = "nginx.ingress.kubernetes.io/";
+
 #[derive(Debug)]
 pub(super) struct IngressObject {
     pub name: String,
@@ -224,4 +227,10 @@ fn read_backend(backend: Place<'_>) -> Result<(String, String), ImportFault> {
         None => (backend.text_of("serviceName"), backend.text_of("servicePort")),
     };
     Ok((name.ok_or_else(wrong)?.to_owned(), port.ok_or_else(wrong)?.to_owned()))
+}
+
+/// The number of an annotation.
+pub(super) fn read_number(at: &ImportedLine, value: &str) -> Result<u64, ImportFault> {
+    let number = value.trim().parse::<u64>().ok().filter(|number| *number <= 1_000_000_000);
+    number.ok_or_else(|| ImportFault::new(at, format!("`{value}` is not a number")))
 }

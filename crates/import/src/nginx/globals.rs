@@ -1,13 +1,14 @@
 //! The fields of the gateway for all servers: the client's address, the size of bodies, times of clients.
 
+use std::collections::BTreeMap;
+
 use super::listeners::ListenerTable;
 use super::scope::Scope;
-use super::values::{size_of, time_of, write_time};
+use super::values::{size_of, time_of, write_body_size, write_time};
 use crate::ImportFault;
-use crate::gateway_file::PlannedField;
+use crate::gateway_file::{LocationPlan, PlannedField};
 use crate::networks::parse_networks;
 use crate::yaml_text::{one_or_list, quote};
-use sluicegate_model::value::byte_rate::show_size;
 use sluicegate_model::value::names::parse_header_name;
 
 /// nginx's default of `client_max_body_size`.
@@ -23,7 +24,6 @@ pub(super) fn read_server_fields(
     let mut fields =
         vec![PlannedField::new("ipv6_prefix", "128", "nginx counts each IPv6 address by itself")];
     fields.extend(read_client_address(scopes, locations, listeners)?);
-    fields.extend(read_body_size(locations)?);
     let mut times = Vec::new();
     for (name, field) in [
         ("keepalive_timeout", "idle"),
@@ -129,21 +129,24 @@ fn read_client_address(
     Ok(fields)
 }
 
-/// `max_body`: one size for the whole gateway.
-fn read_body_size(locations: &[Scope<'_>]) -> Result<Option<PlannedField>, ImportFault> {
-    let mut sizes = Vec::new();
-    for scope in locations {
-        let size = scope.value_of("client_max_body_size").map_or(Ok(BODY_MAX), size_of)?;
-        sizes.push(if size == 0 { u64::MAX } else { size });
-    }
-    let most = sizes.iter().max().copied().unwrap_or(BODY_MAX);
-    let is_same = sizes.iter().all(|size| *size == most);
-    for directive in locations.iter().filter_map(|scope| scope.value_of("client_max_body_size")) {
-        match is_same {
-            true => directive.exact("server: { max_body }"),
-            false => directive.loses("the gateway has one size for all locations, the largest one"),
+/// The field `max_body` of a location.
+pub(super) fn read_body_size(scope: &Scope<'_>) -> Result<PlannedField, ImportFault> {
+    let directive = scope.value_of("client_max_body_size");
+    let bytes = directive.map_or(Ok(BODY_MAX), size_of)?;
+    directive.inspect(|directive| directive.exact("max_body"));
+    Ok(PlannedField::plain("max_body", write_body_size(bytes)))
+}
+
+/// Moves the `max_body` that most locations have to `server`.
+pub(super) fn share_body_size(locations: &mut [LocationPlan]) -> Option<PlannedField> {
+    let mut counts = BTreeMap::new();
+    for field in locations.iter().flat_map(|location| &location.fields) {
+        if field.name == "max_body" {
+            *counts.entry(field.clone()).or_insert(0_usize) += 1;
         }
     }
-    Ok((most != u64::MAX)
-        .then(|| PlannedField::new("max_body", show_size(most), "client_max_body_size, by default 1m")))
+    let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    locations.iter_mut().for_each(|location| location.fields.retain(|field| *field != most));
+    let is_bounded = most.value != "none";
+    is_bounded.then(|| PlannedField { note: "client_max_body_size, by default 1m".to_owned(), ..most })
 }

@@ -26,7 +26,7 @@ mod site;
 mod steps;
 mod upstream_fields;
 mod upstreams;
-mod values;
+pub(super) mod values;
 mod variables;
 mod zones;
 
@@ -162,6 +162,7 @@ fn translate_http<'d>(http: &'d [Directive], folder: &Path) -> Result<GatewayFil
         let takes_any = !plan.default.iter().any(|listener| shut.contains(listener));
         place_locations(plan, takes_any, &wildcards, named, &finished, &mut file.locations);
     }
+    file.server.extend(globals::share_body_size(&mut file.locations));
     tell_judging(http, &zones);
     tell_unused(&zones, &variables, http);
     file.upstreams = upstreams.planned;

@@ -8,6 +8,7 @@ use super::closed::widen_path;
 use super::content::{SiteContext, find_pass, read_content};
 use super::error_pages::read_error_pages;
 use super::flatten::{FlatLocation, FlatRole, flatten_server};
+use super::globals::read_body_size;
 use super::headers::read_response_headers;
 use super::known::UNKNOWN;
 use super::limits::{LimitBook, LimitUse};
@@ -78,6 +79,7 @@ pub(super) fn read_site<'d>(context: &mut SiteContext<'_, 'd>) -> Result<Vec<Sit
             }
             continue;
         }
+        let first = found.len();
         match location.role {
             FlatRole::Whole => read_location(location, source, &steps, context, &mut found)?,
             FlatRole::Closed => found.push(SiteLocation::closed(location.path.clone(), source)),
@@ -95,6 +97,8 @@ pub(super) fn read_site<'d>(context: &mut SiteContext<'_, 'd>) -> Result<Vec<Sit
                 found.push(SiteLocation::answering(location.path.clone(), source, answer, &steps));
             }
         }
+        let max_body = read_body_size(&location.node.scope)?;
+        found.iter_mut().skip(first).for_each(|site| site.plan.fields.push(max_body.clone()));
     }
     let named = root.children.iter().filter(|node| node.matching.kind == MatchKind::Named);
     for directive in named.filter_map(|node| node.directive).filter(|directive| !directive.is_told()) {

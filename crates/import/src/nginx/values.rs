@@ -2,6 +2,7 @@
 
 use super::parser::Directive;
 use crate::ImportFault;
+use sluicegate_model::value::byte_rate::show_size;
 
 /// Milliseconds: `60`, `60s`, `1m30s`, `500ms`.
 pub(super) fn parse_time_ms(text: &str) -> Option<u64> {
@@ -32,7 +33,7 @@ pub(super) fn parse_time_ms(text: &str) -> Option<u64> {
 }
 
 /// Bytes: `1024`, `8k`, `1m`, `2g`.
-pub(super) fn parse_size(text: &str) -> Option<u64> {
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let unit = match unit {
         "" => 1,
@@ -42,6 +43,11 @@ pub(super) fn parse_size(text: &str) -> Option<u64> {
         _ => return None,
     };
     digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// The value of `max_body` for a size of `client_max_body_size`.
+pub(crate) fn write_body_size(bytes: u64) -> String {
+    if bytes == 0 { "none".to_owned() } else { show_size(bytes) }
 }
 
 /// A duration of gateway.yaml.

@@ -250,7 +250,6 @@ fn redirects_and_further_hosts_are_lost() {
         ("from-to-www-redirect: \"true\"", false),
         ("force-ssl-redirect: \"true\"", false),
         ("server-alias: b.test", false),
-        ("proxy-body-size: 8m", false),
         ("configuration-snippet: deny all;", true),
         ("enable-modsecurity: \"true\"", true),
         ("guard-of-a-module: \"true\"", true),
@@ -260,6 +259,98 @@ fn redirects_and_further_hosts_are_lost() {
         let imported = import_file(&scratch.file("ingress.yaml", &text)).unwrap();
         assert_eq!(imported.report.count_lost(), 1, "{}", imported.yaml);
         assert_eq!(imported.yaml.contains("    respond: { status: 403 }"), is_closed, "{}", imported.yaml);
+    }
+}
+
+/// Annotations of one Ingress, the fields `sticky` and `max_body` that they become, and a line of the report.
+const AFFINITIES: &[(&str, Option<&str>, Option<&str>, &str)] = &[
+    ("P-affinity: cookie", Some("{ cookie: INGRESSCOOKIE }"), None, "there until the browser closes"),
+    (
+        "P-affinity: cookie, P-session-cookie-name: shop, P-session-cookie-max-age: \"7200\", \
+         P-session-cookie-expires: \"60\", P-affinity-mode: persistent, P-session-cookie-path: /",
+        Some("{ cookie: shop, for: 7200s }"),
+        None,
+        "session-cookie-max-age decides",
+    ),
+    (
+        "P-affinity: cookie, P-session-cookie-max-age: \"-1\", P-session-cookie-expires: \"3153600000\"",
+        Some("{ cookie: INGRESSCOOKIE, for: 3153600000s }"),
+        None,
+        "it is no time",
+    ),
+    (
+        "P-affinity: cookie, P-session-cookie-samesite: None, P-session-cookie-name: \"a b\"",
+        Some("{ cookie: INGRESSCOOKIE }"),
+        None,
+        "the cookie is `SameSite=Lax`",
+    ),
+    (
+        "P-affinity: cookie, P-session-cookie-secure: \"true\"",
+        Some("{ cookie: INGRESSCOOKIE }"),
+        None,
+        "scheme is https",
+    ),
+    (
+        "P-affinity: cookie, P-session-cookie-domain: a.test",
+        Some("{ cookie: INGRESSCOOKIE }"),
+        None,
+        "for its host alone",
+    ),
+    (
+        "P-affinity: cookie, P-session-cookie-change-on-failure: \"false\"",
+        Some("{ cookie: INGRESSCOOKIE }"),
+        None,
+        "follows to the server that answers",
+    ),
+    ("P-affinity: ip, P-session-cookie-name: shop", None, None, "ingress-nginx knows `cookie` alone"),
+    ("P-session-cookie-name: shop", None, None, "no effect without `affinity: cookie`"),
+    ("P-proxy-body-size: 8m", None, Some("8MiB"), ""),
+    ("P-proxy-body-size: \"0\"", None, Some("none"), ""),
+    ("P-proxy-body-size: 10K", None, Some("10KiB"), ""),
+];
+
+#[test]
+fn affinity_and_sizes_of_bodies_become_fields() {
+    let scratch = Scratch::new();
+    for (annotations, sticky, max_body, says) in AFFINITIES {
+        let prefix = |text: &str| text.replace("P-", "nginx.ingress.kubernetes.io/");
+        let text = ingress_of("all", &prefix(annotations), "Prefix", "/");
+        let imported = import_file(&scratch.file("ingress.yaml", &text)).unwrap();
+        let report = imported.report.render_text();
+        config::parse(&imported.yaml, "gateway.yaml")
+            .unwrap_or_else(|wrong| panic!("{wrong}\n{}", imported.yaml));
+        let yaml: serde_yaml::Value = serde_yaml::from_str(&imported.yaml).unwrap();
+        let expected: serde_yaml::Value = serde_yaml::from_str(sticky.unwrap_or("null")).unwrap();
+        let upstream = &yaml["upstreams"]["default-all-80"];
+        let found = upstream.get("sticky").cloned().unwrap_or_default();
+        assert_eq!(found, expected, "{annotations}\n{}", imported.yaml);
+        assert_eq!(yaml["locations"][0]["max_body"].as_str(), *max_body, "{}", imported.yaml);
+        assert_eq!(yaml["server"]["max_body"].as_str(), Some("1MiB"));
+        assert!(report.contains(&prefix(says)), "{annotations}\n{report}");
+        assert_eq!(imported.report.count_lost(), 0, "{report}");
+    }
+    let text = ingress_of("all", "nginx.ingress.kubernetes.io/proxy-body-size: 8x", "Prefix", "/");
+    let fault = import_file(&scratch.file("ingress.yaml", &text)).unwrap_err();
+    assert_eq!(fault.message, "`8x` is not a size");
+}
+
+/// A cookie keeps a client at the version that the share gave it, unless the canary says `legacy`.
+#[test]
+fn affinity_holds_for_the_share_of_a_canary() {
+    let main = ingress_of("main", "nginx.ingress.kubernetes.io/affinity: cookie", "Prefix", "/");
+    for (behavior, keeps) in [
+        ("", true),
+        (", P-affinity-canary-behavior: sticky", true),
+        (", P-affinity-canary-behavior: legacy", false),
+    ] {
+        let canary = format!("P-canary: \"true\", P-canary-weight: \"30\"{behavior}");
+        let canary = canary.replace("P-", "nginx.ingress.kubernetes.io/");
+        let objects = [ingress_of("next", &canary, "Prefix", "/"), main.clone()].concat();
+        let imported = import_file(&Scratch::new().file("ingress.yaml", &objects)).unwrap();
+        let yaml: serde_yaml::Value = serde_yaml::from_str(&imported.yaml).unwrap();
+        let upstream = &yaml["upstreams"]["default-main-80-canary"];
+        assert_eq!(upstream["servers"].as_sequence().unwrap().len(), 2, "{}", imported.yaml);
+        assert_eq!(upstream.get("sticky").is_some(), keeps, "{}", imported.yaml);
     }
 }
 
