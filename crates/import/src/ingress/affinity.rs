@@ -9,8 +9,6 @@ use crate::{FindingKind, ImportReport};
 use sluicegate_model::value::names::parse_cookie_name;
 use sluicegate_model::value::scalars::DURATION_MAX;
 
-const DEFAULT_NAME: &str = "INGRESSCOOKIE";
-
 /// True for the annotations that `read_sticky` reads.
 pub(super) fn is_affinity(name: &str) -> bool {
     name.starts_with("affinity") || name.starts_with("session-cookie-")
@@ -26,29 +24,30 @@ pub(super) fn read_sticky(object: &IngressObject, report: &mut ImportReport) -> 
     let name = named.get("session-cookie-name").filter(|name| parse_cookie_name(name).is_ok());
     let longest = DURATION_MAX.as_secs();
     let seconds =
-        |name: &str| named.get(name)?.parse::<u64>().ok().filter(|seconds| (1..=longest).contains(seconds));
+        |name: &str| named.get(name)?.parse().ok().filter(|seconds| (1..=longest).contains(seconds));
     let max_age = seconds("session-cookie-max-age");
     let time = max_age.or(seconds("session-cookie-expires"));
     for (at, annotation, value) in lines {
-        let (kind, says) = match (annotation, value) {
-            ("affinity", "cookie") if time.is_none() => (FindingKind::Difference, WITHOUT_TIME),
-            ("affinity", "cookie") => (FindingKind::Difference, BEHIND_SERVICE),
-            ("affinity", _) => (FindingKind::NotTranslated, "ingress-nginx knows `cookie` alone"),
+        let is_known = |(known, ..): &&(&str, &str, &str)| *known == annotation;
+        let (kind, says) = match (annotation, value, OTHERS.iter().find(is_known)) {
+            ("affinity", "cookie", _) if time.is_none() => (FindingKind::Difference, WITHOUT_TIME),
+            ("affinity", "cookie", _) => (FindingKind::Difference, BEHIND_SERVICE),
+            ("affinity", ..) => (FindingKind::NotTranslated, "ingress-nginx knows `cookie` alone"),
             _ if !has_cookie => (FindingKind::NotTranslated, "it has no effect without `affinity: cookie`"),
-            ("session-cookie-name", _) if name.is_some() => (FindingKind::Exact, ""),
-            ("session-cookie-max-age", _) if max_age.is_some() => (FindingKind::Exact, ""),
-            ("session-cookie-expires", _) if max_age.is_none() && time.is_some() => (FindingKind::Exact, ""),
-            ("affinity-mode", "persistent")
-            | ("session-cookie-path", "/")
-            | ("session-cookie-samesite", "Lax")
-            | ("session-cookie-conditional-samesite-none", "false")
-            | ("session-cookie-change-on-failure", "true") => (FindingKind::Exact, ""),
-            _ => (FindingKind::NotTranslated, describe_rest(annotation)),
+            ("session-cookie-name", ..) if name.is_some() => (FindingKind::Exact, ""),
+            ("session-cookie-max-age", ..) if max_age.is_some() => (FindingKind::Exact, ""),
+            ("session-cookie-expires", ..) if max_age.is_none() && time.is_some() => (FindingKind::Exact, ""),
+            (.., Some((_, own, _))) if *own == value => (FindingKind::Exact, ""),
+            (.., Some((.., says))) => (FindingKind::NotTranslated, *says),
+            _ => (
+                FindingKind::NotTranslated,
+                "it has no valid value, no field, or session-cookie-max-age decides",
+            ),
         };
         report.add(kind, at, &format!("{PREFIX}{annotation}: {value}"), says.to_owned());
     }
-    let time = time.map(|seconds| format!(", for: {seconds}s")).unwrap_or_default();
-    let value = format!("{{ cookie: {}{time} }}", quote(name.unwrap_or(&DEFAULT_NAME)));
+    let time = time.map(|seconds: u64| format!(", for: {seconds}s")).unwrap_or_default();
+    let value = format!("{{ cookie: {}{time} }}", quote(name.unwrap_or(&"INGRESSCOOKIE")));
     has_cookie.then(|| PlannedField::new("sticky", value, "among the pods, once they are the servers"))
 }
 
@@ -57,21 +56,14 @@ const BEHIND_SERVICE: &str = "sticky: behind one Service address the Service cho
 const WITHOUT_TIME: &str = "sticky: the cookie holds for an hour, and there until the browser closes; behind one \
                             Service address the Service chooses the pod; conditions of a canary come before the cookie";
 
-/// Why an annotation has no field.
-fn describe_rest(annotation: &str) -> &'static str {
-    match annotation {
-        "affinity-mode" => "the cookie leads to its server as long as that one is up",
-        "affinity-canary-behavior" => "ingress-nginx reads it in a canary",
-        "session-cookie-name" => "it is no name of a cookie",
-        "session-cookie-max-age" => "it is no time to keep a cookie",
-        "session-cookie-expires" => "session-cookie-max-age decides, or it is no time to keep a cookie",
-        "session-cookie-path" => "the cookie is for all paths",
-        "session-cookie-domain" => "the cookie is for its host alone",
-        "session-cookie-secure" => "the cookie is `Secure` where the scheme is https",
-        "session-cookie-samesite" | "session-cookie-conditional-samesite-none" => {
-            "the cookie is `SameSite=Lax`"
-        }
-        "session-cookie-change-on-failure" => "the cookie follows to the server that answers",
-        _ => "the gateway has no such field",
-    }
-}
+/// Annotations without a field, the value that is that of the gateway, and what holds in place of others.
+const OTHERS: [(&str, &str, &str); 8] = [
+    ("affinity-mode", "persistent", "the cookie leads to its server as long as that one is up"),
+    ("affinity-canary-behavior", "", "ingress-nginx reads it in a canary"),
+    ("session-cookie-path", "/", "the cookie is for all paths"),
+    ("session-cookie-domain", "", "the cookie is for its host alone"),
+    ("session-cookie-secure", "", "the cookie is `Secure` where the scheme is https"),
+    ("session-cookie-samesite", "Lax", "the cookie is `SameSite=Lax`"),
+    ("session-cookie-conditional-samesite-none", "false", "the cookie is `SameSite=Lax`"),
+    ("session-cookie-change-on-failure", "true", "the cookie follows to the server that answers"),
+];

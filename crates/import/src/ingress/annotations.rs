@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::affinity::{is_affinity, read_sticky};
-use super::object::{IngressObject, IngressPath, PREFIX, PathKindOfIngress, read_number};
+use super::object::{IngressObject, IngressPath, PREFIX, read_number};
 use crate::gateway_file::{NamedLimitPlan, PlannedField};
 use crate::networks::parse_networks;
 use crate::nginx::auth::{ASKED, AuthFields, write_auth};
@@ -105,7 +105,8 @@ pub(super) fn read_rules(
             }
             "rewrite-target" => {
                 rules.rewrite_target = Some(value.clone()).filter(|target| !target.is_empty());
-                if let Some(why) = object.paths.iter().find_map(|path| rules.write_rewrite(path)?.err()) {
+                if let Some(why) = object.paths.iter().find_map(|path| rules.write_rewrite(&path.path)?.err())
+                {
                     report.loses(at, &format!("{key}: {value}"), format!("paths stay as they are: {why}"));
                     continue;
                 }
@@ -296,32 +297,44 @@ fn build_limits(
 
 impl IngressRules {
     /// The field `rewrite` of a path, as ingress-nginx writes it for nginx; `None` if its requests stay as they are.
-    pub(super) fn write_rewrite(&self, path: &IngressPath) -> Option<Result<PlannedField, String>> {
-        let target = self.rewrite_target.as_ref().filter(|target| **target != path.path)?;
-        Some(translate_rewrite(&format!("(?i){}", path.path), target))
+    fn write_rewrite(&self, text: &str) -> Option<Result<PlannedField, String>> {
+        let target = self.rewrite_target.as_ref().filter(|target| *target != text)?;
+        Some(translate_rewrite(&format!("(?i){text}"), target))
     }
 
     /// True if ingress-nginx matches all paths of the host by expressions because of this one.
-    pub(super) fn makes_expressions(&self, path: &IngressPath) -> bool {
-        self.use_regex || self.rewrite_target.as_ref().is_some_and(|target| *target != path.path)
+    pub(super) fn makes_expressions(&self, text: &str) -> bool {
+        // A target that is the path itself still holds for the path `/` that ingress-nginx adds.
+        self.use_regex || self.rewrite_target.as_ref().is_some_and(|target| target != text || target != "/")
     }
 
-    /// The paths of gateway.yaml, as ingress-nginx writes them for nginx; `by_regex`: as expressions.
-    pub(super) fn write_paths(&self, path: &IngressPath, by_regex: bool) -> Vec<String> {
-        let text = path.path.as_str();
-        let folder = text.trim_end_matches('/');
-        let is_folder = path.kind == PathKindOfIngress::Prefix && !folder.is_empty();
-        if by_regex {
-            let write = |text: &str| format!("~* {}", translate_pattern(&format!("^{text}"), true));
-            return match is_folder && !self.makes_expressions(path) {
-                true => vec![write(&format!("{folder}/")), write(folder)],
-                false => vec![write(text)],
+    /// The paths for which ingress-nginx writes locations, and whether each is exact; `has_exact`: another Ingress has
+    /// this path as an exact one.
+    fn split_path(&self, path: &IngressPath, has_exact: bool) -> Vec<(String, bool)> {
+        let text = path.path.clone();
+        if path.is_exact || text.ends_with('/') || self.use_regex || self.write_rewrite(&text).is_some() {
+            return vec![(text, path.is_exact)];
+        }
+        let folder = (format!("{text}/"), false);
+        std::iter::once(folder).chain((!has_exact).then_some((text, true))).collect()
+    }
+
+    /// The paths of gateway.yaml with their fields `rewrite`; `by_regex`: as expressions.
+    pub(super) fn write_paths(
+        &self,
+        path: &IngressPath,
+        by_regex: bool,
+        has_exact: bool,
+    ) -> Vec<(String, Option<PlannedField>)> {
+        let write = |(text, is_exact): (String, bool)| {
+            let rewrite = self.write_rewrite(&text).and_then(Result::ok);
+            let written = match (by_regex, is_exact) {
+                (true, _) => format!("~* {}", translate_pattern(&format!("^{text}"), true)),
+                (false, true) => format!("= {text}"),
+                (false, false) => text,
             };
-        }
-        match path.kind {
-            PathKindOfIngress::Exact => vec![format!("= {text}")],
-            _ if is_folder => vec![format!("= {folder}"), format!("{folder}/")],
-            _ => vec![text.to_owned()],
-        }
+            (written, rewrite)
+        };
+        self.split_path(path, has_exact).into_iter().map(write).collect()
     }
 }

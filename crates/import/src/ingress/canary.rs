@@ -41,7 +41,7 @@ pub(super) fn match_canaries<'o>(
     canaries: &'o [(&'o IngressObject, CanaryPolicy)],
     report: &mut ImportReport,
 ) -> HashMap<ServiceKey<'o>, Canary<'o>> {
-    let place = |path: &'o IngressPath| (&path.host, &path.path, path.kind);
+    let place = |path: &'o IngressPath| (&path.host, &path.path, path.is_exact);
     let mut main_at = HashMap::new();
     for (object, path) in mains {
         main_at.entry(place(path)).or_insert_with(|| service_key(object, path));

@@ -19,22 +19,26 @@ use super::yaml_text::{flow_map, numbered_names, quote, quoted_list};
 use super::{ImportFault, ImportReport, ImportedLine};
 use annotations::{IngressRules, read_rules};
 use canary::{Canary, match_canaries, read_canary, service_key};
-use object::{IngressObject, IngressPath, PathKindOfIngress, ServiceTable, read_objects};
+use object::{IngressObject, IngressPath, ServiceTable, read_objects};
 
 /// Imports the Ingress objects of a file; its services name the ports.
 pub(super) fn import_ingress(source: &SourceText) -> Result<(GatewayFile, ImportReport), ImportFault> {
     let mut report = ImportReport::default();
-    let (objects, services) = read_objects(source, &mut report)?;
+    let (mut objects, services) = read_objects(source, &mut report)?;
     if objects.is_empty() {
         return Err(ImportFault::new(&source.start(), "there is no Ingress to import"));
     }
+    // The oldest comes first, and of equal ones the last name. Without times, the order of the file holds.
+    objects.sort_by_cached_key(|IngressObject { created, namespace, name, .. }| {
+        (created.clone(), created.is_some().then(|| Reverse(format!("{namespace}/{name}"))))
+    });
     let server = vec![
         PlannedField::new("ipv6_prefix", "128", "ingress-nginx counts each IPv6 address by itself"),
         PlannedField::new("max_body", "1MiB", "proxy-body-size of the ConfigMap, by default 1m"),
     ];
     let mut file = GatewayFile { server, ..GatewayFile::default() };
-    let (mut paths, mut regex_hosts, mut closed_hosts) = (Vec::new(), HashSet::new(), HashSet::new());
-    let mut canaries = Vec::new();
+    let (mut paths, mut closed_hosts, mut canaries) = (Vec::new(), HashSet::new(), Vec::new());
+    let mut named = BTreeSet::new();
     for object in &objects {
         note_places(object, &mut file);
         if let Some(policy) = read_canary(object, &mut report)? {
@@ -45,45 +49,96 @@ pub(super) fn import_ingress(source: &SourceText) -> Result<(GatewayFile, Import
         file.limits.extend(rules.limits.iter().cloned());
         note_tls(object, &mut report);
         for path in &object.paths {
-            regex_hosts.extend(rules.makes_expressions(path).then_some(&path.host));
             closed_hosts.extend(rules.closes_hosts.then_some(&path.host));
-            paths.push((object, rules.clone(), path));
+            // The first Ingress of a host says what its other paths come to.
+            match path.is_default && path.host.is_some() && named.contains(&path.host) {
+                true => report.skips(&path.at, "defaultBackend", "an earlier Ingress has the host"),
+                false => paths.push((object, rules.clone(), path)),
+            }
         }
+        named.extend(&object.hosts);
     }
+    paths.sort_by_key(|(_, _, path)| (path.is_default && path.host.is_some(), !path.is_default));
+    let taken = drop_doubles(&mut paths, &mut report);
     let mains: Vec<_> = paths.iter().map(|(object, _, path)| (*object, *path)).collect();
     let canaries = match_canaries(&mains, &canaries, &mut report);
-    // ingress-nginx tries the expressions of a host by their lengths; an exact path is not that of a prefix, too.
-    paths.sort_by_key(|(_, _, IngressPath { host, path, kind, .. })| {
+    let regex = paths.iter().filter(|(_, rules, path)| rules.makes_expressions(&path.path));
+    let regex_hosts: HashSet<_> = regex.map(|(_, _, path)| &path.host).collect();
+    // ingress-nginx tries the expressions of a host by their lengths.
+    paths.sort_by_key(|(_, _, IngressPath { host, path, .. })| {
         let text = if regex_hosts.contains(host) { path.as_str() } else { "" };
-        (Reverse((text.len(), text)), *kind != PathKindOfIngress::Exact)
+        Reverse((text.len(), text))
     });
     for (object, rules, path) in paths {
         let by_regex = regex_hosts.contains(&path.host);
+        if by_regex && path.is_exact && path.path == "/" {
+            report.skips(&path.at, "path /", "ingress-nginx never comes to it: its host has expressions");
+            continue;
+        }
         let is_closed = rules.is_closed || closed_hosts.contains(&path.host);
         let canary = canaries.get(&service_key(object, path)).copied();
         let upstreams = add_upstreams((object, path, canary), &services, &rules, &mut file, &mut report)?;
-        add_path((path, by_regex, is_closed), &upstreams, &rules, &mut file, &mut report)?;
+        let written = rules.write_paths(path, by_regex, taken.contains(&(&path.host, &path.path, true)));
+        add_path((path, written, is_closed), &upstreams, &rules, &mut file, &mut report)?;
     }
-    close_hosts(&mut file);
+    redirect_to_folders(&mut file, &mut report);
+    close_hosts(&named, &mut file);
     Ok((file, report))
 }
 
+/// A path with its Ingress.
+type MainPath<'o> = (&'o IngressObject, Rc<IngressRules>, &'o IngressPath);
+
+/// The hosts, paths and types of paths.
+type PlacesTaken<'o> = HashSet<(&'o Option<String>, &'o String, bool)>;
+
+/// Drops paths that an earlier Ingress has.
+fn drop_doubles<'o>(paths: &mut Vec<MainPath<'o>>, report: &mut ImportReport) -> PlacesTaken<'o> {
+    let mut taken = HashSet::new();
+    paths.retain(|(_, _, path)| {
+        let is_first = taken.insert((&path.host, &path.path, path.is_exact));
+        let says = match &path.host {
+            _ if !is_first => "an earlier Ingress has the same host and path and wins",
+            Some(host) if host.starts_with("*.") => {
+                "the host is all names below it, and there of one label more"
+            }
+            _ => return true,
+        };
+        report.differs(&path.at, &format!("path {}", path.path), says);
+        is_first
+    });
+    taken
+}
+
+/// nginx redirects a path without its slash to the location with it.
+fn redirect_to_folders(file: &mut GatewayFile, report: &mut ImportReport) {
+    let places = file.locations.iter().map(|location| (location.hosts.clone(), location.path.clone()));
+    let (mut taken, mut added): (HashSet<_>, _) = (places.collect(), Vec::new());
+    for LocationPlan { path, hosts, source, .. } in &file.locations {
+        let text = path.strip_prefix("= ").unwrap_or(path);
+        let Some(folder) = text.strip_suffix('/').filter(|folder| folder.starts_with('/')) else { continue };
+        let path = format!("= {folder}");
+        if taken.insert((hosts.clone(), path.clone())) {
+            let says = "the redirect to the path with its slash drops the query";
+            source.iter().for_each(|at| report.differs(at, &format!("path {text}"), says));
+            let fields = PlannedField::map("redirect", &[("to", quote(text)), ("status", "301".to_owned())]);
+            let (hosts, fields, source) = (hosts.clone(), fields.into_iter().collect(), source.clone());
+            added.push(LocationPlan { path, hosts, fields, source, ..LocationPlan::default() });
+        }
+    }
+    file.locations.append(&mut added);
+}
+
 /// A host answers 404 for its other paths, even if another Ingress is for any host.
-fn close_hosts(file: &mut GatewayFile) {
+fn close_hosts(named: &BTreeSet<&Option<String>>, file: &mut GatewayFile) {
     if !file.locations.iter().any(|location| location.hosts.is_empty()) {
         return;
     }
-    let named = file.locations.iter().map(|location| location.hosts.clone());
-    let named: BTreeSet<Vec<String>> = named.filter(|hosts| !hosts.is_empty()).collect();
-    for hosts in named {
+    for host in named.iter().copied().flatten() {
+        let hosts = vec![host.clone()];
         if !file.locations.iter().any(|location| location.hosts == hosts && location.path == "/") {
-            let fields = vec![PlannedField::plain("respond", "{ status: 404 }")];
-            file.locations.push(LocationPlan {
-                path: "/".to_owned(),
-                hosts,
-                fields,
-                ..LocationPlan::default()
-            });
+            let (path, fields) = ("/".to_owned(), vec![PlannedField::plain("respond", "{ status: 404 }")]);
+            file.locations.push(LocationPlan { path, hosts, fields, ..LocationPlan::default() });
         }
     }
 }
@@ -114,14 +169,13 @@ fn note_tls(object: &IngressObject, report: &mut ImportReport) {
 type UpstreamChoice = (Option<PlannedField>, String, ImportedLine);
 
 fn add_path(
-    (path, by_regex, is_closed): (&IngressPath, bool, bool),
+    (path, written, is_closed): (&IngressPath, Vec<(String, Option<PlannedField>)>, bool),
     choices: &[UpstreamChoice],
     rules: &IngressRules,
     file: &mut GatewayFile,
     report: &mut ImportReport,
 ) -> Result<(), ImportFault> {
-    let rewrite = rules.write_rewrite(path).and_then(Result::ok);
-    for written in rules.write_paths(path, by_regex) {
+    for (written, rewrite) in written {
         is_usable_path(&written).map_err(|why| ImportFault::new(&path.at, why))?;
         let hosts: Vec<String> = path.host.clone().into_iter().collect();
         let same = |known: &LocationPlan| known.path == written && known.hosts == hosts;

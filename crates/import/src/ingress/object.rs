@@ -1,6 +1,6 @@
 //! Ingress and Service objects of a file with one or several YAML documents.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::source::SourceText;
 use crate::{ImportFault, ImportReport, ImportedLine};
@@ -14,9 +14,13 @@ pub(super) const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 pub(super) struct IngressObject {
     pub name: String,
     pub namespace: String,
+    /// The time as in the file.
+    pub created: Option<String>,
     pub at: ImportedLine,
     /// Keys and values with their lines.
     pub annotations: Vec<(ImportedLine, String, String)>,
+    /// The hosts of its rules, also of those without paths.
+    pub hosts: Vec<Option<String>>,
     pub paths: Vec<IngressPath>,
     /// The secrets of `tls`.
     pub tls: Vec<(ImportedLine, String)>,
@@ -28,17 +32,12 @@ pub(super) struct IngressPath {
     pub at: ImportedLine,
     pub host: Option<String>,
     pub path: String,
-    pub kind: PathKindOfIngress,
+    pub is_exact: bool,
+    /// Stands for a `defaultBackend`.
+    pub is_default: bool,
     pub service: String,
     /// The number, or the name in the Service.
     pub port: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum PathKindOfIngress {
-    Exact,
-    Prefix,
-    ImplementationSpecific,
 }
 
 /// The ports of services by namespace, service and name of the port.
@@ -159,15 +158,18 @@ fn read_service(object: Place<'_>, services: &mut ServiceTable) {
 
 fn read_ingress(object: Place<'_>) -> Result<IngressObject, ImportFault> {
     let (name, namespace) = name_and_namespace(object);
+    let metadata = object.field("metadata");
     let mut found = IngressObject {
         name,
         namespace,
+        created: metadata.and_then(|metadata| metadata.text_of("creationTimestamp")).map(str::to_owned),
         at: object.at(),
         annotations: Vec::new(),
+        hosts: Vec::new(),
         paths: Vec::new(),
         tls: Vec::new(),
     };
-    let annotations = object.field("metadata").and_then(|metadata| metadata.field("annotations"));
+    let annotations = metadata.and_then(|metadata| metadata.field("annotations"));
     for (key, value) in annotations.iter().flat_map(Place::entries) {
         let at = value.line_at(key.position);
         let Some(text) = value.text() else {
@@ -181,30 +183,29 @@ fn read_ingress(object: Place<'_>) -> Result<IngressObject, ImportFault> {
     }
     for rule in spec.field("rules").iter().flat_map(Place::items) {
         let host = rule.text_of("host").filter(|host| !host.is_empty()).map(str::to_owned);
+        found.hosts.push(host.clone());
         for path in rule.field("http").and_then(|http| http.field("paths")).iter().flat_map(Place::items) {
             found.paths.push(read_path(path, host.clone())?);
         }
     }
     if let Some(backend) = spec.field("defaultBackend") {
         let (service, port) = read_backend(backend)?;
-        let kind = PathKindOfIngress::ImplementationSpecific;
-        found.paths.push(IngressPath {
-            at: backend.at(),
-            host: None,
-            path: "/".to_owned(),
-            kind,
-            service,
-            port,
-        });
+        // With rules it is that of their hosts, else that of any host.
+        let named = found.hosts.iter().filter(|host| host.is_some()).cloned().collect::<BTreeSet<_>>();
+        let hosts = if found.hosts.is_empty() { BTreeSet::from([None]) } else { named };
+        found.paths.extend(hosts.into_iter().map(|host| {
+            let (at, path, service, port) = (backend.at(), "/".to_owned(), service.clone(), port.clone());
+            IngressPath { at, host, path, is_exact: false, is_default: true, service, port }
+        }));
     }
     Ok(found)
 }
 
 fn read_path(path: Place<'_>, host: Option<String>) -> Result<IngressPath, ImportFault> {
-    let kind = match path.text_of("pathType") {
-        Some("Exact") => PathKindOfIngress::Exact,
-        Some("Prefix") => PathKindOfIngress::Prefix,
-        Some("ImplementationSpecific") | None => PathKindOfIngress::ImplementationSpecific,
+    let is_exact = match path.text_of("pathType") {
+        Some("Exact") => true,
+        // For ingress-nginx they are one.
+        Some("Prefix" | "ImplementationSpecific") | None => false,
         Some(other) => return Err(path.fault(format!("`{other}` is no pathType"))),
     };
     let backend = path.field("backend").ok_or_else(|| path.fault("the path has no `backend`"))?;
@@ -213,7 +214,7 @@ fn read_path(path: Place<'_>, host: Option<String>) -> Result<IngressPath, Impor
     if !text.starts_with('/') {
         return Err(path.fault(format!("the path `{text}` does not start with /")));
     }
-    Ok(IngressPath { at: path.at(), host, path: text, kind, service, port })
+    Ok(IngressPath { at: path.at(), host, path: text, is_exact, is_default: false, service, port })
 }
 
 /// The service and its port, in the form of networking.k8s.io/v1 or the one before.

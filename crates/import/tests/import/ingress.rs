@@ -100,10 +100,69 @@ fn one_ingress_makes_expressions_of_all_paths_of_a_host() {
     let all = [ingress_of("all", "", "Exact", "/Skip"), used].concat();
     let expected = [("~* ^/api/.*", "api"), ("~* (?-u:^/Skip)", "all")];
     assert_eq!(paths_of(&all), expected.map(|(path, name)| (path.to_owned(), own(name))));
-    // The exact path of another Ingress is not that of the prefix.
+    // The exact path of another Ingress is not that of the prefix, also where both are expressions.
     let all = [ingress_of("all", "", "Prefix", "/x"), ingress_of("one", "", "Exact", "/x")].concat();
-    let expected = [("= /x", "one"), ("/x/", "all")];
+    let expected = [("/x/", "all"), ("= /x", "one")];
     assert_eq!(paths_of(&all)[..2], expected.map(|(path, name)| (path.to_owned(), own(name))));
+}
+
+/// ingress-nginx reads the oldest object first, and of equal ones the last name.
+#[test]
+fn the_oldest_ingress_of_a_path_wins() {
+    let at = |name: &str, created: &str| {
+        let object = ingress_of(name, "", "Prefix", "/x");
+        object.replace("{ name:", &format!("{{ creationTimestamp: \"2026-01-0{created}T00:00:00Z\", name:"))
+    };
+    for (objects, winner) in [
+        ([at("a", "2"), at("b", "1")], "b"),
+        ([at("a", "1"), at("b", "1")], "b"),
+        ([at("b", "1"), at("a", "2")], "b"),
+        ([ingress_of("a", "", "Prefix", "/x"), ingress_of("b", "", "ImplementationSpecific", "/x")], "a"),
+    ] {
+        let found = paths_of(&objects.concat());
+        assert!(found.iter().all(|(_, upstream)| *upstream == format!("default-{winner}-80")), "{found:?}");
+        assert_eq!(found.len(), 2, "{found:?}");
+    }
+}
+
+/// nginx redirects the path without its slash, unless another Ingress has just this path.
+#[test]
+fn a_path_with_a_slash_gets_a_redirect() {
+    let own = |path: &str, name: &str| (path.to_owned(), name.to_owned());
+    for kind in ["Prefix", "Exact"] {
+        let mark = if kind == "Exact" { "= " } else { "" };
+        let folder = ingress_of("all", "", kind, "/x/");
+        let expected = [own(&format!("{mark}/x/"), "default-all-80"), own("= /x", "")];
+        assert_eq!(paths_of(&folder), expected);
+        let found = paths_of(&[folder, ingress_of("one", "", "Exact", "/x")].concat());
+        assert_eq!(found[1..], [own("= /x", "default-one-80")]);
+    }
+    let used = "nginx.ingress.kubernetes.io/use-regex: \"true\"";
+    assert_eq!(paths_of(&ingress_of("all", used, "Exact", "/x/")), [own("~* ^/x/", "default-all-80")]);
+}
+
+/// A default backend is that of the hosts of its Ingress; a host without paths answers 404.
+#[test]
+fn default_backends_are_for_their_hosts() {
+    let backend = "defaultBackend: { service: { name: rest, port: { number: 80 } } }, rules:";
+    let object = ingress_of("all", "", "Prefix", "/x").replace("rules:", backend);
+    let scratch = Scratch::new();
+    let import = |text: &str| {
+        let yaml = import_file(&scratch.file("ingress.yaml", text)).unwrap().yaml;
+        serde_yaml::from_str::<serde_yaml::Value>(&yaml).unwrap()["locations"].as_sequence().unwrap().clone()
+    };
+    let last = import(&object).pop().unwrap();
+    let of = |location: &serde_yaml::Value, name: &str| location[name].as_str().map(str::to_owned);
+    assert_eq!([of(&last, "path"), of(&last, "host")], [Some("/".to_owned()), Some("a.test".to_owned())]);
+    assert_eq!(of(&last, "upstream").as_deref(), Some("default-rest-80"));
+    // An earlier Ingress of the host has none.
+    let found = import(&[ingress_of("one", "", "Prefix", "/y"), object].concat());
+    assert!(found.iter().all(|location| of(location, "path").as_deref() != Some("/")), "{found:?}");
+    let rest = "kind: Ingress\nmetadata: { name: a }\nspec: { rules: [{}] }\n---\nkind: Ingress\nmetadata: { name: rest }\nspec: { defaultBackend: { service: { name: rest, port: \
+                { number: 80 } } } }\n---\nkind: Ingress\nmetadata: { name: b }\nspec: { rules: [{ host: b.test }] }\n";
+    let found = import(rest);
+    assert_eq!([of(&found[0], "host"), of(&found[1], "host")], [None, Some("b.test".to_owned())]);
+    assert_eq!(found[1]["respond"]["status"].as_u64(), Some(404));
 }
 
 /// The targets of `rewrite-target`, and the field `rewrite` for the path `/a(/|$)(.*)`, or why there is none.
@@ -276,7 +335,7 @@ const AFFINITIES: &[(&str, Option<&str>, Option<&str>, &str)] = &[
         "P-affinity: cookie, P-session-cookie-max-age: \"-1\", P-session-cookie-expires: \"3153600000\"",
         Some("{ cookie: INGRESSCOOKIE, for: 3153600000s }"),
         None,
-        "it is no time",
+        "it has no valid value",
     ),
     (
         "P-affinity: cookie, P-session-cookie-samesite: None, P-session-cookie-name: \"a b\"",
