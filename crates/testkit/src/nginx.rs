@@ -1,6 +1,7 @@
 //! A real nginx on ports of its own, as the oracle.
 
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -20,9 +21,16 @@ impl Nginx {
     /// `http` is the inside of its http block; `@0@`, `@1@` … become the addresses it listens on.
     #[track_caller]
     pub fn start(http: &str, servers: usize) -> Nginx {
+        Nginx::start_program(Path::new(BINARY), http, servers)
+    }
+
+    /// Does the same with another program than that of the system.
+    #[track_caller]
+    pub fn start_program(program: &Path, http: &str, servers: usize) -> Nginx {
         assert!(
-            std::path::Path::new(BINARY).exists(),
-            "{BINARY} is missing: install the package nginx, the oracle of this test"
+            program.exists(),
+            "{} is missing: install the package nginx, the oracle of this test",
+            program.display()
         );
         let scratch = Scratch::new();
         let dir = scratch.path().display().to_string();
@@ -42,7 +50,7 @@ impl Nginx {
                  http {{ access_log off; {paths} {http} }}\n"
             ),
         );
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(program);
         command.arg("-p").arg(scratch.path()).arg("-c").arg(file).arg("-e").arg("stderr");
         let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("nginx starts");
         let nginx = Nginx { child, addrs, scratch };
