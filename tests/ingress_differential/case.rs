@@ -8,10 +8,11 @@ use sluicegate_import::import_file;
 
 use crate::known::{KNOWN, Known};
 use crate::nginx_conf::write_conf;
-use crate::objects::{CANARIES, MAINS, Object, roll_objects};
+use crate::objects::{CANARIES, MAINS, Object, roll_objects, weighted_objects};
 use crate::requests::{Answer, Request, ask, roll_requests, start_service};
 use crate::support::nginx::Nginx;
 use crate::support::{Dice, Gateway, Scratch, Upstream};
+use crate::traefik::Traefik;
 
 const REQUESTS: usize = 60;
 
@@ -32,6 +33,7 @@ impl Side {
 
 pub struct Programs {
     pub nginx: PathBuf,
+    pub traefik: Option<PathBuf>,
 }
 
 /// The services that all programs forward to.
@@ -55,7 +57,7 @@ pub struct Case {
 pub struct Fault {
     pub side: Side,
     pub request: Request,
-    /// Of the gateway and nginx.
+    /// Of the gateway, nginx and, if it runs, Traefik.
     pub answers: Vec<Answer>,
 }
 
@@ -118,9 +120,11 @@ impl Case {
             yaml = yaml.replace(&format!("http://{name}.default.svc.cluster.local:80"), &service.url());
             conf = conf.replace(&format!("@{name}@"), &service.addr().to_string());
         }
+        let ports: Vec<_> = services.0.iter().map(|(name, service)| (*name, service.addr().port())).collect();
         Started {
             gateway: Gateway::start(&format!("listen: 127.0.0.1:0\nadmin: none\naccess_log: none\n{yaml}")),
             nginx: Nginx::start_program(&programs.nginx, &conf, 1),
+            traefik: programs.traefik.as_ref().map(|program| Traefik::start(program, &self.objects, &ports)),
         }
     }
 
@@ -185,7 +189,7 @@ impl Case {
             }
         }
         let _ = writeln!(text, "{:?}", fault.request);
-        for (name, answer) in ["gateway", "nginx"].into_iter().zip(&fault.answers) {
+        for (name, answer) in ["gateway", "nginx", "traefik"].into_iter().zip(&fault.answers) {
             let _ = writeln!(text, "  {name}: {answer:?}");
         }
         text + &self.import().unwrap_or_default()
@@ -195,10 +199,28 @@ impl Case {
 struct Started {
     gateway: Gateway,
     nginx: Nginx,
+    traefik: Option<Traefik>,
 }
 
 impl Started {
     fn ask(&self, request: &Request) -> Vec<Answer> {
-        [self.gateway.addr(), self.nginx.addr(0)].map(|addr| ask(addr, request)).to_vec()
+        let addrs =
+            [Some(self.gateway.addr()), Some(self.nginx.addr(0)), self.traefik.as_ref().map(Traefik::addr)];
+        addrs.into_iter().flatten().map(|addr| ask(addr, request)).collect()
     }
+}
+
+/// How many of 400 requests come to a canary that has a share of 30 %, at the gateway, nginx and Traefik.
+pub fn count_shares(programs: &Programs, services: &Services) -> Vec<usize> {
+    let request =
+        Request { method: "GET", host: "a.test", target: "/x/y", header: None, cookie: None, body: 0 };
+    let case = Case { seed: 0, objects: weighted_objects(), requests: Vec::new() };
+    let started = case.start(programs, services);
+    let mut counts = vec![0; 3];
+    for _ in 0..400 {
+        for (count, answer) in counts.iter_mut().zip(started.ask(&request)) {
+            *count += usize::from(answer.service.as_deref() == Some(CANARIES[0]));
+        }
+    }
+    counts
 }

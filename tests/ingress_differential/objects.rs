@@ -168,3 +168,17 @@ fn roll_canary(number: usize, main: &Object, dice: &mut Dice) -> Object {
     let (created, host) = (dice.below(4), main.host);
     Object { name: format!("k{number}"), created, host, paths: vec![path], default: None, annotations }
 }
+
+/// A canary that takes 60 of 200 requests for a path that is rewritten.
+pub fn weighted_objects() -> Vec<Object> {
+    let object = |name: &str, service, annotations: &[(&'static str, &str)]| Object {
+        name: name.to_owned(),
+        created: 0,
+        host: "a.test",
+        paths: vec![Path { text: "/x", kind: "Prefix", service }],
+        default: None,
+        annotations: annotations.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
+    };
+    let weight = [("canary", "true"), ("canary-weight", "60"), ("canary-weight-total", "200")];
+    vec![object("main", "m0", &[("rewrite-target", "/new")]), object("next", "c0", &weight)]
+}
