@@ -100,14 +100,15 @@ fn what_is_translated_whole_decides_as_nginx_does() {
 fn bodies_are_refused_where_nginx_refuses_them() {
     let server = "client_max_body_size 2k; location / { @P } location /up { client_max_body_size 4k; @P }
                   location /in/ { client_max_body_size 1k; @P location /in/a { @P } }
-                  location /any { client_max_body_size 0; @P } location ~ x$ { @P } location = /r { return 200 ok; }";
+                  location /any { client_max_body_size 0; @P } location ~ x$ { @P } location = /r { return 200 ok; }
+                  location = /i { internal; @P }";
     let upstream = Upstream::ok();
     let nginx = Nginx::start(&write_conf("", server, "@0@", upstream.addr()), 1);
     let imported = import("", server, upstream.addr());
     assert_eq!(imported.report.count_lost(), 0, "{}", describe(server, &imported));
     let gateway = start_gateway(&imported);
     let mut refused = 0;
-    for path in ["/", "/up", "/in/b", "/in/a", "/any", "/anx", "/r"] {
+    for path in ["/", "/up", "/in/b", "/in/a", "/any", "/anx", "/r", "/i"] {
         for length in [0, 1024, 1025, 2048, 2049, 4096, 4097, 6000] {
             let request = post(path, &vec![b'x'; length]).host("s.test");
             let [theirs, ours] =

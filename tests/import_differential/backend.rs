@@ -69,8 +69,15 @@ impl Backend {
             };
             let head = Headers::parse(&read[..end]);
             let is_head = read.starts_with(b"HEAD ");
-            read.drain(..end);
             let first = |name: &str| head.all(name).into_iter().next();
+            let length = first("content-length").and_then(|length| length.parse::<usize>().ok());
+            let end = end + length.unwrap_or(0);
+            while read.len() < end {
+                if stream.read_buf(&mut read).await.ok()? == 0 {
+                    return None;
+                }
+            }
+            read.drain(..end);
             let line = match first("x-auth").as_deref() {
                 _ if place != JUDGE => "200 OK",
                 Some("yes") => "204 No Content",

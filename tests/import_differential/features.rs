@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::support::Dice;
 
 /// Constructs of which the importer translates most forms.
-const COMMON: [&str; 21] = [
+const COMMON: [&str; 22] = [
     "maps",
     "geo",
     "numbers",
@@ -27,6 +27,7 @@ const COMMON: [&str; 21] = [
     "prefixes",
     "upstreams",
     "debian",
+    "sizes",
 ];
 
 /// Constructs of which the importer loses many forms.

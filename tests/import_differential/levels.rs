@@ -48,6 +48,9 @@ impl Guards {
             let word = if self.by_connections { "limit_conn_status" } else { "limit_req_status" };
             found.push(line(format!("{word} {}", dice.pick(&["429", "503", "420", "509"]))));
         }
+        if features.has("sizes") && dice.one_in(3) {
+            found.push(line(format!("client_max_body_size {}", dice.pick(&["0", "1k", "2k", "1m"]))));
+        }
         if features.has("access") && dice.one_in([8, 5, 4][depth]) {
             roll_access(dice, &mut found);
         }

@@ -101,7 +101,7 @@ async fn collect(
 }
 
 async fn ask(port: u16, request: Request, id: String) -> Decision {
-    let Request { client, host, method, target, headers, holds, .. } = request;
+    let Request { client, host, method, target, headers, body, holds, .. } = request;
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_reuseaddr(true).expect("an option of sockets");
     socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 0, client), 0))).expect("a loopback address");
@@ -113,12 +113,15 @@ async fn ask(port: u16, request: Request, id: String) -> Decision {
         head += "X-Hold: 1\r\n";
     }
     if matches!(method, "POST" | "PUT") {
-        head += "Content-Length: 0\r\n";
+        head += &format!("Content-Length: {body}\r\n");
     }
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
     }
     head += "\r\n";
+    if matches!(method, "POST" | "PUT") {
+        head += &"x".repeat(body);
+    }
     let mut answer = Vec::new();
     // An answer that comes with the end of the connection counts, too.
     let _ = stream.write_all(head.as_bytes()).await;

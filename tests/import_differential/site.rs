@@ -89,6 +89,7 @@ impl Case {
             doubles: site.features.has("doubles"),
             odd: site.features.has("odd paths"),
             forms: site.features.has("forms"),
+            sizes: site.features.has("sizes"),
         };
         let steps = roll_steps(&aims, &mut site.dice);
         Case { seed, conf, steps }

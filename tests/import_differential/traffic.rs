@@ -13,6 +13,8 @@ pub struct Request {
     pub method: &'static str,
     pub target: String,
     pub headers: Vec<(String, String)>,
+    /// The length of its body.
+    pub body: usize,
     /// Stays at the backend until the next release.
     pub holds: bool,
 }
@@ -38,6 +40,8 @@ pub struct Aims {
     pub odd: bool,
     /// Whether values are empty, encoded or in other forms.
     pub forms: bool,
+    /// Whether bodies are long.
+    pub sizes: bool,
 }
 
 pub const HEADERS: [&str; 6] = ["X-Key", "X_Key", "X-Api-Key", "Api_Key", "X-Group", "User-Agent"];
@@ -112,6 +116,7 @@ fn roll_request(aims: &Aims, dice: &mut Dice) -> Request {
         method: dice.pick(&METHODS),
         target,
         headers,
+        body: if aims.sizes { dice.pick(&[0, 1024, 1025, 2048, 2049]) } else { 0 },
         holds: false,
     }
 }

@@ -132,7 +132,9 @@ fn read_client_address(
 /// The field `max_body` of a location.
 pub(super) fn read_body_size(scope: &Scope<'_>) -> Result<PlannedField, ImportFault> {
     let directive = scope.value_of("client_max_body_size");
-    let bytes = directive.map_or(Ok(BODY_MAX), size_of)?;
+    // Nobody comes to an internal location, whatever the body is.
+    let is_internal = scope.value_of("internal").is_some();
+    let bytes = if is_internal { 0 } else { directive.map_or(Ok(BODY_MAX), size_of)? };
     directive.inspect(|directive| directive.exact("max_body"));
     Ok(PlannedField::plain("max_body", write_body_size(bytes)))
 }
