@@ -16,22 +16,21 @@ pub(super) fn is_affinity(name: &str) -> bool {
 
 /// The field `sticky`, if there is one; reports each annotation of it.
 pub(super) fn read_sticky(object: &IngressObject, report: &mut ImportReport) -> Option<PlannedField> {
-    let lines = object.annotations.iter();
-    let lines = lines.filter_map(|(at, key, value)| Some((at, key.strip_prefix(PREFIX)?, value.trim())));
-    let lines: Vec<_> = lines.filter(|(_, name, _)| is_affinity(name)).collect();
+    let lines = object.annotations.iter().filter_map(|(at, key, value)| {
+        Some((at, key.strip_prefix(PREFIX).filter(|name| is_affinity(name))?, value.trim()))
+    });
+    let lines: Vec<_> = lines.collect();
     let named: HashMap<&str, &str> = lines.iter().map(|(_, name, value)| (*name, *value)).collect();
     let has_cookie = named.get("affinity") == Some(&"cookie");
     let name = named.get("session-cookie-name").filter(|name| parse_cookie_name(name).is_ok());
-    let longest = DURATION_MAX.as_secs();
-    let seconds =
-        |name: &str| named.get(name)?.parse().ok().filter(|seconds| (1..=longest).contains(seconds));
+    let fits = |seconds: &u64| (1..=DURATION_MAX.as_secs()).contains(seconds);
+    let seconds = |name: &str| named.get(name)?.parse().ok().filter(fits);
     let max_age = seconds("session-cookie-max-age");
     let time = max_age.or(seconds("session-cookie-expires"));
     for (at, annotation, value) in lines {
         let is_known = |(known, ..): &&(&str, &str, &str)| *known == annotation;
         let (kind, says) = match (annotation, value, OTHERS.iter().find(is_known)) {
-            ("affinity", "cookie", _) if time.is_none() => (FindingKind::Difference, WITHOUT_TIME),
-            ("affinity", "cookie", _) => (FindingKind::Difference, BEHIND_SERVICE),
+            ("affinity", "cookie", _) => (FindingKind::Difference, AS_STICKY),
             ("affinity", ..) => (FindingKind::NotTranslated, "ingress-nginx knows `cookie` alone"),
             _ if !has_cookie => (FindingKind::NotTranslated, "it has no effect without `affinity: cookie`"),
             ("session-cookie-name", ..) if name.is_some() => (FindingKind::Exact, ""),
@@ -46,15 +45,13 @@ pub(super) fn read_sticky(object: &IngressObject, report: &mut ImportReport) -> 
         };
         report.add(kind, at, &format!("{PREFIX}{annotation}: {value}"), says.to_owned());
     }
-    let time = time.map(|seconds: u64| format!(", for: {seconds}s")).unwrap_or_default();
+    let time = time.map(|seconds| format!(", for: {seconds}s")).unwrap_or_default();
     let value = format!("{{ cookie: {}{time} }}", quote(name.unwrap_or(&"INGRESSCOOKIE")));
     has_cookie.then(|| PlannedField::new("sticky", value, "among the pods, once they are the servers"))
 }
 
-const BEHIND_SERVICE: &str = "sticky: behind one Service address the Service chooses the pod; conditions of a canary \
-                              come before the cookie";
-const WITHOUT_TIME: &str = "sticky: the cookie holds for an hour, and there until the browser closes; behind one \
-                            Service address the Service chooses the pod; conditions of a canary come before the cookie";
+const AS_STICKY: &str = "sticky: behind one Service address the Service chooses the pod; a cookie without a time holds \
+                         for an hour, and there until the browser closes; conditions of a canary come before it";
 
 /// Annotations without a field, the value that is that of the gateway, and what holds in place of others.
 const OTHERS: [(&str, &str, &str); 8] = [

@@ -129,9 +129,8 @@ pub(super) fn read_canary(
     while conditions.last().is_some_and(|(_, leads)| Some(*leads) == rest) {
         conditions.pop();
     }
-    let keeps_clients =
-        named.get("affinity-canary-behavior").is_none_or(|(_, behavior)| *behavior != "legacy");
-    Ok(Some(CanaryPolicy { conditions, weight, total, keeps_clients }))
+    let is_legacy = named.get("affinity-canary-behavior").is_some_and(|(_, value)| *value == "legacy");
+    Ok(Some(CanaryPolicy { conditions, weight, total, keeps_clients: !is_legacy }))
 }
 
 /// The fields `when` for headers and cookies, in the order of precedence.

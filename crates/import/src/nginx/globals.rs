@@ -133,8 +133,8 @@ fn read_client_address(
 pub(super) fn read_body_size(scope: &Scope<'_>) -> Result<PlannedField, ImportFault> {
     let directive = scope.value_of("client_max_body_size");
     // Nobody comes to an internal location, whatever the body is.
-    let is_internal = scope.value_of("internal").is_some();
-    let bytes = if is_internal { 0 } else { directive.map_or(Ok(BODY_MAX), size_of)? };
+    let internal = scope.value_of("internal").map(|_| Ok(0));
+    let bytes = internal.unwrap_or_else(|| directive.map_or(Ok(BODY_MAX), size_of))?;
     directive.inspect(|directive| directive.exact("max_body"));
     Ok(PlannedField::plain("max_body", write_body_size(bytes)))
 }

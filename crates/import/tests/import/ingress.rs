@@ -96,11 +96,19 @@ fn one_ingress_makes_expressions_of_all_paths_of_a_host() {
     let expected =
         [(r"~* ^/admin(/|\n?$)(.*)", "admin"), ("~* ^/x/", "x"), ("~* ^/x", "x"), ("~* ^/", "all")];
     assert_eq!(paths_of(&all), expected.map(|(path, name)| (path.to_owned(), own(name))));
-    let used = ingress_of("api", &format!("{prefix}use-regex: \"true\""), "Prefix", "/api/.*");
+    let use_regex = format!("{prefix}use-regex: \"true\"");
+    let used = ingress_of("api", &use_regex, "Prefix", "/api/.*");
     let all = [ingress_of("all", "", "Exact", "/Skip"), used].concat();
     let expected = [("~* ^/api/.*", "api"), ("~* (?-u:^/Skip)", "all")];
     assert_eq!(paths_of(&all), expected.map(|(path, name)| (path.to_owned(), own(name))));
-    // The exact path of another Ingress is not that of the prefix, also where both are expressions.
+    // Beside expressions, ingress-nginx has its own `/` before an exact one.
+    let all = [ingress_of("all", "", "Exact", "/"), ingress_of("api", &use_regex, "Prefix", "/api")].concat();
+    assert_eq!(paths_of(&all), [("~* ^/api".to_owned(), own("api"))]);
+    // The exact path of another Ingress is not that of the prefix, and what it takes of `/x` depends on their order.
+    let pair = [ingress_of("one", "", "Exact", "/x"), ingress_of("all", "", "Prefix", "/x")];
+    let all = [&pair[..], &[ingress_of("api", &use_regex, "Prefix", "/y")]].concat().concat();
+    let expected = [("~* ^/y", "api"), ("~* ^/x", "one"), ("~* ^/x/", "all")];
+    assert_eq!(paths_of(&all), expected.map(|(path, name)| (path.to_owned(), own(name))));
     let all = [ingress_of("all", "", "Prefix", "/x"), ingress_of("one", "", "Exact", "/x")].concat();
     let expected = [("/x/", "all"), ("= /x", "one")];
     assert_eq!(paths_of(&all)[..2], expected.map(|(path, name)| (path.to_owned(), own(name))));
