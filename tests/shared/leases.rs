@@ -194,20 +194,43 @@ fn a_chain_of_leased_and_exact_limits_is_one_transaction() {
     }
 }
 
+/// Limits that do not act reject nothing, wherever they stand, and others count beside them.
 #[test]
-fn a_dry_run_counts_and_never_acts() {
-    let redis = Redis::start();
-    let head = counting_on(&redis.url(), "200ms");
-    let limit = "rate: 1/1h, burst: 10, state: leased, dry_run: true";
-    let fleet = Fleet::start(1, |_, upstream| format!("{head}{}", by_name(upstream, &[("all", limit)])));
-    fleet.wait_enforcing();
-    let mut client = fleet.gateways[0].client();
-    let told: Vec<bool> = (0..20)
-        .map(|_| {
-            client.ask(&get("/all")).expect(200).headers.all("sluicegate-dry-run").concat().contains("reject")
-        })
-        .collect();
-    assert_eq!(told, [vec![false; 10], vec![true; 10]].concat());
+fn a_limit_that_does_not_act_only_counts() {
+    let tried = [
+        ("tried", "rate: 1/1h, burst: 10, state: leased, dry_run: true"),
+        ("shown", "rate: 100/1h, burst: 100, state: leased, shadow: { rate: 1/1h, burst: 10 }"),
+        ("some", "rate: 1/1h, burst: 10, state: leased, enforce: 0.1%"),
+    ];
+    for order in ["NAME, exact, leased", "exact, NAME, leased", "leased, NAME, exact", "leased, exact, NAME"]
+    {
+        let redis = Redis::start();
+        let head = counting_on(&redis.url(), "200ms");
+        let fleet = Fleet::start(1, |_, upstream| {
+            let limit = |(name, fields): &(&str, &str)| format!("  {name}: {{ {fields} }}\n");
+            let location = |(name, _): &(&str, &str)| {
+                let limits = order.replace("NAME", name);
+                format!("  - {{ path: /{name}, upstream: \"{upstream}\", limits: [{limits}] }}\n")
+            };
+            format!(
+                "{head}limits:\n{}  exact: {{ algorithm: fixed_window, rate: 60/1h }}\n  \
+                   leased: {{ rate: 100/1h, burst: 100, state: leased }}\nlocations:\n{}",
+                tried.iter().map(limit).collect::<String>(),
+                tried.iter().map(location).collect::<String>(),
+            )
+        });
+        fleet.wait_enforcing();
+        let mut client = fleet.gateways[0].client();
+        for (name, _) in tried {
+            let answers: Vec<Response> = (0..20).map(|_| client.ask(&get(&format!("/{name}")))).collect();
+            let told =
+                |answer: &&Response| answer.headers.all("sluicegate-dry-run").concat().contains("reject");
+            assert!(answers.iter().all(|answer| answer.status == 200), "{order} {name}");
+            assert_eq!(answers.iter().filter(told).count(), 10, "{order} {name}");
+        }
+        let statuses: Vec<u16> = (0..5).map(|_| client.ask(&get("/tried")).status).collect();
+        assert_eq!(statuses, [429; 5], "{order}");
+    }
 }
 
 /// Without Redis a limit falls back as it says, and what was admitted meanwhile counts afterwards.
@@ -230,5 +253,55 @@ fn an_outage_is_bridged_and_counted() {
     proxy.forward();
     fleet.wait_enforcing();
     thread::sleep(ms(600));
-    assert_eq!(pass(60), 20);
+    // A call whose answer was lost may have charged one more.
+    assert!((19..=20).contains(&pass(60)));
+}
+
+/// Gateways that lease a hundred units, which nearly never come back.
+fn hoarding(redis: &Redis, count: usize) -> Fleet {
+    let head = counting_on(&redis.url(), "200ms");
+    let limit = "key: global, rate: 1/1h, burst: 100, state: leased";
+    let fleet = Fleet::start(count, |_, upstream| format!("{head}{}", by_name(upstream, &[("all", limit)])));
+    fleet.wait_enforcing();
+    fleet
+}
+
+fn left_after(gateway: &Gateway, requests: usize) -> u64 {
+    let mut client = gateway.client();
+    let answers = (0..requests).map(|_| client.ask(&get("/all")).expect(200));
+    answers.last().and_then(|last| remaining(&last.headers)).expect("a remainder")
+}
+
+/// Units in hand go back at the end of a process, and when another one takes over.
+#[test]
+fn leases_are_returned_at_the_end() {
+    let redis = Redis::start();
+    let mut fleet = hoarding(&redis, 3);
+    assert_eq!(left_after(&fleet.gateways[0], 30), 70);
+    fleet.gateways[0].term();
+    assert_eq!(fleet.gateways[0].wait_exit(), 0);
+    assert_eq!(left_after(&fleet.gateways[1], 30), 40);
+    let _successor = fleet.gateways[1].upgrade();
+    assert_eq!(left_after(&fleet.gateways[2], 1), 39);
+}
+
+/// A key that is reset has all its units again, on all gateways.
+#[test]
+fn a_reset_ends_leases() {
+    let redis = Redis::start();
+    let fleet = hoarding(&redis, 2);
+    let [one, other] = [&fleet.gateways[0], &fleet.gateways[1]];
+    let mut used = 0;
+    eventually("a key without units", || {
+        used +=
+            statuses(&volley(one.addr(), vec![get("/all"); 20])).iter().filter(|one| **one == 200).count();
+        used +=
+            statuses(&volley(other.addr(), vec![get("/all"); 20])).iter().filter(|one| **one == 200).count();
+        used >= 100
+    });
+    assert_eq!((used, one.get("/all").status, other.get("/all").status), (100, 429, 429));
+    let reset = post("/limits/all/keys/global/reset", b"").header("Content-Type", "application/json");
+    one.ask_admin(&reset).expect(200);
+    eventually("a reset here", || one.get("/all").status == 200);
+    eventually("a reset there", || other.get("/all").status == 200);
 }

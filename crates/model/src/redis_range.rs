@@ -20,6 +20,8 @@ const NUM_MAX: u64 = u32::MAX as u64;
 const COUNT_MAX: u64 = (1 << 53) - 1;
 /// The most units of a limit with `charge`, which counts as many again as debt.
 const SETTLED_MAX: u64 = 1 << 51;
+/// The most ticks of a bucket that is leased.
+const LEASED_TICKS_MAX: u64 = 1 << 50;
 /// A log keeps every unit.
 const LOG_MAX: u64 = 100_000;
 
@@ -81,6 +83,14 @@ fn check_leases(limit: &LimitConfig) -> Result<(), String> {
             return Err(format!("{} is not leased: write state: redis", numbers.word()));
         };
         for one in rates {
+            let (_, unit) = in_lowest_terms_us(one.rate).unwrap_or((1, 1));
+            let most = (LEASED_TICKS_MAX / unit.max(1)).min(u32::MAX.into());
+            if one.burst > most {
+                return Err(format!(
+                    "a burst of {} is too great for leases: write burst: {most} or less, or state: redis",
+                    one.burst
+                ));
+            }
             let least = least_leased_burst(one.rate);
             if one.burst < least {
                 return Err(format!(

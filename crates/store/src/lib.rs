@@ -23,8 +23,8 @@
 //! whether their numbers, keys or algorithms differ. The configuration rejects limits with numbers that exceed the
 //! script's arithmetic.
 //!
-//! A rate that is leased ([`SharedLimit::is_leased`]) is counted by a script of its own, `lease.lua`; what the process holds
-//! of it is in the room `lease`, and `session/leasing` makes the calls.
+//! A rate that is leased ([`SharedLimit::is_leased`]) is counted by a script of its own, `lease.lua`; what the process
+//! holds of it is in the room `lease`, and `session/leasing` makes the calls.
 //!
 //! Besides counters, gateways share [`operator_entries`], of which a reset of a key ([`ResetEntry`]) is one, reports
 //! about themselves ([`node_reports`]), the pauses that upstreams ask for ([`SharedPauses`]), and a secret

@@ -24,7 +24,7 @@ use super::{
     SharedKey, SlotKey, Store, StoreFault,
 };
 pub(super) use late_replies::LateReplies;
-use leasing::WatchedLease;
+use leasing::LeaseWatch;
 use outbox::REFUNDS_MAX;
 pub use outbox::StoreOutbox;
 use sluicegate_base::clock::Now;
@@ -48,7 +48,7 @@ pub struct Session {
     pub store: Arc<Store>,
     link: Rc<Link>,
     /// The keys of leased limits that this worker looks after.
-    watched_leases: Rc<RefCell<Vec<WatchedLease>>>,
+    watched_leases: RefCell<Vec<LeaseWatch>>,
     /// The messages that requests leave behind for the store.
     pub outbox: Arc<StoreOutbox>,
     /// Taken by the flusher.
@@ -96,7 +96,7 @@ impl Session {
         let (outbox, refunds) = StoreOutbox::new(store.debts().clone());
         Rc::new(Session {
             link: Rc::new(store.open_link()),
-            watched_leases: Rc::default(),
+            watched_leases: RefCell::default(),
             worker_node: store.process_node().wrapping_add(id as u64),
             store: store.clone(),
             outbox: Arc::new(outbox),
@@ -126,7 +126,7 @@ impl Session {
         questions: &[StoreQuestion<'_>],
     ) -> SmallVec<[StoreAnswer; 4]> {
         if questions.iter().any(|question| question.item.rule.leases.is_some()) {
-            return self.ask_with_leases(op, questions).await;
+            return Box::pin(self.ask_with_leases(op, questions)).await;
         }
         self.ask_exactly(op, questions).await
     }
@@ -304,10 +304,19 @@ impl Session {
             charges.sort_by_key(group);
             let mut in_flight = KeysInFlight::new(&**debts, charges.iter().map(|charge| charge.key));
             for run in charges.chunk_by(|one, next| group(one) == group(next)) {
-                let items: Vec<CallItem<'_>> = run.iter().map(StoreUnits::to_item).collect();
+                let is_exact = |charge: &&StoreUnits| charge.limit.rules[charge.rate].leases.is_none();
+                let items: Vec<CallItem<'_>> = run.iter().filter(is_exact).map(StoreUnits::to_item).collect();
                 let (prefix, at) = (self.store.prefix(), self.store.unix_seconds());
                 let packed = PackedCall::new(ScriptOp::ChargeDebt, prefix, debts.node(), at, &items);
-                let reply = self.link.call_script(group(&run[0]), LuaScript::counter_script(), &packed).await;
+                let reply = match items.is_empty() {
+                    true => Ok(Vec::new()),
+                    false => {
+                        self.link.call_script(group(&run[0]), LuaScript::counter_script(), &packed).await
+                    }
+                };
+                if reply.is_ok() {
+                    self.owe_leases(run.iter());
+                }
                 let is_beyond = reply.as_ref().is_ok_and(|bytes| self.store.heed_clock(bytes));
                 failed += usize::from(reply.is_err());
                 run.iter().for_each(|charge| match reply {

@@ -278,7 +278,7 @@ impl Chain {
     /// Lets limits that judge rates tell turns; `turns_of` says how far ahead at most, in nanoseconds, or 0.
     pub fn with_turns(self, turns_of: impl Fn(&Limit) -> u64) -> Chain {
         let placed = |placed: &ChainedLimit| ChainedLimit {
-            turns_ns: if placed.is_concurrency() { 0 } else { turns_of(placed) },
+            turns_ns: if placed.is_concurrency() || placed.config.leased { 0 } else { turns_of(placed) },
             ..placed.clone()
         };
         let mut limits: Vec<ChainedLimit> = self.limits.iter().map(placed).collect();

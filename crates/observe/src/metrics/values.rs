@@ -115,6 +115,13 @@ pub const DEGRADED_DECISIONS: ValueMetric =
 /// Repeated rejections by a shared limit without a call to the store.
 pub const REJECT_CACHE_HITS: ValueMetric =
     counter("sluicegate_reject_cache_hits", "Rejections without asking the store again");
+/// Decisions of a leased limit by what this process held.
+pub const LEASED_DECISIONS: ValueMetric =
+    counter("sluicegate_leased_decisions", "Decisions by leases, without a call of the store");
+/// Calls that took, renewed or returned leases.
+pub const LEASE_CALLS: ValueMetric = counter("sluicegate_lease_calls", "Calls about leases");
+/// Units of leases in the hands of this process.
+pub const LEASED_UNITS: ValueMetric = gauge("sluicegate_leased_units", "Units of leases that are not spent");
 /// Refunds, corrections and late charges that did not reach the store.
 pub const LOST_REFUNDS: ValueMetric =
     counter("sluicegate_redis_gives_lost", "Charges that could not be refunded");

@@ -210,6 +210,9 @@ impl WorkerControl {
                 let thread = self.state.clone();
                 spawn_until(STOP_JUDGING_TIMEOUT, wait_last_requests(thread.clone()), move || {
                     thread.stop_judging();
+                    if let Some(session) = thread.current_worker().session.clone() {
+                        tokio::task::spawn_local(async move { session.return_leases().await });
+                    }
                     drop(done);
                 });
             }
@@ -305,7 +308,11 @@ impl StoreFlusher {
     }
 
     async fn flush_and_stop(self) {
-        let _ = tokio::time::timeout(FLUSH_TIMEOUT, self.session.outbox.wait_flushed()).await;
+        let flushed = async {
+            self.session.outbox.wait_flushed().await;
+            self.session.return_leases().await;
+        };
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, flushed).await;
         self.task.abort();
     }
 }

@@ -200,6 +200,11 @@ impl Gateway {
             watch(values::LOST_REFUNDS, SharedLimit::lost_count);
             watch(values::QUEUE_DEPTH, |limit| limit.waiting_count() as u64);
             let config = &self.limits[limit.0].config;
+            if config.leased {
+                watch(values::LEASED_DECISIONS, |limit| limit.counts.leased.load(Relaxed));
+                watch(values::LEASE_CALLS, |limit| limit.lease_calls());
+                watch(values::LEASED_UNITS, |limit| limit.leased_units());
+            }
             if config.charge.is_some() {
                 let overruns = shared_limit.clone();
                 metrics.watch_overruns(limit, move || overruns.counts.overrun.load(Relaxed));

@@ -14,9 +14,6 @@ impl Debts {
     /// Adds units that were admitted here and that the store does not count. If responses settle the limit,
     /// [`Debts::settle_debt`] must follow.
     pub fn open_debt(&self, limit: &Arc<SharedLimit>, rate: usize, key: SharedKey, units: &Units) {
-        if limit.owe_lease(rate, key, units.cost) {
-            return;
-        }
         let rate = limit.widest_rate(rate);
         let inner = &mut *self.inner.lock();
         if inner.is_handed_over && !limit.settles() {

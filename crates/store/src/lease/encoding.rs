@@ -8,29 +8,16 @@ use crate::script::read_number;
 impl LeaseCall {
     /// The body of the call of a node.
     pub(crate) fn encode(&self, terms: &LeaseTerms, node: u64) -> Vec<u8> {
-        let LeaseTerms { rate, unit, depth, leased_max, term, hold, guard } = *terms;
-        let LeaseCall { number, applied, held, keep, want, owed, demand, stopped, ref pending } = *self;
-        let mut body = Vec::with_capacity(122 + 8 * pending.len());
+        let LeaseCall { number, applied, held, keep, want, owed, owed_since, demand, stopped, ref pending } =
+            *self;
+        let mut body = Vec::with_capacity(138 + 8 * pending.len());
         body.extend(node.to_le_bytes());
-        for number in [
-            rate,
-            unit,
-            depth,
-            leased_max,
-            term,
-            hold,
-            guard,
-            number,
-            applied,
-            held,
-            keep,
-            want,
-            demand,
-            stopped.into(),
-        ] {
+        let own = [number, applied, held, keep, want, demand, stopped.into()];
+        for number in terms.to_numbers().into_iter().chain(own) {
             body.extend((number as f64).to_le_bytes());
         }
         body.extend((owed as f64).to_le_bytes());
+        body.extend((owed_since as f64).to_le_bytes());
         let runs = &pending[..pending.len().min(u16::MAX.into())];
         body.extend((runs.len() as u16).to_le_bytes());
         for run in runs {

@@ -2,17 +2,21 @@
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 
 use super::{LeaseAnswer, LeaseNode, LeaseSpend, LeaseTerms, PendingRun};
 use crate::{RateRule, SharedKey, StoreFault};
 use sluicegate_base::clock::{Now, suspended_ns};
 
 /// Keys that a process holds something of, for one limit; requests of others fail over.
-const KEYS_MAX: usize = 65_536;
+const KEYS_MAX: usize = 262_144;
+/// The pause between two searches for keys that may be forgotten, in microseconds.
+const SWEEP_US: u64 = 1_000_000;
 /// Requests that wait for one key; further ones fail over.
 const WAITING_MAX: usize = 4_096;
 
@@ -23,6 +27,8 @@ static LAST_CALL: AtomicU64 = AtomicU64::new(0);
 #[derive(Default)]
 pub(crate) struct LimitLeases {
     held: Mutex<HashMap<LeaseName, HeldLease>>,
+    calls: AtomicU64,
+    swept_at: AtomicU64,
 }
 
 /// A key of one rate: leases on other terms are other ones.
@@ -66,7 +72,22 @@ pub(crate) enum LeaseStep {
     /// It is decided.
     Done(LeaseOutcome),
     /// It waits for the answer to a call.
-    Waits(oneshot::Receiver<LeaseOutcome>),
+    Waits(LeaseWait),
+}
+
+/// A request that waits. Dropping it gives back units that the answer brings.
+pub(crate) struct LeaseWait {
+    outcome: oneshot::Receiver<LeaseOutcome>,
+    leases: Arc<LimitLeases>,
+    name: LeaseName,
+    cost: u64,
+}
+
+/// A call under way. Dropping it ends the call without an answer.
+pub(crate) struct LeaseCallGuard {
+    leases: Arc<LimitLeases>,
+    name: LeaseName,
+    number: u64,
 }
 
 /// The units of a waiting request whose refund names no call: they were charged in the store.
@@ -98,7 +119,7 @@ impl LeaseName {
 impl LimitLeases {
     /// Spends units if no call is needed for it.
     pub(crate) fn take_at_once(&self, name: &LeaseName, cost: u64) -> Option<LeaseOutcome> {
-        let (mut held, now) = (self.held.lock(), lease_time());
+        let (now, mut held) = (lease_time(), self.held.lock());
         let lease = held.get_mut(name)?;
         let spent = lease.node.spend_at_once(&name.terms, now, cost)?;
         let left = lease.units_left(&name.terms, now);
@@ -110,15 +131,11 @@ impl LimitLeases {
     }
 
     /// Spends units, or has the request wait for more. The flag is true if the caller has to make the next call.
-    pub(crate) fn take_units(&self, name: &LeaseName, cost: u64) -> (LeaseStep, bool) {
-        let (mut held, now) = (self.held.lock(), lease_time());
-        if !held.contains_key(name) && held.len() >= KEYS_MAX {
-            held.retain(|name, lease| !lease.node.is_forgettable(&name.terms, now));
-            if held.len() >= KEYS_MAX {
-                return (LeaseStep::Done(LeaseOutcome::Failed(StoreFault::Busy)), false);
-            }
-        }
-        let lease = held.entry(*name).or_default();
+    pub(crate) fn take_units(self: &Arc<Self>, name: &LeaseName, cost: u64) -> (LeaseStep, bool) {
+        let (now, mut held) = (lease_time(), self.held.lock());
+        let Some(lease) = self.find_or_add(&mut held, name, now) else {
+            return (LeaseStep::Done(LeaseOutcome::Failed(StoreFault::Busy)), false);
+        };
         let step = match lease.node.spend(&name.terms, now, cost) {
             LeaseSpend::Taken => {
                 let call = lease.node.newest_call();
@@ -132,9 +149,10 @@ impl LimitLeases {
             }
             LeaseSpend::Ask => {
                 let (sender, outcome) = oneshot::channel();
-                let cost = u32::try_from(cost).unwrap_or(u32::MAX);
-                lease.waiting.push(LeaseWaiter { cost, outcome: sender });
-                LeaseStep::Waits(outcome)
+                // No bucket that is leased holds more.
+                let units = u32::try_from(cost).unwrap_or(u32::MAX);
+                lease.waiting.push(LeaseWaiter { cost: units, outcome: sender });
+                LeaseStep::Waits(LeaseWait { outcome, leases: self.clone(), name: *name, cost })
             }
         };
         let calls =
@@ -142,22 +160,44 @@ impl LimitLeases {
         (step, calls)
     }
 
-    /// Gives back units of a request that were not used; `call` is that of [`LeaseOutcome::Taken`].
-    pub(crate) fn put_back(&self, name: &LeaseName, call: u64, cost: u64) {
-        if let Some(lease) = self.held.lock().get_mut(name) {
-            lease.node.put_back(&name.terms, call, cost);
-        }
+    /// Gives back units of a request that were not used; `call` is that of [`LeaseOutcome::Taken`]. False if the key
+    /// was forgotten meanwhile.
+    pub(crate) fn put_back(&self, name: &LeaseName, call: u64, cost: u64) -> bool {
+        let mut held = self.held.lock();
+        let lease = held.get_mut(name);
+        lease.map(|lease| lease.node.put_back(&name.terms, call, cost)).is_some()
     }
 
-    /// Has the next call charge units, or give them back if negative.
-    pub(crate) fn owe(&self, name: &LeaseName, units: i64) {
-        self.held.lock().entry(*name).or_default().node.owe(&name.terms, units);
+    /// Has the next call charge units, or give them back if negative. False if there are too many keys.
+    pub(crate) fn owe(&self, name: &LeaseName, units: i64) -> bool {
+        let (now, mut held) = (lease_time(), self.held.lock());
+        let lease = self.find_or_add(&mut held, name, now);
+        lease.map(|lease| lease.node.owe(&name.terms, units)).is_some()
+    }
+
+    fn find_or_add<'a>(
+        &self,
+        held: &'a mut HashMap<LeaseName, HeldLease>,
+        name: &LeaseName,
+        now: u64,
+    ) -> Option<&'a mut HeldLease> {
+        if held.len() >= KEYS_MAX && !held.contains_key(name) {
+            if now < self.swept_at.load(Relaxed).saturating_add(SWEEP_US) {
+                return None;
+            }
+            self.swept_at.store(now, Relaxed);
+            held.retain(|name, lease| !lease.is_forgettable(&name.terms, now));
+            if held.len() >= KEYS_MAX {
+                return None;
+            }
+        }
+        Some(held.entry(*name).or_default())
     }
 
     /// The units that the limit has left for a key, as far as this process knows: those in hand, and those that were
     /// in the store. `None` if it knows nothing.
     pub(crate) fn find_units(&self, name: &LeaseName) -> Option<(u64, u64)> {
-        let (mut held, now) = (self.held.lock(), lease_time());
+        let (now, mut held) = (lease_time(), self.held.lock());
         let node = &mut held.get_mut(name)?.node;
         let (here, left) = node.ticks_held(now);
         (node.newest_call() > 0).then_some((here / name.terms.unit, left / name.terms.unit))
@@ -166,15 +206,18 @@ impl LimitLeases {
     /// Forgets what is held of a key that was reset.
     pub(crate) fn forget_key(&self, rule: u32, key: &SharedKey) {
         let mut held = self.held.lock();
-        held.iter_mut().filter(|(name, _)| (name.rule, name.key) == (rule, *key)).for_each(|(_, lease)| {
-            lease.node.forget_holdings();
-        });
+        let own = held.iter_mut().filter(|(name, _)| (name.rule, name.key) == (rule, *key));
+        own.for_each(|(name, lease)| lease.node.forget_holdings(&name.terms));
     }
 
-    /// The next call about a key, with its number: for the requests that wait, or to renew or return what is held.
+    /// The next call about a key: for the requests that wait, or to renew or return what is held.
     /// `None` if none is due, or one is under way. The flag is true if nobody looks after the key yet.
-    pub(crate) fn begin_call(&self, name: &LeaseName, node: u64) -> Option<(u64, Vec<u8>, bool)> {
-        let (mut held, now) = (self.held.lock(), lease_time());
+    pub(crate) fn begin_call(
+        self: &Arc<Self>,
+        name: &LeaseName,
+        node: u64,
+    ) -> Option<(LeaseCallGuard, Vec<u8>, bool)> {
+        let (now, mut held) = (lease_time(), self.held.lock());
         let lease = held.get_mut(name)?;
         if lease.node.is_calling() {
             return None;
@@ -184,7 +227,7 @@ impl LimitLeases {
         if !is_idle && lease.waiting.is_empty() && !lease.node.is_due(&name.terms, now) {
             return None;
         }
-        let number = LAST_CALL.fetch_add(1, Relaxed) + 1;
+        let number = self.next_number();
         let call = match is_idle {
             true => lease.node.begin_return(now, number),
             false => {
@@ -196,31 +239,70 @@ impl LimitLeases {
             }
         };
         let is_new = !std::mem::replace(&mut lease.is_watched, true);
-        Some((number, call.encode(&name.terms, node), is_new))
+        let guard = LeaseCallGuard { leases: self.clone(), name: *name, number };
+        Some((guard, call.encode(&name.terms, node), is_new))
+    }
+
+    /// A call that returns all that is held of a key; `None` if that is nothing, or a call is under way.
+    pub(crate) fn begin_return(
+        self: &Arc<Self>,
+        name: &LeaseName,
+        node: u64,
+    ) -> Option<(LeaseCallGuard, Vec<u8>)> {
+        let (now, mut held) = (lease_time(), self.held.lock());
+        let lease =
+            held.get_mut(name).filter(|lease| !lease.node.is_calling() && lease.node.holds_units())?;
+        let number = self.next_number();
+        let guard = LeaseCallGuard { leases: self.clone(), name: *name, number };
+        Some((guard, lease.node.begin_return(now, number).encode(&name.terms, node)))
+    }
+
+    pub(crate) fn call_count(&self) -> u64 {
+        self.calls.load(Relaxed)
+    }
+
+    pub(crate) fn units_held(&self) -> u64 {
+        let (now, mut held) = (lease_time(), self.held.lock());
+        held.iter_mut().map(|(name, lease)| lease.node.ticks_held(now).0 / name.terms.unit).sum()
+    }
+
+    fn next_number(&self) -> u64 {
+        self.calls.fetch_add(1, Relaxed);
+        LAST_CALL.fetch_add(1, Relaxed) + 1
+    }
+
+    /// Nobody looks after a key any more.
+    pub(crate) fn end_watch(&self, name: &LeaseName) {
+        if let Some(lease) = self.held.lock().get_mut(name) {
+            lease.is_watched = false;
+        }
     }
 
     /// Ends a call with its answer, or the reason why there is none. True if another call is due.
-    pub(crate) fn end_call(
-        &self,
-        name: &LeaseName,
-        number: u64,
-        answer: Result<LeaseAnswer, StoreFault>,
-    ) -> bool {
+    fn end_call(&self, name: &LeaseName, number: u64, answer: Result<LeaseAnswer, StoreFault>) -> bool {
         let mut outcomes: Vec<(LeaseWaiter, LeaseOutcome)> = Vec::new();
-        let mut held = self.held.lock();
-        let now = lease_time();
-        let Some(lease) = held.get_mut(name).filter(|lease| lease.node.newest_call() == number) else {
+        let (now, mut held) = (lease_time(), self.held.lock());
+        let Some(lease) =
+            held.get_mut(name).filter(|lease| lease.node.is_calling() && lease.node.newest_call() == number)
+        else {
             return false;
         };
         match answer {
-            Ok(answer) => {
-                lease.node.apply_answer(&name.terms, (now, number), &answer);
+            Ok(answer) if lease.node.apply_answer(&name.terms, (now, number), &answer) => {
                 lease.serve_waiters(&name.terms, now, &answer, &mut outcomes);
+            }
+            // The key was reset meanwhile.
+            Ok(_) => {
+                lease.node.give_up_call();
+                lease.waiting.splice(..0, std::mem::take(&mut lease.asked));
             }
             Err(fault) => {
                 lease.node.give_up_call();
-                let failed = lease.asked.drain(..).chain(lease.waiting.drain(..));
-                outcomes.extend(failed.map(|waiter| (waiter, LeaseOutcome::Failed(fault))));
+                let mut failed = std::mem::take(&mut lease.asked);
+                if matches!(fault, StoreFault::Down | StoreFault::Busy) {
+                    failed.append(&mut lease.waiting);
+                }
+                outcomes.extend(failed.into_iter().map(|waiter| (waiter, LeaseOutcome::Failed(fault))));
             }
         }
         let is_due = !lease.waiting.is_empty();
@@ -236,9 +318,9 @@ impl LimitLeases {
 
     /// False if nothing is held of a key any more, which is then forgotten.
     pub(crate) fn keeps_key(&self, name: &LeaseName) -> bool {
-        let (mut held, now) = (self.held.lock(), lease_time());
+        let (now, mut held) = (lease_time(), self.held.lock());
         let Some(lease) = held.get(name) else { return false };
-        let is_forgotten = lease.node.is_forgettable(&name.terms, now) && lease.waiting.is_empty();
+        let is_forgotten = lease.is_forgettable(&name.terms, now);
         if is_forgotten {
             held.remove(name);
         }
@@ -249,6 +331,10 @@ impl LimitLeases {
 // === impl HeldLease ===
 
 impl HeldLease {
+    fn is_forgettable(&self, terms: &LeaseTerms, now: u64) -> bool {
+        self.waiting.is_empty() && self.node.is_forgettable(terms, now)
+    }
+
     fn units_left(&mut self, terms: &LeaseTerms, now: u64) -> u64 {
         let (here, left) = self.node.ticks_held(now);
         (here + left) / terms.unit
@@ -287,5 +373,43 @@ impl HeldLease {
                 }
             }
         }
+    }
+}
+
+// === impl LeaseWait ===
+
+impl LeaseWait {
+    /// Waits for the outcome, until `deadline` at most.
+    pub(crate) async fn wait(&mut self, deadline: Instant) -> LeaseOutcome {
+        match timeout_at(deadline, &mut self.outcome).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => LeaseOutcome::Failed(StoreFault::Down),
+            Err(_) => LeaseOutcome::Failed(StoreFault::Timeout),
+        }
+    }
+}
+
+impl Drop for LeaseWait {
+    fn drop(&mut self) {
+        self.outcome.close();
+        if let Ok(LeaseOutcome::Taken(call, _)) = self.outcome.try_recv() {
+            self.leases.put_back(&self.name, call, self.cost);
+        }
+    }
+}
+
+// === impl LeaseCallGuard ===
+
+impl LeaseCallGuard {
+    /// Ends the call with its answer, or the reason why there is none. True if another call is due.
+    pub(crate) fn end(self, answer: Result<LeaseAnswer, StoreFault>) -> bool {
+        self.leases.end_call(&self.name, self.number, answer)
+    }
+}
+
+impl Drop for LeaseCallGuard {
+    fn drop(&mut self) {
+        // Without effect once the call has ended.
+        self.leases.end_call(&self.name, self.number, Err(StoreFault::Down));
     }
 }

@@ -16,7 +16,7 @@ mod node;
 mod terms;
 
 pub use leases::LeaseOutcome;
-pub(crate) use leases::{LeaseName, LeaseStep, LimitLeases};
+pub(crate) use leases::{LeaseCallGuard, LeaseName, LeaseStep, LimitLeases};
 pub(crate) use node::{LeaseAnswer, LeaseCall, LeaseNode, LeaseSpend, PendingRun};
 pub(crate) use terms::LeaseTerms;
 

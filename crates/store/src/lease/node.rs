@@ -2,6 +2,12 @@
 
 use super::LeaseTerms;
 
+/// The longest time for which an answer without units is repeated.
+const TRUST_US: u64 = 1_000_000;
+
+/// The time for which an unused key is remembered, so that refunds find it.
+const FORGOTTEN_US: u64 = 10_000_000;
+
 /// The holdings of one process for one key. Times are in microseconds of a clock that runs on while the machine sleeps;
 /// amounts are in ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -28,11 +34,14 @@ pub(crate) struct LeaseNode {
     round_trip: u64,
     /// The store is not asked again until then, because it had too little.
     pub(super) quiet_until: u64,
-    /// What was left in the store, by its last answer.
+    /// What was left in the store by its last answer, and the moment of that.
     left: u64,
-    /// What the next call charges beyond the lease, or gives back; and what the newest call did.
+    answered_at: u64,
+    /// What calls are to charge beyond the lease, or to give back; and what is sent until an answer comes, with the
+    /// number of the first call that did.
     owed: i64,
     owed_sent: i64,
+    owed_since: u64,
     demand: Demand,
 }
 
@@ -79,8 +88,10 @@ pub(crate) struct LeaseCall {
     pub keep: u64,
     /// What it would like to have.
     pub want: u64,
-    /// Charged beyond the lease, or given back if negative.
+    /// Charged beyond the lease, or given back if negative: once, however many calls have the same `owed_since`.
     pub owed: i64,
+    /// See `owed`.
+    pub owed_since: u64,
     /// Thousandths of a unit that its requests ask for per second.
     pub demand: u64,
     /// The node has no leased rate, and uses none that an answer on its way may bring.
@@ -148,15 +159,17 @@ impl LeaseNode {
             return LeaseSpend::Refused(LeaseTerms::wait_for(lacking, self.rate));
         }
         if now < self.quiet_until && !self.is_calling {
-            return LeaseSpend::Refused(self.quiet_until - now);
+            let wait = LeaseTerms::wait_for(lacking.saturating_sub(self.left), terms.rate);
+            return LeaseSpend::Refused((self.answered_at + wait).saturating_sub(now));
         }
         LeaseSpend::Ask
     }
 
-    /// The ticks in hand, and those that were left in the store by its last answer, less those that it does not know of.
+    /// The ticks in hand, and those left in the store by its last answer, less those that it does not know of.
     pub(crate) fn ticks_held(&mut self, now: u64) -> (u64, u64) {
         self.advance(now);
-        let left = i64::try_from(self.left).unwrap_or(i64::MAX).saturating_sub(self.owed).max(0);
+        let owed = self.owed.saturating_add(self.owed_sent);
+        let left = i64::try_from(self.left).unwrap_or(i64::MAX).saturating_sub(owed).max(0);
         (self.held + self.level, left as u64)
     }
 
@@ -168,6 +181,7 @@ impl LeaseNode {
     /// Gives back units that were spent and not used. They return to the lease if no call was sent since the one with
     /// the number `call`, the newest when they were spent; else to the store, with the next call.
     pub(crate) fn put_back(&mut self, terms: &LeaseTerms, call: u64, cost: u64) {
+        self.quiet_until = 0;
         let ticks = cost.saturating_mul(terms.unit);
         if call == self.call && self.spent >= ticks {
             self.held += ticks;
@@ -195,8 +209,8 @@ impl LeaseNode {
         };
         !self.is_calling
             && match self.rate {
-                0 => since >= terms.term / 2 && (is_low() || self.owed != 0),
-                _ => since >= terms.term,
+                0 => since >= terms.term / 2 && (is_low() || self.owes()),
+                _ => since >= terms.term && self.demand.asked > 0,
             }
     }
 
@@ -208,7 +222,16 @@ impl LeaseNode {
         let was_asked = self.demand.asked > 0;
         self.demand.measure(terms, now);
         self.advance(now);
-        !was_asked && !self.is_calling && (self.held > 0 || self.rate > 0 || self.owed != 0)
+        !was_asked && !self.is_calling && self.holds_units()
+    }
+
+    fn owes(&self) -> bool {
+        self.owed != 0 || self.owed_sent != 0
+    }
+
+    /// True if there is something to return.
+    pub(crate) fn holds_units(&self) -> bool {
+        self.held > 0 || self.rate > 0 || self.owes()
     }
 
     /// A call that returns everything.
@@ -243,15 +266,14 @@ impl LeaseNode {
         (keep, want, demand): (u64, u64, u64),
         pending: Vec<PendingRun>,
     ) -> LeaseCall {
-        if self.applied != self.call {
-            // A charge without an answer may be lost, and what was given back may have come back already.
-            self.owed = self.owed.saturating_add(self.owed_sent.max(0));
+        if self.owed_sent == 0 {
+            (self.owed_sent, self.owed_since) = (std::mem::take(&mut self.owed), number);
         }
-        let (held, applied, stopped, owed) = (self.held, self.applied, self.rate == 0, self.owed);
+        let (held, applied, stopped) = (self.held, self.applied, self.rate == 0);
+        let (owed, owed_since) = (self.owed_sent, self.owed_since);
         (self.call, self.called_at, self.is_calling) = (number, now, true);
         (self.held, self.spent) = (keep, 0);
-        (self.owed, self.owed_sent) = (0, owed);
-        LeaseCall { number, applied, held, keep, want, owed, demand, stopped, pending }
+        LeaseCall { number, applied, held, keep, want, owed, owed_since, demand, stopped, pending }
     }
 
     /// Applies the answer to the call with the number `number`, unless a newer call was sent or the answer was applied
@@ -266,24 +288,29 @@ impl LeaseNode {
             return false;
         }
         self.advance(now);
-        (self.applied, self.is_calling, self.left) = (number, false, answer.left);
-        self.round_trip = now.saturating_sub(self.called_at);
+        (self.applied, self.is_calling, self.left, self.owed_sent) = (number, false, answer.left, 0);
+        (self.round_trip, self.answered_at) = (now.saturating_sub(self.called_at), now);
         self.held = answer.held.saturating_sub(self.spent);
         (self.rate, self.depth) = (answer.rate, answer.depth);
         (self.level, self.filled_at) = (self.level.min(answer.depth), now);
         self.until = self.called_at + terms.hold;
         self.advance(now);
-        if answer.left < terms.unit && self.rate == 0 {
-            let retry = LeaseTerms::wait_for(terms.unit - answer.left, terms.rate);
-            self.quiet_until = now + retry.max(terms.term / 2);
-        }
+        self.quiet_until = match answer.left < terms.unit && self.rate == 0 {
+            true => {
+                let retry = LeaseTerms::wait_for(terms.unit - answer.left, terms.rate);
+                now + retry.min(TRUST_US).max(terms.term / 2)
+            }
+            false => 0,
+        };
         true
     }
 
     /// Ends what is held, because the store has forgotten it.
-    pub(crate) fn forget_holdings(&mut self) {
+    pub(crate) fn forget_holdings(&mut self, terms: &LeaseTerms) {
         (self.held, self.level, self.rate, self.depth) = (0, 0, 0, 0);
         (self.until, self.quiet_until, self.owed, self.owed_sent) = (0, 0, 0, 0);
+        // The answer to a call that was under way knows of what was forgotten.
+        (self.applied, self.left) = (self.call, terms.depth);
     }
 
     /// True while a call is under way.
@@ -293,8 +320,12 @@ impl LeaseNode {
 
     /// True if nothing would be lost with the node.
     pub(crate) fn is_forgettable(&self, terms: &LeaseTerms, now: u64) -> bool {
-        let is_ended = now >= self.until && now >= self.called_at + terms.hold;
-        is_ended && !self.is_calling && self.owed == 0 && now >= self.demand.measured_at + 2 * terms.term
+        let is_unused = self.demand.asked == 0 && now >= self.demand.measured_at + FORGOTTEN_US;
+        is_unused
+            && now >= self.until
+            && now >= self.called_at + terms.hold
+            && !self.is_calling
+            && !self.owes()
     }
 
     /// The call under way is given up: its answer may still come, and serves nobody.
@@ -324,7 +355,8 @@ impl Demand {
         let seen = self.asked as f64 * 1e9 / elapsed as f64;
         let weight = 1.0 - (-(elapsed as f64) / terms.term as f64).exp();
         let rate = self.rate as f64 + (seen - self.rate as f64) * weight;
-        *self = Demand { rate: rate.min(u32::MAX.into()) as u64, asked: 0, measured_at: now };
+        // The store keeps it in 32 bits.
+        *self = Demand { rate: rate as f32 as u64, asked: 0, measured_at: now };
     }
 
     /// The ticks of a term; 0 if so few that each request may ask by itself.

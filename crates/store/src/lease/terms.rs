@@ -10,6 +10,8 @@ const TERM_MAX_US: u64 = 250_000;
 const TERM_MIN_US: u64 = 10_000;
 /// Ticks of a full bucket at most: so many, and thrice their number, are exact in a double.
 const DEPTH_MAX: u64 = 1 << 50;
+/// Units of a full bucket at most.
+const UNITS_MAX: u64 = u32::MAX as u64;
 /// Ticks per microsecond at most.
 const RATE_MAX: u64 = 1 << 32;
 
@@ -38,7 +40,7 @@ impl LeaseTerms {
     /// The terms of a rate; `None` if leases of it would be too short or too small to be worth a call.
     pub(crate) fn new(shape: RuleShape) -> Option<LeaseTerms> {
         let RuleShape::TokenBucket { num, unit, burst } = shape else { return None };
-        let depth = unit.checked_mul(burst).filter(|depth| *depth <= DEPTH_MAX)?;
+        let depth = unit.checked_mul(burst).filter(|depth| *depth <= DEPTH_MAX && burst <= UNITS_MAX)?;
         let mut scale = 1;
         while depth * scale * 2 <= DEPTH_MAX && num.saturating_mul(scale * 2) <= RATE_MAX {
             scale *= 2;
@@ -50,6 +52,12 @@ impl LeaseTerms {
             return None;
         }
         Some(LeaseTerms { rate, unit, depth, leased_max, term, hold: 3 * term, guard: guard_of(3 * term) })
+    }
+
+    /// All numbers, for comparison.
+    pub(crate) fn to_numbers(self) -> [u64; 7] {
+        let LeaseTerms { rate, unit, depth, leased_max, term, hold, guard } = self;
+        [rate, unit, depth, leased_max, term, hold, guard]
     }
 
     /// Microseconds in which the rate brings so many units.

@@ -8,17 +8,18 @@
 -- most in the hands of gateways; microseconds of a term, of a lease, and that it counts beyond its end; the number of
 -- the call and of the last one whose answer was applied; ticks held, kept, and wanted; demand in thousandths of a unit
 -- per second; 1 if the node has no rate, nor uses one on its way; ticks to charge beyond the lease, or to give back if
--- negative. Then u16 runs of requests that wait, and for each u32 requests, u32 units of one.
+-- negative, and the number of the first call that asked for it. Then u16 runs of requests that wait, and for each u32
+-- requests, u32 units of one.
 --
--- The hash: under `s` f64 each: ticks per microsecond, of a unit, and of a full bucket; free ticks, ticks in hands, the
--- time, the sum of rates, the sum of demands, the time at which some lease may end. Under the name of a node: f64 each:
--- rate and depth of the last answer, those that count, the end, the number of the last call; u32 units held, requests
--- granted, demand. When its lease has ended: f64 number, f64 time at which it is forgotten.
+-- The hash: under `s` f64 each: free ticks, ticks in hands, the time, the sum of rates, the sum of demands, the time at
+-- which some lease may end. Under the name of a node: f64 each: rate and depth of the last answer, those that count, the
+-- end, the number of the last call, and of that which charged what was owed last; u32 units held, f32 demand. When its
+-- lease has ended: these numbers, and f64 the time at which they are forgotten.
 --
 -- The answer: f64 each: ticks held, rate, depth, requests granted, free ticks.
 --
--- Numbers are whole, so nothing is lost by rounding. If the numbers of the limit have changed, what is free counts on,
--- and leases count as spent. If the clock was set back, no time has passed.
+-- Numbers are whole, so nothing is lost by rounding. Limits with other numbers have other keys. Unsound state counts as
+-- absent. If the clock was set back, no time has passed.
 
 local call, pcall = redis.call, redis.pcall
 local pack, unpack_from, floor = struct.pack, struct.unpack, math.floor
@@ -28,29 +29,24 @@ if not now then
   now = now[1] * 1000000 + now[2]
 end
 local NUMBER_KEPT_US, RATE_UNITS = 600000000, 8
-local STATE, NODE, ENDED = '<ddddddddd', '<ddddddI4I4I4', '<dd'
+local STATE, NODE, ENDED = '<dddddd', '<dddddddI4f', '<ddd'
 
 local node = string.sub(body, 1, 8)
-local rate, unit, depth, leased_max, term, hold, guard, number, applied, held, keep, want, demand, stopped, owed, runs, at =
-  unpack_from('<dddddddddddddddI2', body, 9)
+local rate, unit, depth, leased_max, term, hold, guard = unpack_from('<ddddddd', body, 9)
+local number, applied, held, keep, want, demand, stopped, owed, owed_since, runs, at =
+  unpack_from('<dddddddddI2', body, 65)
 local state, own = pcall('HGET', key, 's'), false
-if state and (state.err or #state ~= 72) then state = false end
+if state and (state.err or #state ~= 48) then state = false end
 local free, out, time, rates, demands, first_end = depth, 0, now, 0, 0, now
 if state then
+  free, out, time, rates, demands, first_end = unpack_from(STATE, state)
+  state = free <= depth and free >= -depth and out >= 0 and out <= depth and rates >= 0 and rates <= rate
+end
+if state then
   own = call('HGET', key, node)
-  local old_rate, old_unit, old_depth
-  old_rate, old_unit, old_depth, free, out, time, rates, demands, first_end = unpack_from(STATE, state)
-  if old_rate ~= rate or old_unit ~= unit or old_depth ~= depth then
-    local gained = old_rate - rates
-    free = free + (gained > 0 and gained or 0) * (now > time and now - time or 0)
-    free = floor((free < old_depth and free or old_depth) / old_unit) * unit
-    if free > depth then free = depth end
-    call('DEL', key)
-    own, out, time, rates, demands, first_end = false, 0, now, 0, 0, now + NUMBER_KEPT_US
-  end
 else
   call('DEL', key)
-  own, first_end = false, now + NUMBER_KEPT_US
+  free, out, time, rates, demands, first_end = depth, 0, now, 0, 0, now + NUMBER_KEPT_US
 end
 
 local function refill(to)
@@ -74,19 +70,19 @@ if now >= first_end or is_set_back then
   for i = 1, #all, 2 do
     local name, text = all[i], all[i + 1]
     local ends
-    if #text == 60 then
-      local r, d, r_counted, d_counted, e, n, units, granted, asked = unpack_from(NODE, text)
+    if #text == 64 then
+      local r, d, r_counted, d_counted, e, n, charged, units, asked = unpack_from(NODE, text)
       if is_set_back and e > now + hold + guard then
         e = now + hold + guard
-        call('HSET', key, name, pack(NODE, r, d, r_counted, d_counted, e, n, units, granted, asked))
+        call('HSET', key, name, pack(NODE, r, d, r_counted, d_counted, e, n, charged, units, asked))
       end
       if e <= now then
-        ending[#ending + 1] = { e, name, n, units * unit + d_counted, r_counted, asked }
+        ending[#ending + 1] = { e, name, n, charged, units * unit + d_counted, r_counted, asked }
       else
         ends = e
       end
-    elseif #text == 16 then
-      local _, forgotten = unpack_from(ENDED, text)
+    elseif #text == 24 then
+      local _, _, forgotten = unpack_from(ENDED, text)
       if forgotten <= now then call('HDEL', key, name) else ends = forgotten end
     elseif name ~= 's' then
       call('HDEL', key, name)
@@ -95,12 +91,12 @@ if now >= first_end or is_set_back then
   end
   table.sort(ending, function(one, other) return one[1] < other[1] end)
   for i = 1, #ending do
-    local e, name, n, ticks, r_counted, asked = unpack(ending[i])
+    local e, name, n, charged, ticks, r_counted, asked = unpack(ending[i])
     refill(e)
     out, rates, demands = out - ticks, rates - r_counted, demands - asked
     local forgotten = e + NUMBER_KEPT_US
     if forgotten > now then
-      call('HSET', key, name, pack(ENDED, n, forgotten))
+      call('HSET', key, name, pack(ENDED, n, charged, forgotten))
       if forgotten < first_end then first_end = forgotten end
     else
       call('HDEL', key, name)
@@ -111,14 +107,14 @@ end
 refill(now)
 
 local own_rate, own_depth, rate_counted, depth_counted, own_held, own_demand = 0, 0, 0, 0, 0, 0
-local last, granted = 0, 0
+local last, charged, granted = 0, 0, 0
 local text = own
-if text and #text == 60 then
+if text and #text == 64 then
   local _, units
-  own_rate, own_depth, rate_counted, depth_counted, _, last, units, granted, own_demand = unpack_from(NODE, text)
+  own_rate, own_depth, rate_counted, depth_counted, _, last, charged, units, own_demand = unpack_from(NODE, text)
   own_held = units * unit
-elseif text and #text == 16 then
-  last = unpack_from(ENDED, text)
+elseif text and #text == 24 then
+  last, charged = unpack_from(ENDED, text)
 end
 
 local ends = now + hold + guard
@@ -137,6 +133,11 @@ if number > last then
   end
   rates, out = rates + counted_rate - rate_counted, out + counted_depth - depth_counted
 
+  if owed_since <= charged then
+    owed = 0
+  elseif owed ~= 0 then
+    charged = owed_since
+  end
   if owed > 0 then
     free = free - owed
     if free < -depth then free = -depth end
@@ -147,7 +148,6 @@ if number > last then
     if free > most then free = most end
   end
 
-  granted = 0
   for run = 1, runs do
     local requests, cost
     requests, cost, at = unpack_from('<I4I4', body, at)
@@ -185,11 +185,12 @@ if number > last then
   depth_counted = own_depth > counted_depth and own_depth or counted_depth
   rates, out = rates + rate_counted - counted_rate, out + depth_counted - counted_depth
   if ends < first_end then first_end = ends end
-  text = pack(NODE, own_rate, own_depth, rate_counted, depth_counted, ends, number, own_held / unit, granted, demand)
+  text = pack(NODE, own_rate, own_depth, rate_counted, depth_counted, ends, number, charged, own_held / unit, demand)
   call('HSET', key, node, text)
 end
-call('HSET', key, 's', pack(STATE, rate, unit, depth, free, out, time, rates, demands, first_end))
+call('HSET', key, 's', pack(STATE, free, out, time, rates, demands, first_end))
+-- After that no lease is left, and the bucket is full.
 local life_us = depth / rate
-if life_us < NUMBER_KEPT_US then life_us = NUMBER_KEPT_US end
+if life_us < hold + guard then life_us = hold + guard end
 call('PEXPIRE', key, floor(life_us / 1000) + 1000)
 return pack('<ddddd', own_held, own_rate, own_depth, granted, free > 0 and free or 0)

@@ -72,7 +72,8 @@ impl RateRule {
                 let marks = [(settles, SETTLED_KIND), (leases.is_some(), LEASED_KIND)];
                 let kind =
                     marks.into_iter().filter(|(is_set, _)| *is_set).fold(0, |kind, (_, mark)| kind | mark);
-                let mut hash = hash_rule(&limit.name, limit.variant_tier(variant), rate, shape, kind);
+                let mut hash =
+                    hash_rule(&limit.name, limit.variant_tier(variant), rate, shape, (kind, leases));
                 while rules.iter().any(|other| other.id >> 6 == hash) {
                     hash = (hash + 1) % (1 << 26);
                 }
@@ -171,9 +172,15 @@ impl RateRule {
     }
 }
 
-/// A hash that all gateways agree on. It covers the meaning of an entry, not the allowed amount, so that used units
-/// survive changed numbers.
-fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape, marks: u8) -> u32 {
+/// A hash that all gateways agree on. It covers the meaning of an entry, and the allowed amount only of a lease, so
+/// that used units survive changed numbers.
+fn hash_rule(
+    name: &str,
+    tier: Option<&str>,
+    rate: usize,
+    shape: RuleShape,
+    (marks, leases): (u8, Option<LeaseTerms>),
+) -> u32 {
     let mut text = Vec::from(b"sluicegate rule 1".as_slice());
     for part in [Some(name), tier] {
         // An impossible length distinguishes an absent text from an empty one.
@@ -190,6 +197,8 @@ fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape, mark
     text.extend((rate as u64).to_le_bytes());
     text.extend(period.to_le_bytes());
     text.extend([kind | marks, buckets]);
+    // Leases on other terms are counted apart, because the amounts of a bucket depend on them.
+    text.extend(leases.iter().flat_map(|terms| terms.to_numbers()).flat_map(u64::to_le_bytes));
     let digest = digest::digest(&digest::SHA256, &text);
     digest.as_ref().iter().take(4).fold(0, |hash, byte| hash << 8 | u32::from(*byte)) >> 6
 }

@@ -34,13 +34,12 @@ impl SharedLimit {
         };
         let unchanged = same.filter(is_unchanged);
         let is_concurrency = matches!(config.algorithm, model::Algorithm::Concurrency { .. });
-        let rate_count = if is_concurrency { 0 } else { rules.len() };
         // Each rate for itself, so that a grant leaves the others as they are.
         let departures = |rule: &RateRule| {
             same.and_then(|before| Some(before.departures[before.rate_of_rule(rule.id)?].clone()))
         };
         // Views wait in the queue of the limit's own rate.
-        let mut own_departures: Vec<Arc<Departures>> = Vec::with_capacity(rules.len());
+        let mut own_departures: Vec<Arc<Departures>> = Vec::new();
         for (rate, rule) in rules.iter().enumerate() {
             let counted_by = own_departures.get(config.counter_rate(rate)).cloned();
             own_departures.push(counted_by.or_else(|| departures(rule)).unwrap_or_default());
@@ -57,7 +56,7 @@ impl SharedLimit {
         SharedLimit {
             on_failure,
             departures: own_departures.into(),
-            last_answers: (0..rate_count)
+            last_answers: (0..if is_concurrency { 0 } else { rules.len() })
                 .map(|rate| last_answers(rate).unwrap_or_else(|| fresh_answers(rate)))
                 .collect(),
             local_share: match (same_numbers, same) {
@@ -78,7 +77,6 @@ impl SharedLimit {
             step_notes: named.map(|before| before.step_notes.clone()).unwrap_or_default(),
             names: same.map(|before| before.names.clone()).unwrap_or_default(),
             resets: named.map(|before| before.resets.clone()).unwrap_or_default(),
-            // Nothing is held twice: the rule and its terms are part of what is held.
             leases: named.map(|before| before.leases.clone()).unwrap_or_default(),
             recovery_ns: all_recovery_times(config),
             rules,

@@ -80,6 +80,8 @@ pub struct LimitCounts {
     pub fallbacks: [AtomicU64; 3],
     /// Rejections without asking the store.
     pub cache_hits: AtomicU64,
+    /// Decisions by what this process held of a lease.
+    pub leased: AtomicU64,
     /// Requests that the store counts by network.
     pub overflow: AtomicU64,
     /// Lost refunds, settlements and debts.
@@ -251,6 +253,14 @@ impl SharedLimit {
         });
     }
 
+    /// Has the local share begin with what a lease and the store's last answer left of a key.
+    pub fn seed_from_lease(&self, rate: usize, key: SharedKey, units: &Units, now: Now) {
+        let Some(name) = LeaseName::of_rule(&self.rules[rate], key) else { return };
+        let Some((here, stored)) = self.leases.find_units(&name) else { return };
+        let outcome = LeaseOutcome::Taken(0, here.saturating_add(stored));
+        self.record_answer(rate, units, now, &RateAnswer::of_lease(self.leased_decision(rate, &outcome), 0));
+    }
+
     /// True if gateways take the units of these rates in advance.
     pub fn is_leased(&self, rates: Range<usize>) -> bool {
         self.rules.get(rates).is_some_and(|rules| rules.iter().all(|rule| rule.leases.is_some()))
@@ -259,13 +269,26 @@ impl SharedLimit {
     /// Takes units of a leased rate, if no call of the store is needed: see [`LeaseOutcome`].
     pub fn take_leased(&self, rate: usize, key: SharedKey, cost: u64) -> Option<LeaseOutcome> {
         let name = LeaseName::of_rule(&self.rules[rate], key)?;
-        self.leases.take_at_once(&name, cost)
+        let outcome = self.leases.take_at_once(&name, cost)?;
+        self.counts.leased.fetch_add(1, Relaxed);
+        Some(outcome)
+    }
+
+    /// The number of calls about leases.
+    pub fn lease_calls(&self) -> u64 {
+        self.leases.call_count()
+    }
+
+    /// The units of leases in hand.
+    pub fn leased_units(&self) -> u64 {
+        self.leases.units_held()
     }
 
     /// Gives back units of [`SharedLimit::take_leased`]; `call` is that of its outcome.
     pub fn put_back_leased(&self, rate: usize, key: SharedKey, cost: u64, call: u64) {
-        if let Some(name) = LeaseName::of_rule(&self.rules[rate], key) {
-            self.leases.put_back(&name, call, cost);
+        let name = LeaseName::of_rule(&self.rules[rate], key);
+        if name.is_some_and(|name| !self.leases.put_back(&name, call, cost)) {
+            self.count_lost();
         }
     }
 
@@ -286,15 +309,6 @@ impl SharedLimit {
             full_ns: us_for(rule.capacity() - remaining),
             ..Decision::without_numbers(outcome)
         }
-    }
-
-    /// Has the next call about a key charge units that were admitted without the store; false if the rate is not leased.
-    pub(super) fn owe_lease(&self, rate: usize, key: SharedKey, units: u64) -> bool {
-        let name = LeaseName::of_rule(&self.rules[rate], key);
-        if let Some(name) = &name {
-            self.leases.owe(name, units.min(i64::MAX as u64) as i64);
-        }
-        name.is_some()
     }
 
     /// Notes the steps that a call has reached first, for the key of this name.

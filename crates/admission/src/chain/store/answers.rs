@@ -189,8 +189,10 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         let units = limit.cap_units(demand.units);
         if M::CHARGES {
             if !is_overruled {
-                let rates = limit.rate_range(units.variant);
-                rates.for_each(|rate| demand.limit.seed_share(limit, rate, &units));
+                for rate in limit.rate_range(units.variant) {
+                    demand.limit.seed_from_lease(rate, demand.key, &units, round.received);
+                    demand.limit.seed_share(limit, rate, &units);
+                }
             }
             self.held.store_holds_mut(pending.outbox).pending_debts.push(demand.clone());
         }

@@ -201,6 +201,7 @@ impl World {
             keep: 0,
             want: 0,
             owed: 0,
+            owed_since: 0,
             demand,
             stopped: true,
             pending: vec![PendingRun { count, cost: 1 }],

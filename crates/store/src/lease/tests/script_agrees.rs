@@ -54,6 +54,7 @@ fn any_call(random: &mut Random, terms: &LeaseTerms, numbers: &mut u64) -> Lease
         keep: if random.below(2) == 0 { held } else { random.below(held / terms.unit + 1) * terms.unit },
         want: units(random),
         owed: if random.below(6) == 0 { units(random) as i64 - units(random) as i64 } else { 0 },
+        owed_since: *numbers - random.below(2).min(*numbers),
         demand: random.below(2) * random.below(3_000_000),
         stopped: random.below(3) == 0,
         pending: (0..runs).map(|_| run(random)).collect(),

@@ -51,7 +51,8 @@ pub(super) struct NodeRecord {
     ends: f64,
     has_ended: bool,
     number: u64,
-    granted: u64,
+    /// The number of the call that charged what was owed last.
+    charged: u64,
     demand: f64,
 }
 
@@ -74,11 +75,14 @@ impl StoreModel {
         self.refill(terms, now);
         let mut own = self.nodes.get(&node).copied().unwrap_or_default();
         if call.number <= own.number {
-            return self.answer_of(&own);
+            return self.answer_of(&own, 0);
         }
         self.take_back(&mut own, call);
-        self.charge_owed(terms, call.owed as f64);
-        own.granted = self.grant_pending(terms, call);
+        if call.owed != 0 && call.owed_since > own.charged {
+            own.charged = call.owed_since;
+            self.charge_owed(terms, call.owed as f64);
+        }
+        let granted = self.grant_pending(terms, call);
         self.demands += call.demand as f64 - own.demand;
         own.demand = call.demand as f64;
         self.lease_units(terms, &mut own, call);
@@ -86,12 +90,12 @@ impl StoreModel {
         own.ends = now + (terms.hold + terms.guard) as f64;
         (own.number, own.has_ended) = (call.number, false);
         self.nodes.insert(node, own);
-        self.answer_of(&own)
+        self.answer_of(&own, granted)
     }
 
-    fn answer_of(&self, own: &NodeRecord) -> LeaseAnswer {
+    fn answer_of(&self, own: &NodeRecord, granted: u64) -> LeaseAnswer {
         let [held, rate, depth, left] = [own.held, own.rate, own.depth, self.free].map(|ticks| ticks as u64);
-        LeaseAnswer { held, rate, depth, granted: own.granted, left }
+        LeaseAnswer { held, rate, depth, granted, left }
     }
 
     /// Drops the nodes whose time has come, in the order of their ends.
@@ -123,6 +127,7 @@ impl StoreModel {
         self.demands -= own.demand;
         let kept = NodeRecord {
             number: own.number,
+            charged: own.charged,
             has_ended: true,
             ends: own.ends + NUMBER_KEPT_US,
             ..NodeRecord::default()
@@ -236,7 +241,7 @@ impl StoreModel {
         for (node, own) in &self.nodes {
             let NodeRecord { held, rate, depth, rate_counted, depth_counted, ends, demand, .. } = *own;
             digest.extend([held, rate, depth, rate_counted, depth_counted, ends, demand]);
-            digest.extend([*node, own.number, own.granted, own.has_ended.into()].map(|number| number as f64));
+            digest.extend([*node, own.number, own.charged, own.has_ended.into()].map(|number| number as f64));
         }
         digest.into_iter().map(f64::to_bits).collect()
     }
