@@ -55,6 +55,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         set: None,
         file: None,
         shared: None,
+        leased: false,
         on_reject: OnRejectPatch::default(),
     };
     Arc::new(Limit::new(LimitId(0), &config, 1_000_000))

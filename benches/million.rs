@@ -71,6 +71,7 @@ impl Ours {
             set: None,
             file: None,
             shared: None,
+            leased: false,
             on_reject: OnRejectPatch::default(),
         };
         let limit = Arc::new(Limit::new(LimitId(0), &config, MILLION as usize));

@@ -103,6 +103,7 @@ fn token_bucket() -> LimitConfig {
         set: None,
         file: None,
         shared: None,
+        leased: false,
         on_reject: OnRejectPatch::default(),
     }
 }
