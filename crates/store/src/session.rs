@@ -6,6 +6,7 @@ mod leasing;
 mod outbox;
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -48,7 +49,7 @@ pub struct Session {
     pub store: Arc<Store>,
     link: Rc<Link>,
     /// The keys of leased limits that this worker looks after.
-    watched_leases: RefCell<Vec<LeaseWatch>>,
+    watched_leases: RefCell<VecDeque<LeaseWatch>>,
     /// The messages that requests leave behind for the store.
     pub outbox: Arc<StoreOutbox>,
     /// Taken by the flusher.
@@ -239,7 +240,7 @@ impl Session {
     /// Sends refunds once: a refund that ran twice would admit more than the limit. Those that were certainly not sent
     /// go to `unsent`. A call reads before it writes, so it may name an entry of a key only once.
     async fn send_refunds(&self, mut refunds: Vec<StoreUnits>, unsent: &mut Vec<StoreUnits>) {
-        refunds.retain(|refund| !refund.put_back_lease());
+        refunds.retain(|refund| !self.put_back_lease(refund));
         while let Some(first) = refunds.first() {
             let group = self.store.group_of(&first.key);
             let (mut now, mut later): (Vec<StoreUnits>, Vec<StoreUnits>) = (Vec::new(), Vec::new());
@@ -314,10 +315,10 @@ impl Session {
                         self.link.call_script(group(&run[0]), LuaScript::counter_script(), &packed).await
                     }
                 };
-                if reply.is_ok() {
+                let is_beyond = reply.as_ref().is_ok_and(|bytes| self.store.heed_clock(bytes));
+                if reply.is_ok() && !is_beyond {
                     self.owe_leases(run.iter());
                 }
-                let is_beyond = reply.as_ref().is_ok_and(|bytes| self.store.heed_clock(bytes));
                 failed += usize::from(reply.is_err());
                 run.iter().for_each(|charge| match reply {
                     Err(StoreFault::Down | StoreFault::Busy) => in_flight.cancel_key(&charge.key),

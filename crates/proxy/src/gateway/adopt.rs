@@ -100,11 +100,15 @@ pub(super) fn build_shared_limits(
     previous: Option<&Gateway>,
 ) -> Vec<Option<Arc<SharedLimit>>> {
     let known = index_limits(previous);
+    let is_same_store = previous.is_some_and(|previous| previous.config.state.redis == config.state.redis);
     let shared_limit = |(index, limit): (usize, &model::LimitConfig)| {
         let on_failure = limit.shared?;
         let before = known.get(&*limit.name).and_then(|&known| previous?.shared.get(known)?.as_deref());
-        let shared_limit =
+        let mut shared_limit =
             SharedLimit::adopt_from(before, LimitId(index), limit, on_failure, config.state.max_keys);
+        if !is_same_store {
+            shared_limit.forget_leases();
+        }
         Some(Arc::new(shared_limit))
     };
     config.limits.iter().enumerate().map(shared_limit).collect()
@@ -121,6 +125,9 @@ pub(super) fn build_store(config: &Config, previous: Option<&Gateway>) -> Option
     }
     let store = Store::new(redis, previous.and_then(|previous| previous.store.as_deref()));
     store.load_script(store::LuaScript::counter_script());
+    if config.limits.iter().any(|limit| limit.leased) {
+        store.load_script(store::LuaScript::lease_script());
+    }
     Some((store, Arc::default()))
 }
 

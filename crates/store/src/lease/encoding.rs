@@ -8,16 +8,27 @@ use crate::script::read_number;
 impl LeaseCall {
     /// The body of the call of a node.
     pub(crate) fn encode(&self, terms: &LeaseTerms, node: u64) -> Vec<u8> {
-        let LeaseCall { number, applied, held, keep, want, owed, owed_since, demand, stopped, ref pending } =
-            *self;
-        let mut body = Vec::with_capacity(138 + 8 * pending.len());
+        let LeaseCall {
+            number,
+            applied,
+            held,
+            keep,
+            want,
+            owed,
+            owed_since,
+            refund,
+            refund_age,
+            demand,
+            stopped,
+            ref pending,
+        } = *self;
+        let mut body = Vec::with_capacity(154 + 8 * pending.len());
         body.extend(node.to_le_bytes());
         let own = [number, applied, held, keep, want, demand, stopped.into()];
-        for number in terms.to_numbers().into_iter().chain(own) {
+        let beyond = [owed, owed_since, refund, refund_age];
+        for number in terms.to_numbers().into_iter().chain(own).chain(beyond) {
             body.extend((number as f64).to_le_bytes());
         }
-        body.extend((owed as f64).to_le_bytes());
-        body.extend((owed_since as f64).to_le_bytes());
         let runs = &pending[..pending.len().min(u16::MAX.into())];
         body.extend((runs.len() as u16).to_le_bytes());
         for run in runs {

@@ -14,7 +14,7 @@ use crate::{RateRule, SharedKey, StoreFault};
 use sluicegate_base::clock::{Now, suspended_ns};
 
 /// Keys that a process holds something of, for one limit; requests of others fail over.
-const KEYS_MAX: usize = 262_144;
+const KEYS_MAX: usize = 65_536;
 /// The pause between two searches for keys that may be forgotten, in microseconds.
 const SWEEP_US: u64 = 1_000_000;
 /// Requests that wait for one key; further ones fail over.
@@ -49,6 +49,10 @@ struct HeldLease {
     asked: Vec<LeaseWaiter>,
     /// A worker looks after it.
     is_watched: bool,
+    /// It is to be returned, because the process judges no more.
+    is_ending: bool,
+    /// The moment of the last answer.
+    answered: Now,
 }
 
 struct LeaseWaiter {
@@ -59,7 +63,7 @@ struct LeaseWaiter {
 /// What became of a request, with the units that the limit has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseOutcome {
-    /// Its units are spent; a refund names the call.
+    /// Its units are charged; a refund names this mark.
     Taken(u64, u64),
     /// It fits after so many microseconds.
     Refused(u64, u64),
@@ -89,9 +93,6 @@ pub(crate) struct LeaseCallGuard {
     name: LeaseName,
     number: u64,
 }
-
-/// The units of a waiting request whose refund names no call: they were charged in the store.
-const IN_STORE: u64 = u64::MAX;
 
 /// The time by which leases end, in microseconds: it runs on while the machine sleeps.
 pub(crate) fn lease_time() -> u64 {
@@ -124,7 +125,7 @@ impl LimitLeases {
         let spent = lease.node.spend_at_once(&name.terms, now, cost)?;
         let left = lease.units_left(&name.terms, now);
         match spent {
-            LeaseSpend::Taken => Some(LeaseOutcome::Taken(lease.node.newest_call(), left)),
+            LeaseSpend::Taken => Some(LeaseOutcome::Taken(LeaseNode::mark_spent(now), left)),
             LeaseSpend::Refused(wait_us) => Some(LeaseOutcome::Refused(wait_us, left)),
             LeaseSpend::Ask => None,
         }
@@ -136,10 +137,11 @@ impl LimitLeases {
         let Some(lease) = self.find_or_add(&mut held, name, now) else {
             return (LeaseStep::Done(LeaseOutcome::Failed(StoreFault::Busy)), false);
         };
+        lease.is_ending = false;
         let step = match lease.node.spend(&name.terms, now, cost) {
             LeaseSpend::Taken => {
-                let call = lease.node.newest_call();
-                LeaseStep::Done(LeaseOutcome::Taken(call, lease.units_left(&name.terms, now)))
+                let mark = LeaseNode::mark_spent(now);
+                LeaseStep::Done(LeaseOutcome::Taken(mark, lease.units_left(&name.terms, now)))
             }
             LeaseSpend::Refused(wait_us) => {
                 LeaseStep::Done(LeaseOutcome::Refused(wait_us, lease.units_left(&name.terms, now)))
@@ -160,16 +162,16 @@ impl LimitLeases {
         (step, calls)
     }
 
-    /// Gives back units of a request that were not used; `call` is that of [`LeaseOutcome::Taken`]. False if the key
+    /// Gives back units of a request that were not used; `mark` is that of [`LeaseOutcome::Taken`]. False if the key
     /// was forgotten meanwhile.
-    pub(crate) fn put_back(&self, name: &LeaseName, call: u64, cost: u64) -> bool {
+    pub(crate) fn put_back(&self, name: &LeaseName, mark: u64, cost: u64) -> bool {
         let mut held = self.held.lock();
         let lease = held.get_mut(name);
-        lease.map(|lease| lease.node.put_back(&name.terms, call, cost)).is_some()
+        lease.map(|lease| lease.node.put_back(&name.terms, mark, cost)).is_some()
     }
 
-    /// Has the next call charge units, or give them back if negative. False if there are too many keys.
-    pub(crate) fn owe(&self, name: &LeaseName, units: i64) -> bool {
+    /// Has the next call charge units. False if there are too many keys.
+    pub(crate) fn owe(&self, name: &LeaseName, units: u64) -> bool {
         let (now, mut held) = (lease_time(), self.held.lock());
         let lease = self.find_or_add(&mut held, name, now);
         lease.map(|lease| lease.node.owe(&name.terms, units)).is_some()
@@ -195,12 +197,12 @@ impl LimitLeases {
     }
 
     /// The units that the limit has left for a key, as far as this process knows: those in hand, and those that were
-    /// in the store. `None` if it knows nothing.
-    pub(crate) fn find_units(&self, name: &LeaseName) -> Option<(u64, u64)> {
+    /// in the store at the moment of its last answer. `None` if it knows nothing.
+    pub(crate) fn find_units(&self, name: &LeaseName) -> Option<(u64, u64, Now)> {
         let (now, mut held) = (lease_time(), self.held.lock());
-        let node = &mut held.get_mut(name)?.node;
-        let (here, left) = node.ticks_held(now);
-        (node.newest_call() > 0).then_some((here / name.terms.unit, left / name.terms.unit))
+        let lease = held.get_mut(name).filter(|lease| lease.answered > Now::default())?;
+        let (here, left) = lease.node.ticks_held(now);
+        Some((here / name.terms.unit, left / name.terms.unit, lease.answered))
     }
 
     /// Forgets what is held of a key that was reset.
@@ -211,20 +213,22 @@ impl LimitLeases {
     }
 
     /// The next call about a key: for the requests that wait, or to renew or return what is held.
-    /// `None` if none is due, or one is under way. The flag is true if nobody looks after the key yet.
+    /// `None` if none is due, or one is under way.
     pub(crate) fn begin_call(
         self: &Arc<Self>,
         name: &LeaseName,
         node: u64,
-    ) -> Option<(LeaseCallGuard, Vec<u8>, bool)> {
+    ) -> Option<(LeaseCallGuard, Vec<u8>)> {
         let (now, mut held) = (lease_time(), self.held.lock());
         let lease = held.get_mut(name)?;
         if lease.node.is_calling() {
             return None;
         }
         lease.waiting.retain(|waiter| !waiter.outcome.is_closed());
-        let is_idle = lease.waiting.is_empty() && lease.node.is_idle(&name.terms, now);
-        if !is_idle && lease.waiting.is_empty() && !lease.node.is_due(&name.terms, now) {
+        let is_due = !lease.waiting.is_empty() || !lease.is_ending && lease.node.is_due(&name.terms, now);
+        let is_ended = lease.is_ending && lease.node.holds_units();
+        let is_idle = !is_due && (is_ended || lease.node.is_idle(&name.terms, now));
+        if !is_due && !is_idle {
             return None;
         }
         let number = self.next_number();
@@ -238,23 +242,22 @@ impl LimitLeases {
                 lease.node.begin_call(&name.terms, (now, number), pending)
             }
         };
-        let is_new = !std::mem::replace(&mut lease.is_watched, true);
         let guard = LeaseCallGuard { leases: self.clone(), name: *name, number };
-        Some((guard, call.encode(&name.terms, node), is_new))
+        Some((guard, call.encode(&name.terms, node)))
     }
 
-    /// A call that returns all that is held of a key; `None` if that is nothing, or a call is under way.
-    pub(crate) fn begin_return(
-        self: &Arc<Self>,
-        name: &LeaseName,
-        node: u64,
-    ) -> Option<(LeaseCallGuard, Vec<u8>)> {
-        let (now, mut held) = (lease_time(), self.held.lock());
-        let lease =
-            held.get_mut(name).filter(|lease| !lease.node.is_calling() && lease.node.holds_units())?;
-        let number = self.next_number();
-        let guard = LeaseCallGuard { leases: self.clone(), name: *name, number };
-        Some((guard, lease.node.begin_return(now, number).encode(&name.terms, node)))
+    /// Has the next call return what is held of a key. False if nothing is.
+    pub(crate) fn end_lease(&self, name: &LeaseName) -> bool {
+        let mut held = self.held.lock();
+        let Some(lease) = held.get_mut(name) else { return false };
+        lease.is_ending = true;
+        lease.node.is_calling() || lease.node.holds_units()
+    }
+
+    /// Begins to look after a key; false if another worker does, or nothing is known of it.
+    pub(crate) fn begin_watch(&self, name: &LeaseName) -> bool {
+        let mut held = self.held.lock();
+        held.get_mut(name).is_some_and(|lease| !std::mem::replace(&mut lease.is_watched, true))
     }
 
     pub(crate) fn call_count(&self) -> u64 {
@@ -282,13 +285,12 @@ impl LimitLeases {
     fn end_call(&self, name: &LeaseName, number: u64, answer: Result<LeaseAnswer, StoreFault>) -> bool {
         let mut outcomes: Vec<(LeaseWaiter, LeaseOutcome)> = Vec::new();
         let (now, mut held) = (lease_time(), self.held.lock());
-        let Some(lease) =
-            held.get_mut(name).filter(|lease| lease.node.is_calling() && lease.node.newest_call() == number)
-        else {
+        let Some(lease) = held.get_mut(name).filter(|lease| lease.node.is_calling_by(number)) else {
             return false;
         };
         match answer {
             Ok(answer) if lease.node.apply_answer(&name.terms, (now, number), &answer) => {
+                lease.answered = Now::read_clock();
                 lease.serve_waiters(&name.terms, now, &answer, &mut outcomes);
             }
             // The key was reset meanwhile.
@@ -305,12 +307,12 @@ impl LimitLeases {
                 outcomes.extend(failed.into_iter().map(|waiter| (waiter, LeaseOutcome::Failed(fault))));
             }
         }
-        let is_due = !lease.waiting.is_empty();
+        let is_due = !lease.waiting.is_empty() || lease.is_ending && lease.node.holds_units();
         drop(held);
         for (waiter, outcome) in outcomes {
             let cost = waiter.cost;
-            if let Err(LeaseOutcome::Taken(call, _)) = waiter.outcome.send(outcome) {
-                self.put_back(name, call, cost.into());
+            if let Err(LeaseOutcome::Taken(mark, _)) = waiter.outcome.send(outcome) {
+                self.put_back(name, mark, cost.into());
             }
         }
         is_due
@@ -352,7 +354,7 @@ impl HeldLease {
         let (left, all_left) = (answer.left / terms.unit, self.units_left(terms, now));
         let mut asked = std::mem::take(&mut self.asked).into_iter();
         for waiter in asked.by_ref().take(answer.granted as usize) {
-            outcomes.push((waiter, LeaseOutcome::Taken(IN_STORE, all_left)));
+            outcomes.push((waiter, LeaseOutcome::Taken(self.node.mark_granted(), all_left)));
         }
         for waiter in asked.chain(std::mem::take(&mut self.waiting)) {
             let cost = waiter.cost.into();
@@ -360,7 +362,7 @@ impl HeldLease {
             let units = self.units_left(terms, now);
             match spent {
                 LeaseSpend::Taken => {
-                    outcomes.push((waiter, LeaseOutcome::Taken(self.node.newest_call(), units)));
+                    outcomes.push((waiter, LeaseOutcome::Taken(LeaseNode::mark_spent(now), units)));
                 }
                 LeaseSpend::Refused(wait_us) => {
                     outcomes.push((waiter, LeaseOutcome::Refused(wait_us, units)))
@@ -392,8 +394,8 @@ impl LeaseWait {
 impl Drop for LeaseWait {
     fn drop(&mut self) {
         self.outcome.close();
-        if let Ok(LeaseOutcome::Taken(call, _)) = self.outcome.try_recv() {
-            self.leases.put_back(&self.name, call, self.cost);
+        if let Ok(LeaseOutcome::Taken(mark, _)) = self.outcome.try_recv() {
+            self.leases.put_back(&self.name, mark, self.cost);
         }
     }
 }

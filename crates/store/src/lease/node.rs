@@ -37,11 +37,14 @@ pub(crate) struct LeaseNode {
     /// What was left in the store by its last answer, and the moment of that.
     left: u64,
     answered_at: u64,
-    /// What calls are to charge beyond the lease, or to give back; and what is sent until an answer comes, with the
-    /// number of the first call that did.
-    owed: i64,
-    owed_sent: i64,
+    /// What calls are to charge beyond the lease; and what is sent until an answer comes, with the number of the first
+    /// call that did.
+    owed: u64,
+    owed_sent: u64,
     owed_since: u64,
+    /// What the next call gives back beyond the lease, and the earliest moment of a charge among that.
+    refund: u64,
+    refund_since: u64,
     demand: Demand,
 }
 
@@ -88,10 +91,14 @@ pub(crate) struct LeaseCall {
     pub keep: u64,
     /// What it would like to have.
     pub want: u64,
-    /// Charged beyond the lease, or given back if negative: once, however many calls have the same `owed_since`.
-    pub owed: i64,
+    /// Charged beyond the lease: once, however many calls have the same `owed_since`.
+    pub owed: u64,
     /// See `owed`.
     pub owed_since: u64,
+    /// Given back beyond the lease, and the microseconds since the earliest charge among that.
+    pub refund: u64,
+    /// See `refund`.
+    pub refund_age: u64,
     /// Thousandths of a unit that its requests ask for per second.
     pub demand: u64,
     /// The node has no leased rate, and uses none that an answer on its way may bring.
@@ -160,7 +167,8 @@ impl LeaseNode {
         }
         if now < self.quiet_until && !self.is_calling {
             let wait = LeaseTerms::wait_for(lacking.saturating_sub(self.left), terms.rate);
-            return LeaseSpend::Refused((self.answered_at + wait).saturating_sub(now));
+            let at = self.answered_at.saturating_add(wait).max(self.quiet_until);
+            return LeaseSpend::Refused(at - now);
         }
         LeaseSpend::Ask
     }
@@ -169,32 +177,37 @@ impl LeaseNode {
     pub(crate) fn ticks_held(&mut self, now: u64) -> (u64, u64) {
         self.advance(now);
         let owed = self.owed.saturating_add(self.owed_sent);
-        let left = i64::try_from(self.left).unwrap_or(i64::MAX).saturating_sub(owed).max(0);
-        (self.held + self.level, left as u64)
+        (self.held + self.level, self.left.saturating_add(self.refund).saturating_sub(owed))
     }
 
-    /// The number of the newest call, which [`LeaseNode::put_back`] wants to know.
-    pub(crate) fn newest_call(&self) -> u64 {
-        self.call
+    /// The mark of a charge at `now` from what is in hand, for [`LeaseNode::put_back`].
+    pub(crate) fn mark_spent(now: u64) -> u64 {
+        now << 1
     }
 
-    /// Gives back units that were spent and not used. They return to the lease if no call was sent since the one with
-    /// the number `call`, the newest when they were spent; else to the store, with the next call.
-    pub(crate) fn put_back(&mut self, terms: &LeaseTerms, call: u64, cost: u64) {
-        self.quiet_until = 0;
+    /// The mark of a charge in the store by the newest call.
+    pub(crate) fn mark_granted(&self) -> u64 {
+        self.called_at << 1 | 1
+    }
+
+    /// Gives back units that were charged and not used. Those of the present lease return to it; others go back with
+    /// the next call, less what the bucket has regained since their charge: else more than a full bucket might pass.
+    pub(crate) fn put_back(&mut self, terms: &LeaseTerms, mark: u64, cost: u64) {
+        let (charged_at, is_granted) = (mark >> 1, mark & 1 == 1);
         let ticks = cost.saturating_mul(terms.unit);
-        if call == self.call && self.spent >= ticks {
+        self.quiet_until = 0;
+        if !is_granted && charged_at >= self.called_at && self.spent >= ticks {
             self.held += ticks;
             self.spent -= ticks;
-        } else {
-            self.owe(terms, -(cost.min(i64::MAX as u64) as i64));
+            return;
         }
+        self.refund_since = if self.refund == 0 { charged_at } else { self.refund_since.min(charged_at) };
+        self.refund = self.refund.saturating_add(ticks).min(terms.depth);
     }
 
-    /// Has the next call charge units beyond the lease, at most a full bucket of them, or give back negative ones.
-    pub(crate) fn owe(&mut self, terms: &LeaseTerms, units: i64) {
-        let most = terms.depth as i64;
-        self.owed = self.owed.saturating_add(units.saturating_mul(terms.unit as i64)).clamp(-most, most);
+    /// Has the next call charge units beyond the lease, at most a full bucket of them.
+    pub(crate) fn owe(&mut self, terms: &LeaseTerms, units: u64) {
+        self.owed = self.owed.saturating_add(units.saturating_mul(terms.unit)).min(terms.depth);
     }
 
     /// True if a call is due, though no request waits: the units come to an end, or the leased rate is to be renewed.
@@ -226,7 +239,7 @@ impl LeaseNode {
     }
 
     fn owes(&self) -> bool {
-        self.owed != 0 || self.owed_sent != 0
+        self.owed != 0 || self.owed_sent != 0 || self.refund != 0
     }
 
     /// True if there is something to return.
@@ -271,9 +284,23 @@ impl LeaseNode {
         }
         let (held, applied, stopped) = (self.held, self.applied, self.rate == 0);
         let (owed, owed_since) = (self.owed_sent, self.owed_since);
+        let (refund, refund_age) = (std::mem::take(&mut self.refund), now.saturating_sub(self.refund_since));
         (self.call, self.called_at, self.is_calling) = (number, now, true);
         (self.held, self.spent) = (keep, 0);
-        LeaseCall { number, applied, held, keep, want, owed, owed_since, demand, stopped, pending }
+        LeaseCall {
+            number,
+            applied,
+            held,
+            keep,
+            want,
+            owed,
+            owed_since,
+            refund,
+            refund_age,
+            demand,
+            stopped,
+            pending,
+        }
     }
 
     /// Applies the answer to the call with the number `number`, unless a newer call was sent or the answer was applied
@@ -308,9 +335,14 @@ impl LeaseNode {
     /// Ends what is held, because the store has forgotten it.
     pub(crate) fn forget_holdings(&mut self, terms: &LeaseTerms) {
         (self.held, self.level, self.rate, self.depth) = (0, 0, 0, 0);
-        (self.until, self.quiet_until, self.owed, self.owed_sent) = (0, 0, 0, 0);
+        (self.until, self.quiet_until, self.owed, self.owed_sent, self.refund) = (0, 0, 0, 0, 0);
         // The answer to a call that was under way knows of what was forgotten.
         (self.applied, self.left) = (self.call, terms.depth);
+    }
+
+    /// True while the call with this number is under way.
+    pub(crate) fn is_calling_by(&self, number: u64) -> bool {
+        self.is_calling && self.call == number
     }
 
     /// True while a call is under way.

@@ -7,8 +7,8 @@
 -- The body, little endian: 8 bytes node, then f64 each: ticks per microsecond, ticks of a unit, of a full bucket, and at
 -- most in the hands of gateways; microseconds of a term, of a lease, and that it counts beyond its end; the number of
 -- the call and of the last one whose answer was applied; ticks held, kept, and wanted; demand in thousandths of a unit
--- per second; 1 if the node has no rate, nor uses one on its way; ticks to charge beyond the lease, or to give back if
--- negative, and the number of the first call that asked for it. Then u16 runs of requests that wait, and for each u32
+-- per second; 1 if the node has no rate, nor uses one on its way; ticks to charge beyond the lease, and the number of the
+-- first call that asked for it; ticks to give back beyond it, and microseconds since their charge. Then u16 runs of requests that wait, and for each u32
 -- requests, u32 units of one.
 --
 -- The hash: under `s` f64 each: free ticks, ticks in hands, the time, the sum of rates, the sum of demands, the time at
@@ -28,13 +28,13 @@ if not now then
   now = call('TIME')
   now = now[1] * 1000000 + now[2]
 end
-local NUMBER_KEPT_US, RATE_UNITS = 600000000, 8
+local NUMBER_KEPT_US, OWED_KEPT_US, RATE_UNITS = 600000000, 60000000, 8
 local STATE, NODE, ENDED = '<dddddd', '<dddddddI4f', '<ddd'
 
 local node = string.sub(body, 1, 8)
 local rate, unit, depth, leased_max, term, hold, guard = unpack_from('<ddddddd', body, 9)
-local number, applied, held, keep, want, demand, stopped, owed, owed_since, runs, at =
-  unpack_from('<dddddddddI2', body, 65)
+local number, applied, held, keep, want, demand, stopped, owed, owed_since, refund, refund_age, runs, at =
+  unpack_from('<dddddddddddI2', body, 65)
 local state, own = pcall('HGET', key, 's'), false
 if state and (state.err or #state ~= 48) then state = false end
 local free, out, time, rates, demands, first_end = depth, 0, now, 0, 0, now
@@ -107,11 +107,11 @@ end
 refill(now)
 
 local own_rate, own_depth, rate_counted, depth_counted, own_held, own_demand = 0, 0, 0, 0, 0, 0
-local last, charged, granted = 0, 0, 0
+local last, last_end, charged, granted = 0, 0, 0, 0
 local text = own
 if text and #text == 64 then
-  local _, units
-  own_rate, own_depth, rate_counted, depth_counted, _, last, charged, units, own_demand = unpack_from(NODE, text)
+  local units
+  own_rate, own_depth, rate_counted, depth_counted, last_end, last, charged, units, own_demand = unpack_from(NODE, text)
   own_held = units * unit
 elseif text and #text == 24 then
   last, charged = unpack_from(ENDED, text)
@@ -135,16 +135,19 @@ if number > last then
 
   if owed_since <= charged then
     owed = 0
-  elseif owed ~= 0 then
+  elseif owed > 0 then
     charged = owed_since
   end
   if owed > 0 then
     free = free - owed
     if free < -depth then free = -depth end
-  elseif owed < 0 then
+  end
+  if refund > 0 and applied == last and last_end > 0 then
+    -- Less what the bucket has regained since the charge, and since the last call at most while this one was under way.
+    refund = refund - rate * (refund_age + now - last_end + hold + guard)
     local most = depth - out
     if most < free then most = free end
-    free = free - owed
+    if refund > 0 then free = free + refund end
     if free > most then free = most end
   end
 
@@ -189,8 +192,8 @@ if number > last then
   call('HSET', key, node, text)
 end
 call('HSET', key, 's', pack(STATE, free, out, time, rates, demands, first_end))
--- After that no lease is left, and the bucket is full.
-local life_us = depth / rate
-if life_us < hold + guard then life_us = hold + guard end
+-- After that no lease is left, and the bucket is full; a call that is sent again does not charge what is owed twice.
+local life_us = (free < 0 and depth - free or depth) / rate + hold + guard
+if charged > 0 then life_us = life_us + OWED_KEPT_US end
 call('PEXPIRE', key, floor(life_us / 1000) + 1000)
 return pack('<ddddd', own_held, own_rate, own_depth, granted, free > 0 and free or 0)

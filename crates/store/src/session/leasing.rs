@@ -1,8 +1,8 @@
 //! Questions about leased limits, and the calls that renew what this process holds of them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -11,6 +11,12 @@ use crate::lease::{LeaseAnswer, LeaseCallGuard, LeaseName, LeaseOutcome, LeaseSt
 use crate::settlements::StoreUnits;
 use crate::{Link, LuaScript, PackedCall, RateAnswer, ScriptOp, SharedLimit, StoreFault};
 use sluicegate_limit::{Decision, LimitOutcome};
+
+/// Keys that a worker looks at in one poll.
+const POLLED_MAX: usize = 4_096;
+/// The pause between two looks whether all is returned.
+const RETURN_PAUSE: Duration = Duration::from_millis(2);
+const RETURN_TRIES: usize = 500;
 
 /// A key that this worker renews and returns.
 #[derive(Clone)]
@@ -21,7 +27,11 @@ pub(super) struct WatchedLease {
 }
 
 /// Watches a key until it is dropped.
-pub(super) struct LeaseWatch(WatchedLease);
+pub(super) struct LeaseWatch {
+    lease: WatchedLease,
+    /// The key is forgotten.
+    is_over: bool,
+}
 
 /// Units that were taken, until all questions are answered. Dropping it gives them back.
 struct TakenUnits<'a>(SmallVec<[(&'a StoreQuestion<'a>, LeaseName, u64); 2]>);
@@ -54,7 +64,9 @@ impl Session {
             taken.give_back(|_| true);
         }
         let uncharged = |(question, answer): (&StoreQuestion<'_>, Option<StoreAnswer>)| match answer {
-            Some(answer) if is_rejected => answer.uncharge(question.item.cost, false),
+            Some(answer) if is_rejected && op == ScriptOp::Take => {
+                answer.uncharge(question.item.cost, false).skip_slots(question)
+            }
             Some(answer) => answer,
             None => StoreAnswer::Failed(StoreFault::Garbled),
         };
@@ -75,6 +87,12 @@ impl Session {
         for question in questions {
             steps.push(question.lease_name().map(|name| (name, self.begin_lease(op, question, &name))));
         }
+        // What is at hand is given back if the request goes while it waits for the rest.
+        for (question, step) in questions.iter().zip(&steps) {
+            if let Some((name, Some(LeaseStep::Done(LeaseOutcome::Taken(mark, _))))) = step {
+                taken.0.push((question, *name, *mark));
+            }
+        }
         let mut answers: SmallVec<[Option<StoreAnswer>; 4]> = SmallVec::new();
         for (question, step) in questions.iter().zip(steps) {
             let Some((name, step)) = step else {
@@ -84,19 +102,30 @@ impl Session {
             let outcome = match step {
                 None => question.look_at_lease(&name),
                 Some(LeaseStep::Done(outcome)) => outcome,
-                Some(LeaseStep::Waits(mut wait)) => wait.wait(deadline).await,
+                Some(LeaseStep::Waits(mut wait)) => {
+                    let outcome = wait.wait(deadline).await;
+                    if let LeaseOutcome::Taken(mark, _) = outcome {
+                        taken.0.push((question, name, mark));
+                    }
+                    outcome
+                }
             };
-            if let (LeaseOutcome::Taken(call, _), ScriptOp::Take) = (outcome, op) {
-                taken.0.push((question, name, call));
-            }
             answers.push(Some(question.answer_lease(outcome)));
         }
         for index in 0..questions.len() {
             let limit_index = questions[index].item.limit_index;
             let own = |other: &usize| questions[*other].item.limit_index == limit_index;
             let rejects = |other: usize| answers[other].is_some_and(|answer| answer.rejects());
-            if op == ScriptOp::Take && (0..questions.len()).filter(own).any(rejects) {
-                let question = &questions[index];
+            let failed =
+                |other: usize| answers[other].filter(|answer| matches!(answer, StoreAnswer::Failed(_)));
+            let question = &questions[index];
+            if answers[index].is_some()
+                && let Some(failed) = (0..questions.len()).filter(own).find_map(failed)
+            {
+                // All rates of a limit are judged by the store, or none.
+                taken.give_back(|other| std::ptr::eq(other, question));
+                answers[index] = Some(failed);
+            } else if op == ScriptOp::Take && (0..questions.len()).filter(own).any(rejects) {
                 taken.give_back(|other| std::ptr::eq(other, question));
                 // As in the script, a limit that does not act rejects nothing.
                 let dry_run = question.item.dry_run;
@@ -127,7 +156,7 @@ impl Session {
     pub(super) fn owe_leases<'a>(&self, charges: impl Iterator<Item = &'a StoreUnits>) {
         for StoreUnits { limit, rate, key, cost, .. } in charges {
             let Some(name) = LeaseName::of_rule(&limit.rules[*rate], *key) else { continue };
-            match limit.leases.owe(&name, i64::try_from(*cost).unwrap_or(i64::MAX)) {
+            match limit.leases.owe(&name, *cost) {
                 true => self.start_lease_calls(&self.watched_lease(limit, *rate, name)),
                 false => limit.count_lost(),
             }
@@ -136,38 +165,62 @@ impl Session {
 
     /// Makes the calls about a key that are due, one after the other.
     fn start_lease_calls(&self, lease: &WatchedLease) {
-        let node = self.store.process_node();
-        let Some((mut guard, mut body, is_new)) = lease.leases.begin_call(&lease.name, node) else { return };
-        if is_new {
-            self.watched_leases.borrow_mut().push(LeaseWatch(lease.clone()));
+        if lease.leases.begin_watch(&lease.name) {
+            self.watched_leases.borrow_mut().push_back(LeaseWatch { lease: lease.clone(), is_over: false });
         }
+        let node = self.store.process_node();
+        let Some((mut guard, mut body)) = lease.leases.begin_call(&lease.name, node) else { return };
         let (link, lease) = (self.link.clone(), lease.clone());
         tokio::task::spawn_local(async move {
             while lease.make_call(&link, guard, body).await {
                 let Some(next) = lease.leases.begin_call(&lease.name, node) else { break };
-                (guard, body, _) = next;
+                (guard, body) = next;
             }
         });
     }
 
     /// Returns all units that this worker looks after: the process is about to end, or another one judges from now on.
+    /// Ends when they are returned, or the store does not answer.
     pub async fn return_leases(&self) {
-        let node = self.store.process_node();
-        let calls = self.watched_leases.take().into_iter().filter_map(|watch| {
-            let lease = watch.0.clone();
-            let (guard, body) = lease.leases.begin_return(&lease.name, node)?;
-            Some(async move { lease.make_call(&self.link, guard, body).await })
-        });
-        join_all(calls.collect::<Vec<_>>()).await;
+        for _ in 0..RETURN_TRIES {
+            let watched: Vec<WatchedLease> =
+                self.watched_leases.borrow().iter().map(|watch| watch.lease.clone()).collect();
+            let mut is_done = true;
+            for lease in watched.iter().filter(|lease| lease.leases.end_lease(&lease.name)) {
+                self.start_lease_calls(lease);
+                is_done = false;
+            }
+            if is_done {
+                return;
+            }
+            tokio::time::sleep(RETURN_PAUSE).await;
+        }
     }
 
-    /// Makes the calls of the watched keys that are due though no request comes; forgets keys of which nothing is held.
+    /// Makes the calls of watched keys that are due though no request comes; forgets keys of which nothing is held.
+    /// Looks at some keys each time, in turn.
     pub(super) fn poll_leases(&self) {
-        let watched = self.watched_leases.take();
-        for watch in watched.into_iter().filter(|LeaseWatch(lease)| lease.leases.keeps_key(&lease.name)) {
-            self.start_lease_calls(&watch.0);
-            self.watched_leases.borrow_mut().push(watch);
+        let count = self.watched_leases.borrow().len().min(POLLED_MAX);
+        for _ in 0..count {
+            let Some(mut watch) = self.watched_leases.borrow_mut().pop_front() else { return };
+            if watch.lease.leases.keeps_key(&watch.lease.name) {
+                self.start_lease_calls(&watch.lease);
+                self.watched_leases.borrow_mut().push_back(watch);
+            } else {
+                watch.is_over = true;
+            }
         }
+    }
+
+    /// Gives units of a leased limit back in this process; false for others.
+    pub(super) fn put_back_lease(&self, refund: &StoreUnits) -> bool {
+        let StoreUnits { limit, rate, key, cost, mark, .. } = refund;
+        let Some(name) = LeaseName::of_rule(&limit.rules[*rate], *key) else { return false };
+        match limit.leases.put_back(&name, *mark, *cost) {
+            true => self.start_lease_calls(&self.watched_lease(limit, *rate, name)),
+            false => limit.count_lost(),
+        }
+        true
     }
 }
 
@@ -187,7 +240,9 @@ impl WatchedLease {
 
 impl Drop for LeaseWatch {
     fn drop(&mut self) {
-        self.0.leases.end_watch(&self.0.name);
+        if !self.is_over {
+            self.lease.leases.end_watch(&self.lease.name);
+        }
     }
 }
 
@@ -200,7 +255,7 @@ impl<'a> StoreQuestion<'a> {
 
     fn answer_lease(&self, outcome: LeaseOutcome) -> StoreAnswer {
         let mark = match outcome {
-            LeaseOutcome::Taken(call, _) => call,
+            LeaseOutcome::Taken(mark, _) => mark,
             LeaseOutcome::Refused(..) => 0,
             LeaseOutcome::Failed(fault) => return StoreAnswer::Failed(fault),
         };
@@ -210,7 +265,11 @@ impl<'a> StoreQuestion<'a> {
 
     /// What one more request would find, by what this process knows.
     fn look_at_lease(&self, name: &LeaseName) -> LeaseOutcome {
-        let (here, stored) = self.limit.leases.find_units(name).unwrap_or((0, self.item.rule.capacity()));
+        let (here, stored) = self
+            .limit
+            .leases
+            .find_units(name)
+            .map_or((0, self.item.rule.capacity()), |(here, stored, _)| (here, stored));
         let (cost, left) = (self.item.cost, here.saturating_add(stored));
         match left >= cost {
             true => LeaseOutcome::Taken(0, left),
@@ -226,6 +285,14 @@ impl StoreAnswer {
         matches!(self, StoreAnswer::Answered { answer, .. } if answer.decision.outcome == LimitOutcome::Reject)
     }
 
+    /// As in the script, slots of a request that a rate rejects are not judged.
+    fn skip_slots(mut self, question: &StoreQuestion<'_>) -> StoreAnswer {
+        if let StoreAnswer::Answered { answer, .. } = &mut self {
+            answer.skipped |= question.item.slot_count.slots > 0;
+        }
+        self
+    }
+
     /// The same answer, where the charge of these units was undone. `charged`: the others were charged.
     fn uncharge(mut self, cost: u64, charged: bool) -> StoreAnswer {
         if let StoreAnswer::Answered { answer, charged: known } = &mut self {
@@ -238,27 +305,14 @@ impl StoreAnswer {
     }
 }
 
-// === impl StoreUnits ===
-
-impl StoreUnits {
-    /// Gives units of a leased limit back in this process; false for others.
-    pub(super) fn put_back_lease(&self) -> bool {
-        let name = LeaseName::of_rule(&self.limit.rules[self.rate], self.key);
-        if name.as_ref().is_some_and(|name| !self.limit.leases.put_back(name, self.mark, self.cost)) {
-            self.limit.count_lost();
-        }
-        name.is_some()
-    }
-}
-
 // === impl TakenUnits ===
 
 impl TakenUnits<'_> {
     fn give_back(&mut self, is_selected: impl Fn(&StoreQuestion<'_>) -> bool) {
-        self.0.retain(|(question, name, call)| {
+        self.0.retain(|(question, name, mark)| {
             let is_kept = !is_selected(question);
             if !is_kept {
-                question.limit.leases.put_back(name, *call, question.item.cost);
+                question.limit.leases.put_back(name, *mark, question.item.cost);
             }
             is_kept
         });

@@ -253,12 +253,21 @@ impl SharedLimit {
         });
     }
 
-    /// Has the local share begin with what a lease and the store's last answer left of a key.
-    pub fn seed_from_lease(&self, rate: usize, key: SharedKey, units: &Units, now: Now) {
+    /// Has the local share begin with what a lease and the store's last answer left of a key, once for each answer.
+    pub fn seed_from_lease(&self, rate: usize, key: SharedKey, units: &Units) {
         let Some(name) = LeaseName::of_rule(&self.rules[rate], key) else { return };
-        let Some((here, stored)) = self.leases.find_units(&name) else { return };
+        let Some((here, stored, answered)) = self.leases.find_units(&name) else { return };
+        if self.find_last_answer(rate, &units.key).is_some_and(|last| { last.at } >= answered.0) {
+            return;
+        }
         let outcome = LeaseOutcome::Taken(0, here.saturating_add(stored));
-        self.record_answer(rate, units, now, &RateAnswer::of_lease(self.leased_decision(rate, &outcome), 0));
+        let decision = self.leased_decision(rate, &outcome);
+        self.record_answer(rate, units, answered, &RateAnswer::of_lease(decision, 0));
+    }
+
+    /// Forgets all leases, because another store counts from now on.
+    pub fn forget_leases(&mut self) {
+        self.leases = Arc::default();
     }
 
     /// True if gateways take the units of these rates in advance.
@@ -269,9 +278,7 @@ impl SharedLimit {
     /// Takes units of a leased rate, if no call of the store is needed: see [`LeaseOutcome`].
     pub fn take_leased(&self, rate: usize, key: SharedKey, cost: u64) -> Option<LeaseOutcome> {
         let name = LeaseName::of_rule(&self.rules[rate], key)?;
-        let outcome = self.leases.take_at_once(&name, cost)?;
-        self.counts.leased.fetch_add(1, Relaxed);
-        Some(outcome)
+        self.leases.take_at_once(&name, cost)
     }
 
     /// The number of calls about leases.
@@ -284,10 +291,10 @@ impl SharedLimit {
         self.leases.units_held()
     }
 
-    /// Gives back units of [`SharedLimit::take_leased`]; `call` is that of its outcome.
-    pub fn put_back_leased(&self, rate: usize, key: SharedKey, cost: u64, call: u64) {
+    /// Gives back units of [`SharedLimit::take_leased`]; `mark` is that of its outcome.
+    pub fn put_back_leased(&self, rate: usize, key: SharedKey, cost: u64, mark: u64) {
         let name = LeaseName::of_rule(&self.rules[rate], key);
-        if name.is_some_and(|name| !self.leases.put_back(&name, call, cost)) {
+        if name.is_some_and(|name| !self.leases.put_back(&name, mark, cost)) {
             self.count_lost();
         }
     }
@@ -411,7 +418,8 @@ impl SharedLimit {
     /// store.
     pub fn admitting_share(&self, units: &Units, now: Now) -> Option<Arc<Limit>> {
         // Slots are not rates: the store alone decides about them.
-        if !self.fleet.differs() || self.last_answers.is_empty() {
+        // Leases on other numbers are counted apart.
+        if !self.fleet.differs() || self.last_answers.is_empty() || self.config.leased {
             return None;
         }
         let share = self.local_share();

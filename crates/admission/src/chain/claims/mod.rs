@@ -60,7 +60,7 @@ pub(crate) enum ClaimKind {
     LackedSlots,
     /// Held in the store: the index in [`StoreHolds::holds`].
     InStore(u32),
-    /// Units of a lease, of which a refund names this call.
+    /// Units of a lease, of which a refund names this mark.
     Leased(u64),
 }
 
@@ -247,9 +247,9 @@ impl Claim {
             }
             ClaimKind::Slots { grant, .. } => limit.release_slots(rate, &key, self.cost, grant.overflow, now),
             ClaimKind::Charge(_) | ClaimKind::Leased(_) if keeps_charges => {}
-            ClaimKind::Leased(call) => {
+            ClaimKind::Leased(mark) => {
                 if let Some(shared) = &limit.in_store {
-                    shared.put_back_leased(rate, SharedKey(self.id.to_le_bytes()), self.cost, call);
+                    shared.put_back_leased(rate, SharedKey(self.id.to_le_bytes()), self.cost, mark);
                 }
             }
             ClaimKind::Charge(charge) => {

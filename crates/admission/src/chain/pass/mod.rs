@@ -221,27 +221,28 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             let outcome = shared_limit.take_leased(rate, key, units.cost);
             let decision = outcome.as_ref().map(|outcome| shared_limit.leased_decision(rate, outcome));
             match (outcome, decision) {
-                (Some(LeaseOutcome::Taken(call, _)), Some(decision)) => taken.push((rate, call, decision)),
+                (Some(LeaseOutcome::Taken(mark, _)), Some(decision)) => taken.push((rate, mark, decision)),
                 (Some(LeaseOutcome::Refused(..)), Some(decision)) => {
                     refused = Some((rate, decision));
                     break;
                 }
                 _ => {
-                    let back = |(rate, call, _)| shared_limit.put_back_leased(rate, key, units.cost, call);
+                    let back = |(rate, mark, _)| shared_limit.put_back_leased(rate, key, units.cost, mark);
                     taken.into_iter().for_each(back);
                     return false;
                 }
             }
         }
+        shared_limit.counts.leased.fetch_add(1, Relaxed);
         let class = units.key.class;
         // A refund names the key as the store does.
         let by_name = Units { key: CounterKey { id: u128::from_le_bytes(key.0), ..units.key }, ..*units };
-        for (rate, call, mut decision) in taken {
+        for (rate, mark, mut decision) in taken {
             if refused.is_some() {
-                shared_limit.put_back_leased(rate, key, units.cost, call);
+                shared_limit.put_back_leased(rate, key, units.cost, mark);
                 uncharge_decision(&mut decision, units.cost, limit.max_units(rate, class));
             } else {
-                self.held.claims.push(Claim::new(&by_name, limit_index, rate, ClaimKind::Leased(call)));
+                self.held.claims.push(Claim::new(&by_name, limit_index, rate, ClaimKind::Leased(mark)));
             }
             self.push_decision(limit_index, (rate, class), false, decision, ChainCause::Rate);
         }

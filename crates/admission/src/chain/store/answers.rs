@@ -190,7 +190,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         if M::CHARGES {
             if !is_overruled {
                 for rate in limit.rate_range(units.variant) {
-                    demand.limit.seed_from_lease(rate, demand.key, &units, round.received);
+                    demand.limit.seed_from_lease(rate, demand.key, &units);
                     demand.limit.seed_share(limit, rate, &units);
                 }
             }

@@ -23,6 +23,7 @@ fn any_setting(seed: u64) -> Setting {
         repeats: some(&mut random, 0.3),
         deaths: some(&mut random, 10.0),
         stops: some(&mut random, 10.0),
+        refunds: some(&mut random, 0.5),
         cost_max: [1, 1, 5][random.below(3) as usize],
         ..Setting::new(seed, 3 + random.below(10) as usize, rate, burst)
     }
@@ -102,6 +103,8 @@ fn a_hot_node_leaves_others_their_part() {
         want: terms.depth,
         owed: 0,
         owed_since: 0,
+        refund: 0,
+        refund_age: 0,
         demand,
         stopped: true,
         pending: Vec::new(),

@@ -202,6 +202,8 @@ impl World {
             want: 0,
             owed: 0,
             owed_since: 0,
+            refund: 0,
+            refund_age: 0,
             demand,
             stopped: true,
             pending: vec![PendingRun { count, cost: 1 }],

@@ -23,6 +23,12 @@ impl OneBucket {
         (-self.level).max(0)
     }
 
+    /// Puts back ticks that were taken and not used.
+    pub(super) fn put_back(&mut self, terms: &LeaseTerms, at: u64, ticks: u64) {
+        self.refill(terms, at);
+        self.level = (self.level + i128::from(ticks)).min(terms.depth.into());
+    }
+
     pub(super) fn refill(&mut self, terms: &LeaseTerms, at: u64) {
         let gained = i128::from(terms.rate) * i128::from(at.saturating_sub(self.at));
         self.level = (self.level + gained).min(terms.depth.into());

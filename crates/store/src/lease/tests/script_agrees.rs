@@ -53,8 +53,10 @@ fn any_call(random: &mut Random, terms: &LeaseTerms, numbers: &mut u64) -> Lease
         held,
         keep: if random.below(2) == 0 { held } else { random.below(held / terms.unit + 1) * terms.unit },
         want: units(random),
-        owed: if random.below(6) == 0 { units(random) as i64 - units(random) as i64 } else { 0 },
+        owed: if random.below(6) == 0 { units(random) } else { 0 },
         owed_since: *numbers - random.below(2).min(*numbers),
+        refund: if random.below(4) == 0 { units(random) } else { 0 },
+        refund_age: random.below(terms.term),
         demand: random.below(2) * random.below(3_000_000),
         stopped: random.below(3) == 0,
         pending: (0..runs).map(|_| run(random)).collect(),
@@ -84,4 +86,58 @@ fn the_script_answers_as_the_model_does() {
             assert_eq!(told, expected, "seed {seed}, step {step}: {call:?}");
         }
     }
+}
+
+fn asking(number: u64, count: u32) -> LeaseCall {
+    LeaseCall {
+        number,
+        applied: 0,
+        held: 0,
+        keep: 0,
+        want: 0,
+        owed: 0,
+        owed_since: 0,
+        refund: 0,
+        refund_age: 0,
+        demand: 0,
+        stopped: true,
+        pending: vec![PendingRun { count, cost: 1 }],
+    }
+}
+
+/// A clock that is set back stops refill for no longer than a bucket takes, and foreign state counts as none.
+#[test]
+fn odd_clocks_and_foreign_state_do_no_harm() {
+    let (mut script, terms) = (Script::start(), Setting::new(1, 1, 100, 100).terms());
+    let mut ask =
+        |now: u64, number: u64| script.answer_call(&terms, now, 1, "key", &asking(number, 1_000)).granted;
+    assert_eq!([ask(START_US, 1), ask(START_US, 2)], [100, 0]);
+    let back = START_US - 1_000_000_000;
+    assert_eq!([ask(back, 3), ask(back + 500_000, 4)], [0, 50]);
+    for state in
+        [vec![0xff; 48], [f64::NAN; 6].iter().flat_map(|one| one.to_le_bytes()).collect(), vec![1, 2]]
+    {
+        let mut set = redis::cmd("HSET");
+        set.arg("key").arg("s").arg(state).arg("stranger").arg("x");
+        set.query::<i64>(&mut script.connection).unwrap();
+        let next = script.answer_call(&terms, back + 600_000, 1, "key", &asking(5, 1_000));
+        assert_eq!((next.granted, next.left), (100, 0));
+    }
+    redis::cmd("DEL").arg("key").query::<i64>(&mut script.connection).unwrap();
+    redis::cmd("SET").arg("key").arg("x").query::<String>(&mut script.connection).unwrap();
+    assert_eq!(script.answer_call(&terms, back, 1, "key", &asking(6, 7)).granted, 7);
+}
+
+/// What is owed is charged once, however often it is sent; a debt is paid before anybody gets more.
+#[test]
+fn what_is_owed_is_charged_once() {
+    let (mut script, terms) = (Script::start(), Setting::new(1, 1, 100, 100).terms());
+    let owed = 150 * terms.unit;
+    let mut ask = |now: u64, number: u64, owed_since: u64| {
+        let call = LeaseCall { owed, owed_since, ..asking(number, 1) };
+        script.answer_call(&terms, now, 1, "key", &call).granted
+    };
+    assert_eq!([ask(START_US, 1, 1), ask(START_US + 400_000, 2, 1)], [0, 0]);
+    // After 51 units have come.
+    assert_eq!([ask(START_US + 510_000, 3, 1), ask(START_US + 510_000, 4, 1)], [1, 0]);
 }

@@ -33,6 +33,8 @@ pub(super) struct Setting {
     /// Deaths and stops of nodes per second.
     pub(super) deaths: f64,
     pub(super) stops: f64,
+    /// The part of admitted requests that give their units back.
+    pub(super) refunds: f64,
     /// The greatest cost of a request.
     pub(super) cost_max: u64,
 }
@@ -55,6 +57,8 @@ enum Event {
     Answer(usize, u64, u64, LeaseAnswer),
     Timeout(usize, u64, u64),
     Idle(usize),
+    /// The node, its name, the mark of the charge, and the units.
+    PutBack(usize, u64, u64, u64),
     Death,
     Stop,
     Forget,
@@ -130,6 +134,7 @@ impl Setting {
             forgets: false,
             deaths: 0.0,
             stops: 0.0,
+            refunds: 0.0,
             cost_max: 1,
         }
     }
@@ -262,7 +267,7 @@ impl Simulation {
 
     fn handle(&mut self, event: Event) {
         let node = match &event {
-            Event::Request(node) | Event::Idle(node) => Some(*node),
+            Event::Request(node) | Event::Idle(node) | Event::PutBack(node, ..) => Some(*node),
             Event::Answer(node, ..) | Event::Timeout(node, ..) => Some(*node),
             Event::Call(..) | Event::Death | Event::Stop | Event::Forget => None,
         };
@@ -276,6 +281,13 @@ impl Simulation {
             Event::Answer(node, name, number, answer) => self.take_answer(node, (name, number), &answer),
             Event::Timeout(node, name, number) => self.time_out(node, (name, number)),
             Event::Idle(node) => self.check_idle(node),
+            Event::PutBack(node, name, call, cost) => {
+                let own = &mut self.nodes[node];
+                if own.name == name {
+                    own.lease.put_back(&self.terms, call, cost);
+                    self.bucket.put_back(&self.terms, self.now, cost * self.terms.unit);
+                }
+            }
             Event::Forget => self.store = StoreModel::full(&self.terms, self.now),
             Event::Death => {
                 let node = self.random.below(self.nodes.len() as u64) as usize;
@@ -316,6 +328,15 @@ impl Simulation {
     fn admit_here(&mut self, node: usize, cost: u64) {
         self.charge(cost);
         self.count(node, cost);
+        self.refund_later(node, LeaseNode::mark_spent(self.now), cost);
+    }
+
+    fn refund_later(&mut self, node: usize, call: u64, cost: u64) {
+        if self.random.fraction() < self.setting.refunds {
+            let name = self.nodes[node].name;
+            let after = self.random.below(3 * self.terms.term);
+            self.push(self.now + after, Event::PutBack(node, name, call, cost));
+        }
     }
 
     fn charge(&mut self, cost: u64) {
@@ -381,6 +402,8 @@ impl Simulation {
             for (place, cost) in asked.into_iter().enumerate() {
                 if (place as u64) < answer.granted {
                     self.count(node, cost);
+                    let mark = self.nodes[node].lease.mark_granted();
+                    self.refund_later(node, mark, cost);
                 } else {
                     self.retry(node, cost, answer);
                 }

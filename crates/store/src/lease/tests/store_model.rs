@@ -82,6 +82,9 @@ impl StoreModel {
             own.charged = call.owed_since;
             self.charge_owed(terms, call.owed as f64);
         }
+        if call.applied == own.number && own.ends > 0.0 && !own.has_ended {
+            self.give_back(terms, call, now - own.ends + (terms.hold + terms.guard) as f64);
+        }
         let granted = self.grant_pending(terms, call);
         self.demands += call.demand as f64 - own.demand;
         own.demand = call.demand as f64;
@@ -170,12 +173,14 @@ impl StoreModel {
     }
 
     fn charge_owed(&mut self, terms: &LeaseTerms, owed: f64) {
-        let depth = terms.depth as f64;
-        if owed > 0.0 {
-            self.free = (self.free - owed).max(-depth);
-        } else {
-            self.free = (self.free - owed).min((depth - self.out).max(self.free));
-        }
+        self.free = (self.free - owed).max(-(terms.depth as f64));
+    }
+
+    /// Less what the bucket has regained since the charge; `since_last` is the time since the last call.
+    fn give_back(&mut self, terms: &LeaseTerms, call: &LeaseCall, since_last: f64) {
+        let regained = terms.rate as f64 * (call.refund_age as f64 + since_last);
+        let most = (terms.depth as f64 - self.out).max(self.free);
+        self.free = (self.free + (call.refund as f64 - regained).max(0.0)).min(most);
     }
 
     fn grant_pending(&mut self, terms: &LeaseTerms, call: &LeaseCall) -> u64 {
