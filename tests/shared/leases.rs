@@ -305,3 +305,21 @@ fn a_reset_ends_leases() {
     eventually("a reset here", || one.get("/all").status == 200);
     eventually("a reset there", || other.get("/all").status == 200);
 }
+
+/// `explain` tells where the units are, and takes none.
+#[test]
+fn explain_tells_where_the_units_are() {
+    let redis = Redis::start();
+    let fleet = hoarding(&redis, 1);
+    let gateway = &fleet.gateways[0];
+    assert_eq!(left_after(gateway, 30), 70);
+    let body = br#"{ "method": "GET", "url": "/all" }"#;
+    let ask = |accept: &str| gateway.ask_admin(&post("/explain", body).header("Accept", accept)).expect(200);
+    let counter = ask("application/json").json()["limits"][0]["counters"][0].clone();
+    let units = |place: &str| counter["leased"][place].as_u64().expect("a number");
+    assert_eq!((units("here") + units("store"), &counter["remaining"]), (70, &serde_json::json!(70)));
+    let text = ask("text/plain").text();
+    assert!(text.contains("70 of 100 left, leased: ") && text.contains(" in the store"), "{text}");
+    let state = gateway.ask_admin(&get("/limits").header("Accept", "application/json")).expect(200).json();
+    assert_eq!(state["limits"][0]["state"], "leased");
+}

@@ -96,7 +96,7 @@ pub(super) const LIMIT_LIST: &str = r#"{
       "numbers": "10 requests per second, burst 20",
       "rates": [{ "units": 10, "period_ms": 1000.0, "burst": 20 }],
       "max_concurrent": null, "tiers": [], "dry_run": false, "paused": null, "enforce": null, "shadow_of": null,
-      "shared": false, "keys": 1204, "waiting": 0,
+      "shared": false, "state": "local", "keys": 1204, "waiting": 0,
       "admitted": { "total": 812004, "per_s": 96.5, "per_s_1m": 91.2 },
       "waited": { "total": 0, "per_s": 0.0, "per_s_1m": 0.0 },
       "rejected": { "total": 5120, "per_s": 4.0, "per_s_1m": 3.1 },

@@ -19,7 +19,7 @@ use sluicegate_proxy::gateway::usage::UsageStep;
 use sluicegate_proxy::gateway::{Gateway, LimitChain};
 use sluicegate_proxy::judge::{self, BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
 use sluicegate_proxy::reject::Rejection;
-use sluicegate_store::Session;
+use sluicegate_store::{Session, SharedKey};
 
 json_object! {
     /// One limit of the chain.
@@ -43,6 +43,8 @@ json_object! {
         pub(super) is_named: bool,
         // The key by which a limit with shares counts it here.
         pub(super) key: Option<CounterKey>,
+        // The name of the key in the store.
+        pub(super) shared_key: Option<SharedKey>,
     }
 }
 
@@ -67,12 +69,20 @@ json_object! {
         pub why: String = "How it was found.",
     }
 
+    /// The units of a leased limit, as this gateway knows them.
+    #[derive(Debug, Clone)]
+    pub struct LeasedUnits as "ExplainedLease" {
+        pub here: u64 = "Units that this gateway holds.",
+        pub store: u64 = "Units that Redis had left at its last answer.",
+    }
+
     /// One rate, or the slots of a concurrency limit, as the request finds it.
     #[derive(Debug, Clone)]
     pub struct CounterExplanation as "ExplainedCounter" {
         pub rate: Option<String> = maybe "The rate; absent for slots.",
         pub remaining: Amount = "Units that still fit, or money.",
         pub own: Option<Amount> = maybe "Those of them that only its class may take, where that is known.",
+        pub leased: Option<LeasedUnits> = maybe "Where they are, if the limit is leased.",
         pub of: Amount = "Units that fit when nothing is used, or money.",
         pub reset_ms: u64 = "Milliseconds until one more fits.",
         pub outcome: &'static str = "The decision." in ["admit", "wait", "reject"],
@@ -193,7 +203,11 @@ impl LookMode {
             if let Some(looked) = place_of(index).and_then(|place| self.limits.get_mut(place)) {
                 let own = looked.key.and_then(|key| limit.own_units(decision.rate.into(), &key, now));
                 let own = own.map(|own| limit.config.amount(own));
-                looked.counters.push(CounterExplanation { own, ..explain_counter(limit, decision, now) });
+                let placed = &limits.chain.limits()[index];
+                let leased = looked.shared_key.and_then(|key| placed.leased_units(decision.rate.into(), key));
+                let leased = leased.map(|(here, store)| LeasedUnits { here, store });
+                let counter = explain_counter(limit, decision, now);
+                looked.counters.push(CounterExplanation { own, leased, ..counter });
             }
         }
     }
@@ -223,6 +237,10 @@ fn explain_limit(
     match demand {
         Ok(LimitDemand::Units(units) | LimitDemand::Shared(units, _)) => {
             explanation.counts_by = Some(key);
+            explanation.shared_key = match demand {
+                Ok(LimitDemand::Shared(_, key)) => Some(*key),
+                _ => None,
+            };
             explanation.class = explain_class(caller, config, units.key.class);
             explanation.key = Some(units.key).filter(|_| config.shares.is_some() && config.shared.is_none());
             explanation.unenforced = units.unenforced;
@@ -320,6 +338,7 @@ fn explain_counter(limit: &Limit, rate_decision: &RateDecision, now: Now) -> Cou
         rate: quota.map(|(rate, _)| describe_rate(&limit.config, &rate)),
         remaining: limit.config.amount(decision.remaining),
         own: None,
+        leased: None,
         of: limit.config.amount(match quota {
             Some((_, units)) if limit.config.shares.is_none() => units,
             _ => limit.max_units(rate, rate_decision.class),

@@ -143,6 +143,9 @@ impl CounterExplanation {
         if let Some(own) = self.own {
             write!(f, ", {own} of its own")?;
         }
+        if let Some(leased) = &self.leased {
+            write!(f, ", leased: {} here, {} in the store", leased.here, leased.store)?;
+        }
         if let Some(window) = &self.window {
             write!(f, " {window}")?;
         }

@@ -201,6 +201,16 @@ impl Deref for ChainedLimit {
     }
 }
 
+// === impl ChainedLimit ===
+
+impl ChainedLimit {
+    /// The units of a leased rate that this process holds, and those that the store had left at its last answer; `None`
+    /// if it knows nothing.
+    pub fn leased_units(&self, rate: usize, key: SharedKey) -> Option<(u64, u64)> {
+        self.in_store.as_ref()?.leased_units_of(rate, key)
+    }
+}
+
 // === impl SharedDemand ===
 
 impl SharedDemand {

@@ -265,6 +265,12 @@ impl SharedLimit {
         self.record_answer(rate, units, answered, &RateAnswer::of_lease(decision, 0));
     }
 
+    /// The units of a leased rate in hand, and those left in the store at its last answer; `None` if nothing is known.
+    pub fn leased_units_of(&self, rate: usize, key: SharedKey) -> Option<(u64, u64)> {
+        let name = LeaseName::of_rule(&self.rules[rate], key)?;
+        self.leases.find_units(&name).map(|(here, stored, _)| (here, stored))
+    }
+
     /// Forgets all leases, because another store counts from now on.
     pub fn forget_leases(&mut self) {
         self.leases = Arc::default();
