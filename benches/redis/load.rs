@@ -27,7 +27,7 @@ struct Contestant {
 
 /// Every setup that starts, in an order in which neighbours are rivals; for the others the reason.
 pub fn start_all(bench: &Bench, redis: &mut Redis, fate: Fate) -> (Vec<Running>, Vec<String>) {
-    let ways = Way::ALL.into_iter().filter(|way| fate == Fate::Pass || *way != Way::Plain);
+    let ways = Way::ALL.into_iter().filter(|way| way.has(fate));
     let (mut running, mut missing) = (Vec::new(), Vec::new());
     for way in ways {
         match way.start(fate, bench, redis) {

@@ -19,6 +19,8 @@ pub enum Way {
     Local,
     /// The gateway's counters on Redis.
     Shared,
+    /// The same with leases.
+    Leased,
     /// nginx that calls Redis from Lua, once for each limit.
     Lua,
     /// The same with its calls sent together.
@@ -44,20 +46,27 @@ pub struct Running {
 // === impl Way ===
 
 impl Way {
-    pub const ALL: [Self; 5] = [Self::Plain, Self::Local, Self::Shared, Self::Lua, Self::LuaPipelined];
+    pub const ALL: [Self; 6] =
+        [Self::Plain, Self::Local, Self::Shared, Self::Leased, Self::Lua, Self::LuaPipelined];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "nginx, no limit",
             Self::Local => "sluicegate, local",
             Self::Shared => "sluicegate, redis",
+            Self::Leased => "sluicegate, leased",
             Self::Lua => "nginx + Lua, redis",
             Self::LuaPipelined => "nginx + Lua, redis, pipelined",
         }
     }
 
     fn asks_redis(self) -> bool {
-        matches!(self, Self::Shared | Self::Lua | Self::LuaPipelined)
+        matches!(self, Self::Shared | Self::Leased | Self::Lua | Self::LuaPipelined)
+    }
+
+    /// True if such requests are measured: without a limit none is refused, and one of so few units is not leased.
+    pub fn has(self, fate: Fate) -> bool {
+        fate == Fate::Pass || !matches!(self, Self::Plain | Self::Leased)
     }
 
     /// Starts it beside `redis` and checks that it limits, and where.
@@ -66,7 +75,7 @@ impl Way {
         let folder = bench.folder.join(format!("{self:?}-{fate:?}"));
         let child = match self {
             Self::Plain => bench.nginx(&folder, "", &server(port, ""))?,
-            Self::Local | Self::Shared => {
+            Self::Local | Self::Shared | Self::Leased => {
                 bench.gateway(&folder, port, 1000, &limits(self, fate, redis.port))?
             }
             Self::Lua | Self::LuaPipelined => lua(self, fate, bench, &folder, port, redis)?,
@@ -75,7 +84,7 @@ impl Way {
         running.child.wait_port(port, Duration::from_secs(10))?;
         let mut outcome = running.check(redis);
         for _ in 0..20 {
-            if outcome.is_ok() || self != Self::Shared {
+            if outcome.is_ok() || !matches!(self, Self::Shared | Self::Leased) {
                 break;
             }
             // The gateway serves before it is connected to its store.
@@ -137,17 +146,18 @@ fn limits(way: Way, fate: Fate, redis_port: u16) -> String {
     };
     let state = match way {
         // A decision after the deadline is valid, but not the one measured here.
-        Way::Shared => format!(
+        Way::Shared | Way::Leased => format!(
             "state: {{ store: redis, redis: {{ url: \"redis://127.0.0.1:{redis_port}\", timeout: 200ms }} }}\n"
         ),
         _ => String::new(),
     };
+    let leased = if way == Way::Leased { ", state: leased" } else { "" };
     format!(
         "    limits: [per-second, per-minute, per-hour]
 limits:
-  per-second: {{ key: ip, {first} }}
-  per-minute: {{ key: ip, rate: 60000000/m, burst: 100000 }}
-  per-hour: {{ key: ip, rate: 1000000000/h, burst: 100000 }}
+  per-second: {{ key: ip, {first}{leased} }}
+  per-minute: {{ key: ip, rate: 60000000/m, burst: 100000{leased} }}
+  per-hour: {{ key: ip, rate: 1000000000/h, burst: 100000{leased} }}
 {state}access_log: {{ output: none }}
 "
     )
