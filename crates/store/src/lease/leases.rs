@@ -26,7 +26,7 @@ static LAST_CALL: AtomicU64 = AtomicU64::new(0);
 /// The leases of one limit, which all workers of the process share.
 #[derive(Default)]
 pub(crate) struct LimitLeases {
-    held: Mutex<HashMap<LeaseName, HeldLease>>,
+    held: Mutex<HashMap<LeaseName, KeyLease>>,
     calls: AtomicU64,
     swept_at: AtomicU64,
 }
@@ -41,7 +41,7 @@ pub(crate) struct LeaseName {
 }
 
 #[derive(Default)]
-struct HeldLease {
+struct KeyLease {
     node: LeaseNode,
     /// Requests that the call under way does not know of.
     waiting: Vec<LeaseWaiter>,
@@ -179,10 +179,10 @@ impl LimitLeases {
 
     fn find_or_add<'a>(
         &self,
-        held: &'a mut HashMap<LeaseName, HeldLease>,
+        held: &'a mut HashMap<LeaseName, KeyLease>,
         name: &LeaseName,
         now: u64,
-    ) -> Option<&'a mut HeldLease> {
+    ) -> Option<&'a mut KeyLease> {
         if held.len() >= KEYS_MAX && !held.contains_key(name) {
             if now < self.swept_at.load(Relaxed).saturating_add(SWEEP_US) {
                 return None;
@@ -330,9 +330,9 @@ impl LimitLeases {
     }
 }
 
-// === impl HeldLease ===
+// === impl KeyLease ===
 
-impl HeldLease {
+impl KeyLease {
     fn is_forgettable(&self, terms: &LeaseTerms, now: u64) -> bool {
         self.waiting.is_empty() && self.node.is_forgettable(terms, now)
     }
