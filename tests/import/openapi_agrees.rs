@@ -9,7 +9,7 @@ use sluicegate_import::import_file;
 use crate::support::dice::Dice;
 use crate::support::{Run, Scratch};
 
-const DOCUMENTS: u64 = 60;
+const DOCUMENTS: u64 = 30;
 const REQUESTS: usize = 80;
 
 /// An operation: requests per hour and address by its `x-ratelimit`, and the cost that it takes of the metric.
