@@ -135,3 +135,16 @@ fn nginx_accepts_the_cases() {
         assert_eq!(output.status.success(), !fault, "{}: {stderr}", file.display());
     }
 }
+
+/// Checks the example in a section of the manual: a file of this name, and what is written from it.
+pub fn check_manual_example(section: &str, name: &str) {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/import.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let section = page.split(section).nth(1).expect("the section");
+    let blocks: Vec<&str> =
+        section.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let imported = import_file(&Scratch::new().file(name, blocks[0])).unwrap();
+    let values = |text: &str| serde_yaml::from_str::<serde_yaml::Value>(text).expect("YAML");
+    assert_eq!(values(&imported.yaml), values(blocks[1]));
+    assert_eq!(imported.report.count_lost(), 0);
+}

@@ -1,12 +1,11 @@
 //! Files of envoyproxy/ratelimit: what becomes of each construct, bounds, and broken files.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use sluicegate_config as config;
 use sluicegate_import::{import_file, import_files};
 
-use crate::cases::{check_cases, list_cases};
+use crate::cases::{check_cases, check_manual_example, list_cases};
 use crate::support::{Dice, Scratch};
 
 #[test]
@@ -19,15 +18,7 @@ fn every_case_becomes_what_it_says() {
 /// The example of the manual: the file, and what is written from it.
 #[test]
 fn the_example_of_the_manual_is_what_is_written() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/import.md");
-    let page = std::fs::read_to_string(page).expect("the page");
-    let section = page.split("## Files of envoyproxy/ratelimit").nth(1).expect("the section");
-    let blocks: Vec<&str> =
-        section.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    let imported = import_file(&Scratch::new().file("ratelimit.yaml", blocks[0])).unwrap();
-    let values = |text: &str| serde_yaml::from_str::<serde_yaml::Value>(text).expect("YAML");
-    assert_eq!(values(&imported.yaml), values(blocks[1]));
-    assert_eq!(imported.report.count_lost(), 0);
+    check_manual_example("## Files of envoyproxy/ratelimit", "ratelimit.yaml");
 }
 
 fn domain(name: &str) -> String {

@@ -8,28 +8,15 @@ use crate::script::read_number;
 impl LeaseCall {
     /// The body of the call of a node.
     pub(crate) fn encode(&self, terms: &LeaseTerms, node: u64) -> Vec<u8> {
-        let LeaseCall {
-            number,
-            applied,
-            held,
-            keep,
-            want,
-            owed,
-            owed_since,
-            refund,
-            refund_age,
-            demand,
-            stopped,
-            ref pending,
-        } = *self;
-        let mut body = Vec::with_capacity(154 + 8 * pending.len());
+        let mut body = Vec::with_capacity(154 + 8 * self.pending.len());
         body.extend(node.to_le_bytes());
-        let own = [number, applied, held, keep, want, demand, stopped.into()];
-        let beyond = [owed, owed_since, refund, refund_age];
+        let own =
+            [self.number, self.applied, self.held, self.keep, self.want, self.demand, self.stopped.into()];
+        let beyond = [self.owed, self.owed_since, self.refund, self.refund_age];
         for number in terms.to_numbers().into_iter().chain(own).chain(beyond) {
             body.extend((number as f64).to_le_bytes());
         }
-        let runs = &pending[..pending.len().min(u16::MAX.into())];
+        let runs = &self.pending[..self.pending.len().min(u16::MAX.into())];
         body.extend((runs.len() as u16).to_le_bytes());
         for run in runs {
             body.extend(run.count.to_le_bytes());

@@ -79,7 +79,7 @@ pub(crate) struct PendingRun {
 }
 
 /// A question about one key. Amounts are in ticks.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseCall {
     /// The number of the call, greater than those of all earlier calls of the process.
     pub number: u64,

@@ -8,8 +8,8 @@
 -- most in the hands of gateways; microseconds of a term, of a lease, and that it counts beyond its end; the number of
 -- the call and of the last one whose answer was applied; ticks held, kept, and wanted; demand in thousandths of a unit
 -- per second; 1 if the node has no rate, nor uses one on its way; ticks to charge beyond the lease, and the number of the
--- first call that asked for it; ticks to give back beyond it, and microseconds since their charge. Then u16 runs of requests that wait, and for each u32
--- requests, u32 units of one.
+-- first call that asked for it; ticks to give back beyond it, and microseconds since their charge. Then u16 runs of
+-- requests that wait, and for each u32 requests, u32 units of one.
 --
 -- The hash: under `s` f64 each: free ticks, ticks in hands, the time, the sum of rates, the sum of demands, the time at
 -- which some lease may end. Under the name of a node: f64 each: rate and depth of the last answer, those that count, the

@@ -39,8 +39,6 @@ pub struct RateRule {
 
 /// Marks the kind of an entry with charges that are settled by responses.
 const SETTLED_KIND: u8 = 0x80;
-/// Marks the kind of one that is leased.
-const LEASED_KIND: u8 = 0x40;
 
 // === impl RateRule ===
 
@@ -69,11 +67,8 @@ impl RateRule {
                 let calendar = unit.zip(limit.calendar.clone());
                 let words = shape.entry_words() - WORDS_LEAST;
                 let leases = LeaseTerms::new(shape).filter(|_| limit.leased);
-                let marks = [(settles, SETTLED_KIND), (leases.is_some(), LEASED_KIND)];
-                let kind =
-                    marks.into_iter().filter(|(is_set, _)| *is_set).fold(0, |kind, (_, mark)| kind | mark);
-                let mut hash =
-                    hash_rule(&limit.name, limit.variant_tier(variant), rate, shape, (kind, leases));
+                let tier = limit.variant_tier(variant);
+                let mut hash = hash_rule(&limit.name, tier, rate, shape, (settles, leases));
                 while rules.iter().any(|other| other.id >> 6 == hash) {
                     hash = (hash + 1) % (1 << 26);
                 }
@@ -179,7 +174,7 @@ fn hash_rule(
     tier: Option<&str>,
     rate: usize,
     shape: RuleShape,
-    (marks, leases): (u8, Option<LeaseTerms>),
+    (settles, leases): (bool, Option<LeaseTerms>),
 ) -> u32 {
     let mut text = Vec::from(b"sluicegate rule 1".as_slice());
     for part in [Some(name), tier] {
@@ -196,7 +191,7 @@ fn hash_rule(
     let kind = shape.algorithm_code();
     text.extend((rate as u64).to_le_bytes());
     text.extend(period.to_le_bytes());
-    text.extend([kind | marks, buckets]);
+    text.extend([if settles { kind | SETTLED_KIND } else { kind }, buckets]);
     // Leases on other terms are counted apart, because the amounts of a bucket depend on them.
     text.extend(leases.iter().flat_map(|terms| terms.to_numbers()).flat_map(u64::to_le_bytes));
     let digest = digest::digest(&digest::SHA256, &text);

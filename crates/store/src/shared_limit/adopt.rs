@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{RateRule, SharedLimit};
 use crate::departures::Departures;
 use crate::fleet::Fleet;
+use crate::script::call::KeyClass;
 use sluicegate_limit::keys_max;
 use sluicegate_limit::table::Table;
 use sluicegate_model::{self as model, LimitId, OnFailure};
@@ -33,13 +34,13 @@ impl SharedLimit {
             before.config.in_file().dry_run == config.in_file().dry_run && before.max_keys == max_keys
         };
         let unchanged = same.filter(is_unchanged);
-        let is_concurrency = matches!(config.algorithm, model::Algorithm::Concurrency { .. });
+        let rate_count = rules.iter().filter(|rule| rule.class() != KeyClass::Slots).count();
         // Each rate for itself, so that a grant leaves the others as they are.
         let departures = |rule: &RateRule| {
             same.and_then(|before| Some(before.departures[before.rate_of_rule(rule.id)?].clone()))
         };
         // Views wait in the queue of the limit's own rate.
-        let mut own_departures: Vec<Arc<Departures>> = Vec::new();
+        let mut own_departures: Vec<Arc<Departures>> = Vec::with_capacity(rules.len());
         for (rate, rule) in rules.iter().enumerate() {
             let counted_by = own_departures.get(config.counter_rate(rate)).cloned();
             own_departures.push(counted_by.or_else(|| departures(rule)).unwrap_or_default());
@@ -56,7 +57,7 @@ impl SharedLimit {
         SharedLimit {
             on_failure,
             departures: own_departures.into(),
-            last_answers: (0..if is_concurrency { 0 } else { rules.len() })
+            last_answers: (0..rate_count)
                 .map(|rate| last_answers(rate).unwrap_or_else(|| fresh_answers(rate)))
                 .collect(),
             local_share: match (same_numbers, same) {

@@ -6,12 +6,12 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use smallvec::SmallVec;
+
 use super::claims::holds::uncharge_decision;
 use super::claims::{Claim, ClaimKind, ClaimSet};
 use super::slots::LackingSlots;
 use super::{Chain, ChainCause, ChainMode, ChainedLimit, Decisions, RateDecision, SharedDemand};
-use smallvec::SmallVec;
-
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{Decision, Limit, LimitOutcome, SlotOutlook, TurnRequest, Units};
@@ -168,27 +168,18 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         if limit.is_concurrency() && !self.findings.takes_slots {
             return;
         }
-        if M::CHARGES && shared_limit.is_leased(limit.rate_range(units.variant)) {
-            if self.take_leased(limit_index, limit, shared_limit, &units, key) {
-                return;
-            }
-            let name = None;
-            let limit = shared_limit.clone();
-            return self.shared_demands.push(SharedDemand {
-                limit,
-                limit_index: limit_index as u16,
-                units,
-                key,
-                name,
-            });
+        let is_leased = M::CHARGES && shared_limit.is_leased(limit.rate_range(units.variant));
+        if is_leased && self.take_leased(limit_index, limit, shared_limit, &units, key) {
+            return;
         }
         let now = self.held.judged_at;
         let rejects = |rate: usize| shared_limit.known_rejection(rate, &units, now).is_some();
         let name = limit.keeps_names().then(|| shared_limit.find_name(&units.key)).flatten();
         let demand =
             SharedDemand { limit: shared_limit.clone(), limit_index: limit_index as u16, units, key, name };
-        // A shadow must be asked about although its limit rejects, and turns are handed out there.
-        if !dry_run
+        // A shadow must be asked about although its limit rejects, and turns are handed out there; a lease tells all.
+        if !is_leased
+            && !dry_run
             && limit.config.shadow.is_none()
             && self.limits[limit_index].turns_ns == 0
             && limit.rate_range(units.variant).any(rejects)

@@ -95,19 +95,9 @@ fn little_is_refused_that_one_bucket_would_admit() {
 fn a_hot_node_leaves_others_their_part() {
     let terms = Setting::new(1, 2, 1_000, 1_000).terms();
     let mut store = StoreModel::full(&terms, 1);
-    let call = |number, demand| LeaseCall {
-        number,
-        applied: 0,
-        held: 0,
-        keep: 0,
-        want: terms.depth,
-        owed: 0,
-        owed_since: 0,
-        refund: 0,
-        refund_age: 0,
-        demand,
-        stopped: true,
-        pending: Vec::new(),
+    let call = |number, demand| {
+        let want = terms.depth;
+        LeaseCall { number, want, demand, stopped: true, ..LeaseCall::default() }
     };
     let held = [(1, 1_000), (2, 3_000), (1, 1_000)].map(|(node, demand)| {
         let number = store.nodes.get(&node).map_or(1, |_| 2);

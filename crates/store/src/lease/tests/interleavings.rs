@@ -196,17 +196,10 @@ impl World {
         self.exact_calls += 1;
         let call = LeaseCall {
             number: self.exact_calls.into(),
-            applied: 0,
-            held: 0,
-            keep: 0,
-            want: 0,
-            owed: 0,
-            owed_since: 0,
-            refund: 0,
-            refund_age: 0,
             demand,
             stopped: true,
             pending: vec![PendingRun { count, cost: 1 }],
+            ..LeaseCall::default()
         };
         let answer = self.store.answer_call(&self.terms, self.now, OTHER as u64, &call);
         self.take(answer.granted);

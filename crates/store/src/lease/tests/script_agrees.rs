@@ -89,20 +89,8 @@ fn the_script_answers_as_the_model_does() {
 }
 
 fn asking(number: u64, count: u32) -> LeaseCall {
-    LeaseCall {
-        number,
-        applied: 0,
-        held: 0,
-        keep: 0,
-        want: 0,
-        owed: 0,
-        owed_since: 0,
-        refund: 0,
-        refund_age: 0,
-        demand: 0,
-        stopped: true,
-        pending: vec![PendingRun { count, cost: 1 }],
-    }
+    let pending = vec![PendingRun { count, cost: 1 }];
+    LeaseCall { number, stopped: true, pending, ..LeaseCall::default() }
 }
 
 /// A clock that is set back stops refill for no longer than a bucket takes, and foreign state counts as none.
