@@ -13,6 +13,7 @@ mod explain;
 mod faults;
 mod fleet;
 mod floods;
+mod lease_windows;
 mod leases;
 mod operators;
 mod outages;

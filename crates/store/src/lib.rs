@@ -67,7 +67,7 @@ pub use departures::{Departure, DepartureTicket};
 pub use fleet::Fleet;
 pub use handover::StoreHandover;
 pub use key_reset::{KnownResets, ResetEntry, StoreReset};
-pub use lease::LeaseOutcome;
+pub use lease::{LeaseLeft, LeaseOutcome};
 pub use link::{
     BreakerState, KeyGroup, Link, NamedWindow, OutageReport, Store, StoreFault, StoreServerState, WindowScan,
 };

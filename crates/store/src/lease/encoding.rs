@@ -8,7 +8,7 @@ use crate::script::read_number;
 impl LeaseCall {
     /// The body of the call of a node.
     pub(crate) fn encode(&self, terms: &LeaseTerms, node: u64) -> Vec<u8> {
-        let mut body = Vec::with_capacity(154 + 8 * self.pending.len());
+        let mut body = Vec::with_capacity(178 + 8 * self.pending.len());
         body.extend(node.to_le_bytes());
         let own =
             [self.number, self.applied, self.held, self.keep, self.want, self.demand, self.stopped.into()];
@@ -32,6 +32,8 @@ impl LeaseAnswer {
     /// Reads an answer; `None` if it is none of the script.
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<LeaseAnswer> {
         let mut next = || read_number(&mut bytes);
-        Some(LeaseAnswer { held: next()?, rate: next()?, depth: next()?, granted: next()?, left: next()? })
+        let (held, rate, depth, granted, left) = (next()?, next()?, next()?, next()?, next()?);
+        let (rest, window, wait) = (next()?, next()?, next()?);
+        Some(LeaseAnswer { held, rate, depth, granted, left, rest, window, wait })
     }
 }

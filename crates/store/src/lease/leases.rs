@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::{LeaseAnswer, LeaseNode, LeaseSpend, LeaseTerms, PendingRun};
+use super::{LeaseAnswer, LeaseLeft, LeaseNode, LeaseSpend, LeaseTerms, PendingRun};
 use crate::{RateRule, SharedKey, StoreFault};
 use sluicegate_base::clock::{Now, suspended_ns};
 
@@ -60,13 +60,13 @@ struct LeaseWaiter {
     outcome: oneshot::Sender<LeaseOutcome>,
 }
 
-/// What became of a request, with the units that the limit has left.
+/// What became of a request, with what the limit has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseOutcome {
     /// Its units are charged; a refund names this mark.
-    Taken(u64, u64),
+    Taken(u64, LeaseLeft),
     /// It fits after so many microseconds.
-    Refused(u64, u64),
+    Refused(u64, LeaseLeft),
     /// The store did not answer.
     Failed(StoreFault),
 }
@@ -123,7 +123,7 @@ impl LimitLeases {
         let (now, mut held) = (lease_time(), self.held.lock());
         let lease = held.get_mut(name)?;
         let spent = lease.node.spend_at_once(&name.terms, now, cost)?;
-        let left = lease.units_left(&name.terms, now);
+        let left = lease.node.find_left(&name.terms, now);
         match spent {
             LeaseSpend::Taken => Some(LeaseOutcome::Taken(LeaseNode::mark_spent(now), left)),
             LeaseSpend::Refused(wait_us) => Some(LeaseOutcome::Refused(wait_us, left)),
@@ -141,10 +141,10 @@ impl LimitLeases {
         let step = match lease.node.spend(&name.terms, now, cost) {
             LeaseSpend::Taken => {
                 let mark = LeaseNode::mark_spent(now);
-                LeaseStep::Done(LeaseOutcome::Taken(mark, lease.units_left(&name.terms, now)))
+                LeaseStep::Done(LeaseOutcome::Taken(mark, lease.node.find_left(&name.terms, now)))
             }
             LeaseSpend::Refused(wait_us) => {
-                LeaseStep::Done(LeaseOutcome::Refused(wait_us, lease.units_left(&name.terms, now)))
+                LeaseStep::Done(LeaseOutcome::Refused(wait_us, lease.node.find_left(&name.terms, now)))
             }
             LeaseSpend::Ask if lease.waiting.len() >= WAITING_MAX => {
                 LeaseStep::Done(LeaseOutcome::Failed(StoreFault::Busy))
@@ -196,13 +196,26 @@ impl LimitLeases {
         Some(held.entry(*name).or_default())
     }
 
-    /// The units that the limit has left for a key, as far as this process knows: those in hand, and those that were
-    /// in the store at the moment of its last answer. `None` if it knows nothing.
-    pub(crate) fn find_units(&self, name: &LeaseName) -> Option<(u64, u64, Now)> {
+    /// What the limit has left for a key, and the moment of the store's last answer; `None` without one.
+    pub(crate) fn find_left(&self, name: &LeaseName) -> Option<(LeaseLeft, Now)> {
         let (now, mut held) = (lease_time(), self.held.lock());
         let lease = held.get_mut(name).filter(|lease| lease.answered > Now::default())?;
-        let (here, left) = lease.node.ticks_held(now);
-        Some((here / name.terms.unit, left / name.terms.unit, lease.answered))
+        Some((lease.node.find_left(&name.terms, now), lease.answered))
+    }
+
+    /// What one more request would find, by what this process knows.
+    pub(crate) fn look_at(&self, name: &LeaseName, cost: u64) -> LeaseOutcome {
+        let (now, terms, mut held) = (lease_time(), &name.terms, self.held.lock());
+        let Some(lease) = held.get_mut(name).filter(|lease| lease.answered > Now::default()) else {
+            let stored = terms.depth / terms.unit;
+            return LeaseOutcome::Taken(0, LeaseLeft { here: 0, stored, next_us: 0, full_us: 0 });
+        };
+        let left = lease.node.find_left(terms, now);
+        if left.units() >= cost {
+            return LeaseOutcome::Taken(0, left);
+        }
+        let ticks = (cost - left.here).saturating_mul(terms.unit);
+        LeaseOutcome::Refused(lease.node.wait_for(terms, now, ticks), left)
     }
 
     /// Forgets what is held of a key that was reset.
@@ -337,11 +350,6 @@ impl KeyLease {
         self.waiting.is_empty() && self.node.is_forgettable(terms, now)
     }
 
-    fn units_left(&mut self, terms: &LeaseTerms, now: u64) -> u64 {
-        let (here, left) = self.node.ticks_held(now);
-        (here + left) / terms.unit
-    }
-
     /// Serves the requests that the answer admits, and then those that its units are enough for. Those that fit into
     /// what the store has left wait for another call.
     fn serve_waiters(
@@ -351,7 +359,7 @@ impl KeyLease {
         answer: &LeaseAnswer,
         outcomes: &mut Vec<(LeaseWaiter, LeaseOutcome)>,
     ) {
-        let (left, all_left) = (answer.left / terms.unit, self.units_left(terms, now));
+        let (left, all_left) = (answer.left / terms.unit, self.node.find_left(terms, now));
         let mut asked = std::mem::take(&mut self.asked).into_iter();
         for waiter in asked.by_ref().take(answer.granted as usize) {
             outcomes.push((waiter, LeaseOutcome::Taken(self.node.mark_granted(), all_left)));
@@ -359,7 +367,7 @@ impl KeyLease {
         for waiter in asked.chain(std::mem::take(&mut self.waiting)) {
             let cost = waiter.cost.into();
             let spent = self.node.spend_again(terms, now, cost);
-            let units = self.units_left(terms, now);
+            let units = self.node.find_left(terms, now);
             match spent {
                 LeaseSpend::Taken => {
                     outcomes.push((waiter, LeaseOutcome::Taken(LeaseNode::mark_spent(now), units)));
@@ -369,8 +377,7 @@ impl KeyLease {
                 }
                 LeaseSpend::Ask if left >= cost => self.waiting.push(waiter),
                 LeaseSpend::Ask => {
-                    let lacking = cost.saturating_mul(terms.unit).saturating_sub(answer.left);
-                    let wait_us = LeaseTerms::wait_for(lacking, terms.rate);
+                    let wait_us = self.node.wait_for(terms, now, cost.saturating_mul(terms.unit));
                     outcomes.push((waiter, LeaseOutcome::Refused(wait_us, units)));
                 }
             }

@@ -37,6 +37,12 @@ pub(crate) struct LeaseNode {
     /// What was left in the store by its last answer, and the moment of that.
     left: u64,
     answered_at: u64,
+    /// The window of its last answer, and the moment of the first call that was answered in it.
+    window: u64,
+    window_since: u64,
+    /// The moments at which that window ends, and at which units have come back, if nobody takes others.
+    window_end: u64,
+    regained_at: u64,
     /// What calls are to charge beyond the lease; and what is sent until an answer comes, with the number of the first
     /// call that did.
     owed: u64,
@@ -56,6 +62,19 @@ struct Demand {
     /// Units asked for since `measured_at`.
     asked: u64,
     measured_at: u64,
+}
+
+/// What a limit has left for a key, as far as one process knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseLeft {
+    /// Units in hand.
+    pub here: u64,
+    /// Units that were in the store at the moment of its last answer.
+    pub stored: u64,
+    /// Microseconds until one more unit comes back, and until all have.
+    pub next_us: u64,
+    /// See `next_us`.
+    pub full_us: u64,
 }
 
 /// The outcome of a request.
@@ -120,6 +139,21 @@ pub(crate) struct LeaseAnswer {
     pub granted: u64,
     /// What is left in the store.
     pub left: u64,
+    /// Microseconds until the window ends; of a bucket, until a lease does.
+    pub rest: u64,
+    /// The name of the window; of a bucket 0.
+    pub window: u64,
+    /// Microseconds until the units of a window come back that the first request without a grant needs, or one unit.
+    pub wait: u64,
+}
+
+// === impl LeaseLeft ===
+
+impl LeaseLeft {
+    /// The units in hand and in the store.
+    pub(crate) fn units(&self) -> u64 {
+        self.here.saturating_add(self.stored)
+    }
 }
 
 // === impl LeaseNode ===
@@ -166,11 +200,25 @@ impl LeaseNode {
             return LeaseSpend::Refused(LeaseTerms::wait_for(lacking, self.rate));
         }
         if now < self.quiet_until && !self.is_calling {
-            let wait = LeaseTerms::wait_for(lacking.saturating_sub(self.left), terms.rate);
-            let at = self.answered_at.saturating_add(wait).max(self.quiet_until);
+            let at = self.regained_at(terms, lacking).max(self.quiet_until);
             return LeaseSpend::Refused(at - now);
         }
         LeaseSpend::Ask
+    }
+
+    /// The moment at which the store has so many ticks, if nobody takes others.
+    fn regained_at(&self, terms: &LeaseTerms, ticks: u64) -> u64 {
+        let lacking = ticks.saturating_sub(self.left);
+        match terms.windows {
+            None => self.answered_at.saturating_add(LeaseTerms::wait_for(lacking, terms.rate)),
+            Some(_) if lacking > 0 => self.regained_at,
+            Some(_) => self.answered_at,
+        }
+    }
+
+    /// The microseconds until the store has so many ticks, if nobody takes others.
+    pub(crate) fn wait_for(&self, terms: &LeaseTerms, now: u64, ticks: u64) -> u64 {
+        self.regained_at(terms, ticks).saturating_sub(now).max(1)
     }
 
     /// The ticks in hand, and those left in the store by its last answer, less those that it does not know of.
@@ -178,6 +226,22 @@ impl LeaseNode {
         self.advance(now);
         let owed = self.owed.saturating_add(self.owed_sent);
         (self.held + self.level, self.left.saturating_add(self.refund).saturating_sub(owed))
+    }
+
+    /// What the limit has left.
+    pub(crate) fn find_left(&mut self, terms: &LeaseTerms, now: u64) -> LeaseLeft {
+        let (here, stored) = self.ticks_held(now);
+        let used = terms.depth.saturating_sub(here).saturating_sub(stored);
+        let (next_us, full_us) = match terms.windows {
+            None => (LeaseTerms::wait_for(terms.unit, terms.rate), LeaseTerms::wait_for(used, terms.rate)),
+            Some(_) if used == 0 => (0, 0),
+            Some(windows) => {
+                let all_left = self.window_end.saturating_add(windows.earlier * windows.width);
+                (self.regained_at.saturating_sub(now), all_left.saturating_sub(now))
+            }
+        };
+        let next_us = if here + stored < terms.unit { next_us } else { 0 };
+        LeaseLeft { here: here / terms.unit, stored: stored / terms.unit, next_us, full_us }
     }
 
     /// The mark of a charge at `now` from what is in hand, for [`LeaseNode::put_back`].
@@ -192,6 +256,7 @@ impl LeaseNode {
 
     /// Gives back units that were charged and not used. Those of the present lease return to it; others go back with
     /// the next call, less what the bucket has regained since their charge: else more than a full bucket might pass.
+    /// Those of a window before have left with it.
     pub(crate) fn put_back(&mut self, terms: &LeaseTerms, mark: u64, cost: u64) {
         let (charged_at, is_granted) = (mark >> 1, mark & 1 == 1);
         let ticks = cost.saturating_mul(terms.unit);
@@ -199,6 +264,9 @@ impl LeaseNode {
         if !is_granted && charged_at >= self.called_at && self.spent >= ticks {
             self.held += ticks;
             self.spent -= ticks;
+            return;
+        }
+        if charged_at < self.window_since {
             return;
         }
         self.refund_since = if self.refund == 0 { charged_at } else { self.refund_since.min(charged_at) };
@@ -320,13 +388,14 @@ impl LeaseNode {
         self.held = answer.held.saturating_sub(self.spent);
         (self.rate, self.depth) = (answer.rate, answer.depth);
         (self.level, self.filled_at) = (self.level.min(answer.depth), now);
-        self.until = self.called_at + terms.hold;
+        self.until = self.called_at + terms.hold.min(answer.rest);
         self.advance(now);
+        (self.window_end, self.regained_at) = (now + answer.rest, now + answer.wait);
+        if answer.window != self.window {
+            (self.window, self.window_since, self.refund) = (answer.window, self.called_at, 0);
+        }
         self.quiet_until = match answer.left < terms.unit && self.rate == 0 {
-            true => {
-                let retry = LeaseTerms::wait_for(terms.unit - answer.left, terms.rate);
-                now + retry.min(TRUST_US).max(terms.term / 2)
-            }
+            true => now + self.wait_for(terms, now, terms.unit).min(TRUST_US).max(terms.term / 2),
             false => 0,
         };
         true

@@ -1,6 +1,7 @@
 //! The numbers by which the leases of a limit are judged.
 
 use crate::script::rule_shape::RuleShape;
+use sluicegate_model::WindowAlign;
 
 /// One part of a limit in so many may be in the hands of gateways; `check` knows it, too.
 const LEASED_PART: u64 = 5;
@@ -8,6 +9,8 @@ const LEASED_PART: u64 = 5;
 const TERM_MAX_US: u64 = 250_000;
 /// The shortest term that is worth a lease, in microseconds.
 const TERM_MIN_US: u64 = 10_000;
+/// A sub-window is at least so many terms long.
+const TERMS_OF_WINDOW: u64 = 4;
 /// Ticks of a full bucket at most: so many, and thrice their number, are exact in a double.
 const DEPTH_MAX: u64 = 1 << 50;
 /// Units of a full bucket at most.
@@ -32,6 +35,19 @@ pub(crate) struct LeaseTerms {
     pub(crate) hold: u64,
     /// The time for which the store counts a lease beyond its end.
     pub(crate) guard: u64,
+    /// Units count in windows, and come back when these leave; of a bucket `None`.
+    pub(crate) windows: Option<LeaseWindows>,
+}
+
+/// The windows of a limit. A lease ends with the window in which it was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct LeaseWindows {
+    /// The length of one, in microseconds.
+    pub(crate) width: u64,
+    /// The windows before the present one that count.
+    pub(crate) earlier: u64,
+    /// They begin at multiples of their length, else with the first request of each.
+    pub(crate) is_aligned: bool,
 }
 
 // === impl LeaseTerms ===
@@ -39,30 +55,57 @@ pub(crate) struct LeaseTerms {
 impl LeaseTerms {
     /// The terms of a rate; `None` if leases of it would be too short or too small to be worth a call.
     pub(crate) fn new(shape: RuleShape) -> Option<LeaseTerms> {
-        let RuleShape::TokenBucket { num, unit, burst } = shape else { return None };
+        match shape {
+            RuleShape::TokenBucket { num, unit, burst } => LeaseTerms::of_bucket(num, unit, burst),
+            RuleShape::FixedWindow { max, period, align } => {
+                let is_aligned = align == WindowAlign::Clock;
+                let windows = LeaseWindows { width: period, earlier: 0, is_aligned };
+                LeaseTerms::of_windows(max, period / LEASED_PART, windows)
+            }
+            RuleShape::SlidingWindow { max, buckets, .. } => {
+                let width = shape.bucket_width();
+                let windows = LeaseWindows { width, earlier: buckets.max(1).into(), is_aligned: true };
+                LeaseTerms::of_windows(max, width / TERMS_OF_WINDOW, windows)
+            }
+            _ => None,
+        }
+    }
+
+    fn of_bucket(num: u64, unit: u64, burst: u64) -> Option<LeaseTerms> {
         let depth = unit.checked_mul(burst).filter(|depth| *depth <= DEPTH_MAX && burst <= UNITS_MAX)?;
         let mut scale = 1;
         while depth * scale * 2 <= DEPTH_MAX && num.saturating_mul(scale * 2) <= RATE_MAX {
             scale *= 2;
         }
         let (rate, unit, depth) = (num.checked_mul(scale)?, unit * scale, depth * scale);
-        let leased_max = depth / LEASED_PART;
-        let term = (leased_max / rate).min(TERM_MAX_US);
+        LeaseTerms::of_depth(rate, (unit, depth), depth / LEASED_PART / rate, None)
+    }
+
+    /// A window has no rate.
+    fn of_windows(max: u64, term: u64, windows: LeaseWindows) -> Option<LeaseTerms> {
+        LeaseTerms::of_depth(0, (1, max), term, Some(windows)).filter(|_| max <= UNITS_MAX)
+    }
+
+    fn of_depth(
+        rate: u64,
+        (unit, depth): (u64, u64),
+        term: u64,
+        windows: Option<LeaseWindows>,
+    ) -> Option<LeaseTerms> {
+        let (leased_max, term) = (depth / LEASED_PART, term.min(TERM_MAX_US));
         if term < TERM_MIN_US || leased_max < 2 * unit {
             return None;
         }
-        Some(LeaseTerms { rate, unit, depth, leased_max, term, hold: 3 * term, guard: guard_of(3 * term) })
+        let hold = 3 * term;
+        Some(LeaseTerms { rate, unit, depth, leased_max, term, hold, guard: guard_of(hold), windows })
     }
 
     /// All numbers, for comparison.
-    pub(crate) fn to_numbers(self) -> [u64; 7] {
-        let LeaseTerms { rate, unit, depth, leased_max, term, hold, guard } = self;
-        [rate, unit, depth, leased_max, term, hold, guard]
-    }
-
-    /// Microseconds in which the rate brings so many units.
-    pub(crate) fn us_for(&self, units: u64) -> u64 {
-        LeaseTerms::wait_for(units.saturating_mul(self.unit), self.rate)
+    pub(crate) fn to_numbers(self) -> [u64; 10] {
+        let LeaseTerms { rate, unit, depth, leased_max, term, hold, guard, windows } = self;
+        let (width, earlier, is_aligned) =
+            windows.map_or((0, 0, 0), |of| (of.width, of.earlier, of.is_aligned.into()));
+        [rate, unit, depth, leased_max, term, hold, guard, width, earlier, is_aligned]
     }
 
     /// Microseconds until a bucket that regains `rate` has `lacking` more ticks.

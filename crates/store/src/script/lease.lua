@@ -1,23 +1,27 @@
--- Leases of token buckets: a call returns what a gateway does not keep, serves requests that wait, and takes units or a
--- part of the rate in advance. See crates/store/src/lease.
+-- Leases of token buckets and windows: a call returns what a gateway does not keep, serves requests that wait, and takes
+-- units or a part of the rate in advance. See crates/store/src/lease.
 --
 -- KEYS[1]  a hash.
 -- ARGV[1]  the body of the call; in tests, ARGV[2] is the time in microseconds since 1970.
 --
 -- The body, little endian: 8 bytes node, then f64 each: ticks per microsecond, ticks of a unit, of a full bucket, and at
--- most in the hands of gateways; microseconds of a term, of a lease, and that it counts beyond its end; the number of
+-- most in the hands of gateways; microseconds of a term, of a lease, and that it counts beyond its end; microseconds of a
+-- window (0: a bucket), earlier windows that count, 1 if windows begin at multiples of their length; the number of
 -- the call and of the last one whose answer was applied; ticks held, kept, and wanted; demand in thousandths of a unit
 -- per second; 1 if the node has no rate, nor uses one on its way; ticks to charge beyond the lease, and the number of the
 -- first call that asked for it; ticks to give back beyond it, and microseconds since their charge. Then u16 runs of
 -- requests that wait, and for each u32 requests, u32 units of one.
 --
 -- The hash: under `s` f64 each: free ticks, ticks in hands, the time, the sum of rates, the sum of demands, the time at
--- which some lease may end. Under the name of a node: f64 each: rate and depth of the last answer, those that count, the
+-- which some lease may end; of windows also the end of the present one, and u32 units of earlier ones, newest first.
+-- Under the name of a node: f64 each: rate and depth of the last answer, those that count, the
 -- end, the number of the last call, and of that which charged what was owed last; u32 units held, f32 demand. When its
 -- lease has ended: these numbers, and f64 the time at which they are forgotten.
 --
--- The answer: f64 each: ticks held, rate, depth, requests granted, free ticks.
+-- The answer: f64 each: ticks held, rate, depth, requests granted, free ticks; microseconds until the window ends (of a
+-- bucket: of a lease), the window, and microseconds until the first request that was not granted might be, or a unit.
 --
+-- A lease ends with its window, and brings no rate. A window is named by its end.
 -- Numbers are whole, so nothing is lost by rounding. Limits with other numbers have other keys. Unsound state counts as
 -- absent. If the clock was set back, no time has passed.
 
@@ -32,28 +36,38 @@ local NUMBER_KEPT_US, OWED_KEPT_US, RATE_UNITS = 600000000, 60000000, 8
 local STATE, NODE, ENDED = '<dddddd', '<dddddddI4f', '<ddd'
 
 local node = string.sub(body, 1, 8)
-local rate, unit, depth, leased_max, term, hold, guard = unpack_from('<ddddddd', body, 9)
+local rate, unit, depth, leased_max, term, hold, guard, width, earlier, is_aligned = unpack_from('<dddddddddd', body, 9)
 local number, applied, held, keep, want, demand, stopped, owed, owed_since, refund, refund_age, runs, at =
-  unpack_from('<dddddddddddI2', body, 65)
+  unpack_from('<dddddddddddI2', body, 89)
+local is_window = width > 0
+-- `full`: ticks of the present window if nothing were used, or of the bucket.
+local full, window, counts, counts_format = depth, 0, {}, '<d' .. string.rep('I4', earlier)
 local state, own = pcall('HGET', key, 's'), false
-if state and (state.err or #state ~= 48) then state = false end
+if state and (state.err or #state ~= (is_window and 56 + 4 * earlier or 48)) then state = false end
 local free, out, time, rates, demands, first_end = depth, 0, now, 0, 0, now
 if state then
   free, out, time, rates, demands, first_end = unpack_from(STATE, state)
-  state = free <= depth and free >= -depth and out >= 0 and out <= depth and rates >= 0 and rates <= rate
+  if is_window then
+    counts = { unpack_from(counts_format, state, 49) }
+    window = table.remove(counts, 1)
+    for i = 1, earlier do full = full - counts[i] end
+  end
+  state = free <= depth and free >= -depth and out >= 0 and out <= depth and rates >= 0 and rates <= rate and window >= 0
 end
 if state then
   own = call('HGET', key, node)
 else
   call('DEL', key)
   free, out, time, rates, demands, first_end = depth, 0, now, 0, 0, now + NUMBER_KEPT_US
+  full, window = depth, 0
+  for i = 1, earlier do counts[i] = 0 end
 end
 
 local function refill(to)
   if to > time then
     local gained = rate - rates
     if gained < 0 then gained = 0 end
-    local most = depth - out
+    local most = full - out
     if most < free then most = free end
     free = free + gained * (to - time)
     if free > most then free = most end
@@ -61,8 +75,14 @@ local function refill(to)
   end
 end
 
+local function next_border()
+  return now + width - (is_aligned == 1 and now % width or 0)
+end
+
 -- Leases end in the order of their ends, each after the refill of its time.
-local is_set_back = time > now
+local is_set_back, latest = time > now, now + hold + guard
+if window > now + width then window = next_border() end
+if is_window and window > now and window < latest then latest = window end
 if now >= first_end or is_set_back then
   if is_set_back then time = now end
   local all, ending = call('HGETALL', key), {}
@@ -70,10 +90,10 @@ if now >= first_end or is_set_back then
   for i = 1, #all, 2 do
     local name, text = all[i], all[i + 1]
     local ends
-    if #text == 64 then
+    if name ~= 's' and #text == 64 then
       local r, d, r_counted, d_counted, e, n, charged, units, asked = unpack_from(NODE, text)
-      if is_set_back and e > now + hold + guard then
-        e = now + hold + guard
+      if is_set_back and e > latest then
+        e = latest
         call('HSET', key, name, pack(NODE, r, d, r_counted, d_counted, e, n, charged, units, asked))
       end
       if e <= now then
@@ -81,7 +101,7 @@ if now >= first_end or is_set_back then
       else
         ends = e
       end
-    elseif #text == 24 then
+    elseif name ~= 's' and #text == 24 then
       local _, _, forgotten = unpack_from(ENDED, text)
       if forgotten <= now then call('HDEL', key, name) else ends = forgotten end
     elseif name ~= 's' then
@@ -105,6 +125,16 @@ if now >= first_end or is_set_back then
   own = call('HGET', key, node)
 end
 refill(now)
+if is_window and (now >= window or is_aligned == 0 and free == full and out == 0) then
+  local shift, used = 1 + floor((now - window) / width), full - free
+  full = depth
+  for i = earlier, 1, -1 do
+    counts[i] = i > shift and counts[i - shift] or i == shift and used or 0
+    if counts[i] > 4294967295 then counts[i] = 4294967295 end
+    full = full - counts[i]
+  end
+  free, window = full, next_border()
+end
 
 local own_rate, own_depth, rate_counted, depth_counted, own_held, own_demand = 0, 0, 0, 0, 0, 0
 local last, last_end, charged, granted = 0, 0, 0, 0
@@ -117,7 +147,8 @@ elseif text and #text == 24 then
   last, charged = unpack_from(ENDED, text)
 end
 
-local ends = now + hold + guard
+local ends, lacking = now + hold + guard, unit
+if is_window and ends > window then ends = window end
 if number > last then
   -- Only what the record holds counts.
   local kept = keep < own_held and keep or own_held
@@ -142,10 +173,11 @@ if number > last then
     free = free - owed
     if free < -depth then free = -depth end
   end
+  -- After the end of a window no lease is left, nor a charge that might be undone.
   if refund > 0 and applied == last and last_end > 0 then
     -- Less what the bucket has regained since the charge, and since the last call at most while this one was under way.
     refund = refund - rate * (refund_age + now - last_end + hold + guard)
-    local most = depth - out
+    local most = full - out
     if most < free then most = free end
     if refund > 0 then free = free + refund end
     if free > most then free = most end
@@ -158,12 +190,19 @@ if number > last then
     if count < 0 then count = 0 end
     if count > requests then count = requests end
     free, granted = free - count * cost * unit, granted + count
-    if count < requests then break end
+    if count < requests then
+      lacking = cost * unit
+      break
+    end
   end
 
   demands = demands + demand - own_demand
   if demands > 0 then
+    if is_window and window - now < term then want = floor(want * (window - now) / term) end
     local units = want - own_held
+    -- What is left of a window is taken in ever smaller parts: it might be used elsewhere.
+    local window_part = free * demand / demands / 2
+    if is_window and window_part < units then units = window_part end
     if free < units then units = free end
     if leased_max - out < units then units = leased_max - out end
     local part = floor(leased_max * demand / demands) - own_held
@@ -180,7 +219,7 @@ if number > last then
     local most = floor(offered * term / 2)
     if most < unit then most = unit end
     if leased_max - out + counted_depth < most then most = leased_max - out + counted_depth end
-    if depth - free - out + counted_depth < most then most = depth - free - out + counted_depth end
+    if full - free - out + counted_depth < most then most = full - free - out + counted_depth end
     if part * term >= RATE_UNITS * unit and offered > 0 and most >= unit then own_rate, own_depth = offered, most end
   end
   -- Until the node has the rate, the larger of the old and the new one counts.
@@ -191,9 +230,23 @@ if number > last then
   text = pack(NODE, own_rate, own_depth, rate_counted, depth_counted, ends, number, charged, own_held / unit, demand)
   call('HSET', key, node, text)
 end
-call('HSET', key, 's', pack(STATE, free, out, time, rates, demands, first_end))
+state = pack(STATE, free, out, time, rates, demands, first_end)
 -- After that no lease is left, and the bucket is full; a call that is sent again does not charge what is owed twice.
-local life_us = (free < 0 and depth - free or depth) / rate + hold + guard
+local life_us, rest, wait = hold + guard, hold, 0
+if is_window then
+  state = state .. pack(counts_format, window, unpack(counts, 1, earlier))
+  rest = window - now
+  life_us = life_us + rest + (earlier + 1) * width
+  lacking, wait = lacking - free, rest
+  for i = earlier, 1, -1 do
+    lacking = lacking - counts[i]
+    if lacking <= 0 then break end
+    wait = wait + width
+  end
+else
+  life_us = life_us + (free < 0 and depth - free or depth) / rate
+end
 if charged > 0 then life_us = life_us + OWED_KEPT_US end
+call('HSET', key, 's', state)
 call('PEXPIRE', key, floor(life_us / 1000) + 1000)
-return pack('<ddddd', own_held, own_rate, own_depth, granted, free > 0 and free or 0)
+return pack('<dddddddd', own_held, own_rate, own_depth, granted, free > 0 and free or 0, rest, window, wait)

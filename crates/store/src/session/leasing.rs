@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::{Session, StoreAnswer, StoreQuestion};
 use crate::lease::{LeaseAnswer, LeaseCallGuard, LeaseName, LeaseOutcome, LeaseStep, LimitLeases};
 use crate::settlements::StoreUnits;
-use crate::{Link, LuaScript, PackedCall, RateAnswer, ScriptOp, SharedLimit, StoreFault};
-use sluicegate_limit::{Decision, LimitOutcome};
+use crate::{Link, LuaScript, PackedCall, ScriptOp, SharedLimit, StoreFault};
+use sluicegate_limit::LimitOutcome;
 
 /// Keys that a worker looks at in one poll.
 const POLLED_MAX: usize = 4_096;
@@ -100,7 +100,7 @@ impl Session {
                 continue;
             };
             let outcome = match step {
-                None => question.look_at_lease(&name),
+                None => question.limit.leases.look_at(&name, question.item.cost),
                 Some(LeaseStep::Done(outcome)) => outcome,
                 Some(LeaseStep::Waits(mut wait)) => {
                     let outcome = wait.wait(deadline).await;
@@ -259,21 +259,9 @@ impl<'a> StoreQuestion<'a> {
             LeaseOutcome::Refused(..) => 0,
             LeaseOutcome::Failed(fault) => return StoreAnswer::Failed(fault),
         };
-        let answer = RateAnswer::of_lease(self.limit.leased_decision(self.rate, &outcome), mark);
-        StoreAnswer::Answered { answer, charged: mark != 0 }
-    }
-
-    /// What one more request would find, by what this process knows.
-    fn look_at_lease(&self, name: &LeaseName) -> LeaseOutcome {
-        let (here, stored) = self
-            .limit
-            .leases
-            .find_units(name)
-            .map_or((0, self.item.rule.capacity()), |(here, stored, _)| (here, stored));
-        let (cost, left) = (self.item.cost, here.saturating_add(stored));
-        match left >= cost {
-            true => LeaseOutcome::Taken(0, left),
-            false => LeaseOutcome::Refused(name.terms.us_for(cost - left), left),
+        StoreAnswer::Answered {
+            answer: self.limit.leased_answer(self.rate, &outcome, mark),
+            charged: mark != 0,
         }
     }
 }
@@ -322,24 +310,5 @@ impl TakenUnits<'_> {
 impl Drop for TakenUnits<'_> {
     fn drop(&mut self) {
         self.give_back(|_| true);
-    }
-}
-
-// === impl RateAnswer ===
-
-impl RateAnswer {
-    /// An answer by a lease.
-    pub(crate) fn of_lease(decision: Decision, mark: u64) -> RateAnswer {
-        let (window_ns, window, turn_ns) = (None, None, None);
-        RateAnswer {
-            decision,
-            mark,
-            skipped: false,
-            window_ns,
-            has_reserved: false,
-            window,
-            fired: 0,
-            turn_ns,
-        }
     }
 }

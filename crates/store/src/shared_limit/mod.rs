@@ -256,19 +256,18 @@ impl SharedLimit {
     /// Has the local share begin with what a lease and the store's last answer left of a key, once for each answer.
     pub fn seed_from_lease(&self, rate: usize, key: SharedKey, units: &Units) {
         let Some(name) = LeaseName::of_rule(&self.rules[rate], key) else { return };
-        let Some((here, stored, answered)) = self.leases.find_units(&name) else { return };
+        let Some((left, answered)) = self.leases.find_left(&name) else { return };
         if self.find_last_answer(rate, &units.key).is_some_and(|last| { last.at } >= answered.0) {
             return;
         }
-        let outcome = LeaseOutcome::Taken(0, here.saturating_add(stored));
-        let decision = self.leased_decision(rate, &outcome);
-        self.record_answer(rate, units, answered, &RateAnswer::of_lease(decision, 0));
+        let answer = self.leased_answer(rate, &LeaseOutcome::Taken(0, left), 0);
+        self.record_answer(rate, units, answered, &answer);
     }
 
     /// The units of a leased rate in hand, and those left in the store at its last answer; `None` if nothing is known.
     pub fn leased_units_of(&self, rate: usize, key: SharedKey) -> Option<(u64, u64)> {
         let name = LeaseName::of_rule(&self.rules[rate], key)?;
-        self.leases.find_units(&name).map(|(here, stored, _)| (here, stored))
+        self.leases.find_left(&name).map(|(left, _)| (left.here, left.stored))
     }
 
     /// Forgets all leases, because another store counts from now on.
@@ -305,22 +304,36 @@ impl SharedLimit {
         }
     }
 
-    /// The decision on a request, with `left` units after it.
+    /// The decision on a request, with what is left after it.
     pub fn leased_decision(&self, rate: usize, outcome: &LeaseOutcome) -> Decision {
-        let rule = &self.rules[rate];
+        let capacity = self.rules[rate].capacity();
         let (outcome, left, wait_us) = match *outcome {
             LeaseOutcome::Taken(_, left) => (LimitOutcome::Admit, left, 0),
             LeaseOutcome::Refused(wait_us, left) => (LimitOutcome::Reject, left, wait_us),
-            LeaseOutcome::Failed(_) => (LimitOutcome::Reject, 0, 0),
+            LeaseOutcome::Failed(_) => return Decision::without_numbers(LimitOutcome::Reject),
         };
-        let remaining = left.min(rule.capacity());
-        let us_for = |units: u64| rule.leases.map_or(0, |terms| terms.us_for(units)).saturating_mul(1_000);
         Decision {
-            remaining,
-            reset_ns: if remaining == 0 { us_for(1) } else { 0 },
+            remaining: left.units().min(capacity),
+            reset_ns: left.next_us.saturating_mul(1_000),
             retry_after_ns: wait_us.saturating_mul(1_000),
-            full_ns: us_for(rule.capacity() - remaining),
+            full_ns: left.full_us.saturating_mul(1_000),
             ..Decision::without_numbers(outcome)
+        }
+    }
+
+    /// The answer that a lease gives; `mark` is that of its charge.
+    pub(crate) fn leased_answer(&self, rate: usize, outcome: &LeaseOutcome, mark: u64) -> RateAnswer {
+        let decision = self.leased_decision(rate, outcome);
+        let is_fixed = matches!(self.rules[rate].shape, RuleShape::FixedWindow { .. });
+        RateAnswer {
+            decision,
+            mark,
+            skipped: false,
+            window_ns: Some(decision.full_ns).filter(|_| is_fixed),
+            has_reserved: false,
+            window: None,
+            fired: 0,
+            turn_ns: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Not one unit too many, and few too few.
 
 use super::super::LeaseCall;
-use super::simulation::{Outcome, Random, Setting};
+use super::simulation::{Outcome, Random, Setting, WindowSetting};
 use super::store_model::StoreModel;
 
 /// A setting that nothing but the seed chooses.
@@ -35,6 +35,45 @@ fn nothing_is_admitted_beyond_one_bucket() {
         let setting = any_setting(seed);
         let outcome = setting.run();
         assert_eq!(outcome.excess, 0, "{setting:?}: {outcome:?}");
+    }
+}
+
+/// The same with windows, fixed and sliding.
+fn any_windows(seed: u64) -> Setting {
+    let mut random = Random(!seed);
+    let period_ms = [200, 1_000, 3_000][random.below(3) as usize];
+    let buckets = [0, 0, 1, 2, 5][random.below(5) as usize];
+    Setting { windows: Some(WindowSetting { period_ms, buckets }), ..any_setting(seed) }
+}
+
+#[test]
+fn nothing_is_admitted_beyond_the_windows() {
+    for seed in 0..400 {
+        let setting = any_windows(seed);
+        let outcome = setting.run();
+        assert_eq!(outcome.excess, 0, "{setting:?}: {outcome:?}");
+    }
+}
+
+/// Units that were taken in a window before are not given back to the present one.
+#[test]
+fn refunds_of_passed_windows_are_noticed() {
+    let run = |seed| Setting { refunds_late: true, refunds: 0.5, ..any_windows(seed) }.run();
+    assert!((0..100).any(|seed| run(seed).excess > 0));
+}
+
+#[test]
+fn few_units_of_windows_are_lost() {
+    for (period_ms, buckets, least) in
+        [(1_000, 0, 0.999), (6_000, 0, 0.999), (1_000, 10, 0.96), (6_000, 10, 0.98)]
+    {
+        for nodes in [3, 10, 50] {
+            let windows = Some(WindowSetting { period_ms, buckets });
+            let span_ms = 3 * period_ms;
+            let setting = Setting { windows, span_ms, ..Setting::new(7, nodes, 2_000, 1) };
+            let outcome = setting.run();
+            assert!(outcome.utilisation() >= least, "{setting:?}: {outcome:?}");
+        }
     }
 }
 

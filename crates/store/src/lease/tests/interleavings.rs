@@ -4,18 +4,31 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::super::{LeaseAnswer, LeaseCall, LeaseNode, LeaseSpend, LeaseTerms, PendingRun};
-use super::oracle::OneBucket;
+use super::super::{LeaseAnswer, LeaseCall, LeaseNode, LeaseSpend, LeaseTerms, LeaseWindows, PendingRun};
+use super::oracle::OneLimit;
 use super::store_model::{StoreFlaw, StoreModel};
 
 /// Three units, refilled one per microsecond; two may be leased.
 const TERMS: LeaseTerms =
-    LeaseTerms { rate: 2, unit: 2, depth: 6, leased_max: 4, term: 16, hold: 3, guard: 1 };
+    LeaseTerms { rate: 2, unit: 2, depth: 6, leased_max: 4, term: 16, hold: 3, guard: 1, windows: None };
 /// Longer leases of the same bucket.
 const LONG: LeaseTerms = LeaseTerms { hold: 8, ..TERMS };
 /// Twelve units, refilled four per microsecond: two nodes may hold rates.
 const WIDE: LeaseTerms =
-    LeaseTerms { rate: 8, unit: 2, depth: 24, leased_max: 24, term: 4, hold: 8, guard: 1 };
+    LeaseTerms { rate: 8, unit: 2, depth: 24, leased_max: 24, term: 4, hold: 8, guard: 1, windows: None };
+/// Windows of three units and two microseconds.
+const FIXED: LeaseTerms = LeaseTerms {
+    rate: 0,
+    unit: 1,
+    depth: 3,
+    leased_max: 2,
+    term: 1,
+    windows: Some(LeaseWindows { width: 3, earlier: 0, is_aligned: true }),
+    ..TERMS
+};
+/// The same over two sub-windows and the present one.
+const SLIDING: LeaseTerms =
+    LeaseTerms { windows: Some(LeaseWindows { width: 2, earlier: 2, is_aligned: true }), ..FIXED };
 /// The clock does not begin at 0.
 const START: u64 = 10;
 /// The node that only makes exact calls.
@@ -81,7 +94,7 @@ struct World {
     nodes: Vec<LeaseNode>,
     calls: Vec<(usize, LeaseCall)>,
     answers: Vec<(usize, u64, LeaseAnswer)>,
-    bucket: OneBucket,
+    bucket: OneLimit,
     sent: Vec<u8>,
     exact_calls: u8,
     repeats: u8,
@@ -104,7 +117,7 @@ impl World {
             _ => None,
         };
         let terms = bounds.terms;
-        let (mut bucket, mut store) = (OneBucket::full(&terms, START), StoreModel::full(&terms, START));
+        let (mut bucket, mut store) = (OneLimit::full(&terms, START), StoreModel::full(&terms, START));
         if bounds.is_drained {
             bucket.take(&terms, START, terms.depth);
             store.free = 0.0;
@@ -298,6 +311,9 @@ fn no_order_of_steps_admits_too_many() {
         Bounds { calls: 3, span: 3, exact: (DEMAND, 9), ..drained },
         Bounds { nodes: 2, calls: 1, span: 3, choices: &[Choice::Renew, Choice::Serve], ..BOUNDS },
         Bounds { nodes: 2, span: 2, choices: RENEW, ..drained },
+        Bounds { span: 6, terms: FIXED, choices: &[Choice::Renew, Choice::Serve, Choice::Return], ..BOUNDS },
+        Bounds { span: 7, terms: SLIDING, choices: RENEW, ..BOUNDS },
+        Bounds { nodes: 2, calls: 1, span: 4, terms: FIXED, choices: RENEW, ..BOUNDS },
     ] {
         assert!(!Search::run(bounds).found);
     }
@@ -323,6 +339,10 @@ fn faults_are_found() {
         ),
         (Flaw::Store(StoreFlaw::DepthWithAnswer), depth),
         (Flaw::Store(StoreFlaw::RateWithAnswer), rate),
+        (
+            Flaw::Store(StoreFlaw::LeaseBeyondWindow),
+            Bounds { span: 6, terms: FIXED, choices: RENEW, ..BOUNDS },
+        ),
         (Flaw::EndFromAnswer, Bounds { choices: RENEW, calls: 1, span: 6, ..BOUNDS }),
         (Flaw::KeepsWhatItReturns, Bounds { choices: &[Choice::Exchange, Choice::Return], ..BOUNDS }),
         (Flaw::CountsKeptTwice, Bounds { choices: RENEW, ..BOUNDS }),

@@ -6,6 +6,8 @@ use super::super::{LeaseAnswer, LeaseCall, LeaseTerms, PendingRun};
 use super::simulation::{Random, Setting};
 use super::store_model::StoreModel;
 use crate::LuaScript;
+use crate::script::rule_shape::RuleShape;
+use sluicegate_model::WindowAlign;
 
 const START_US: u64 = 1_700_000_000_000_000;
 
@@ -63,13 +65,25 @@ fn any_call(random: &mut Random, terms: &LeaseTerms, numbers: &mut u64) -> Lease
     }
 }
 
+/// Those of a bucket, or of windows.
+fn any_terms(random: &mut Random) -> LeaseTerms {
+    let max = [300, 1_000, 20_000][random.below(3) as usize];
+    let align = [WindowAlign::First, WindowAlign::Clock][random.below(2) as usize];
+    let (period, buckets) = (1_000_000 * (1 + random.below(3)), 1 + random.below(6) as u8);
+    let shape = match random.below(4) {
+        0 => RuleShape::FixedWindow { max, period, align },
+        1 => RuleShape::SlidingWindow { max, period, buckets },
+        _ => return Setting::new(0, 3, max, max).terms(),
+    };
+    LeaseTerms::new(shape).unwrap()
+}
+
 #[test]
 fn the_script_answers_as_the_model_does() {
     let mut script = Script::start();
-    for seed in 0..60 {
+    for seed in 0..120 {
         let mut random = Random(seed);
-        let rate = [300, 1_000, 20_000][random.below(3) as usize];
-        let terms = Setting::new(seed, 3, rate, rate).terms();
+        let terms = any_terms(&mut random);
         let (mut model, mut now) = (StoreModel::full(&terms, START_US), START_US);
         let mut numbers = [0; 3];
         for step in 0..80 {
@@ -83,7 +97,7 @@ fn the_script_answers_as_the_model_does() {
             let call = any_call(&mut random, &terms, &mut numbers[node as usize]);
             let told = script.answer_call(&terms, now, node, &format!("key-{seed}"), &call);
             let expected = model.answer_call(&terms, now, node, &call);
-            assert_eq!(told, expected, "seed {seed}, step {step}: {call:?}");
+            assert_eq!(told, expected, "seed {seed}, step {step}: {terms:?} {call:?}");
         }
     }
 }

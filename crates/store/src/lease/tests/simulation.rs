@@ -1,12 +1,13 @@
 //! Nodes beside the store in simulated time: delays, losses, repetitions, deaths and stops.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use super::super::{LeaseAnswer, LeaseCall, LeaseNode, LeaseSpend, LeaseTerms, PendingRun};
-use super::oracle::OneBucket;
+use super::oracle::OneLimit;
 use super::store_model::StoreModel;
 use crate::script::rule_shape::RuleShape;
+use sluicegate_model::WindowAlign;
 
 /// What is simulated.
 #[derive(Debug, Clone)]
@@ -16,6 +17,8 @@ pub(super) struct Setting {
     /// Units per second of the limit, and its burst.
     pub(super) rate: u64,
     pub(super) burst: u64,
+    /// Instead of a bucket, windows of this many units.
+    pub(super) windows: Option<WindowSetting>,
     /// What all nodes together are asked for, as a multiple of the rate.
     pub(super) load: f64,
     /// Demand of the first node over that of the last one.
@@ -37,6 +40,16 @@ pub(super) struct Setting {
     pub(super) refunds: f64,
     /// The greatest cost of a request.
     pub(super) cost_max: u64,
+    /// A flaw: nodes take refunds for those of charges at this moment.
+    pub(super) refunds_late: bool,
+}
+
+/// The windows of a limit, which begin at multiples of their length.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WindowSetting {
+    pub(super) period_ms: u64,
+    /// Sub-windows of a sliding window; 0: a fixed one.
+    pub(super) buckets: u8,
 }
 
 #[derive(Debug, Default)]
@@ -57,8 +70,8 @@ enum Event {
     Answer(usize, u64, u64, LeaseAnswer),
     Timeout(usize, u64, u64),
     Idle(usize),
-    /// The node, its name, the mark of the charge, and the units.
-    PutBack(usize, u64, u64, u64),
+    /// The node, its name, the mark and the moment of the charge, and the units.
+    PutBack(usize, u64, (u64, u64), u64),
     Death,
     Stop,
     Forget,
@@ -85,8 +98,10 @@ struct Simulation {
     numbers: u64,
     store: StoreModel,
     nodes: Vec<SimNode>,
-    bucket: OneBucket,
-    ideal: OneBucket,
+    bucket: OneLimit,
+    ideal: OneLimit,
+    /// The moments of the grants of calls, by their number.
+    granted_at: HashMap<u64, u64>,
     outcome: Outcome,
 }
 
@@ -123,6 +138,7 @@ impl Setting {
             nodes,
             rate,
             burst,
+            windows: None,
             load: 2.0,
             skew: 1.0,
             swings: false,
@@ -136,10 +152,17 @@ impl Setting {
             stops: 0.0,
             refunds: 0.0,
             cost_max: 1,
+            refunds_late: false,
         }
     }
 
     pub(super) fn terms(&self) -> LeaseTerms {
+        if let Some(WindowSetting { period_ms, buckets }) = self.windows {
+            let (max, period) = (self.rate * period_ms / 1_000, period_ms * 1_000);
+            let fixed = RuleShape::FixedWindow { max, period, align: WindowAlign::Clock };
+            let sliding = RuleShape::SlidingWindow { max, period, buckets };
+            return LeaseTerms::new(if buckets == 0 { fixed } else { sliding }).unwrap();
+        }
         let divisor = gcd(self.rate, 1_000_000);
         let (num, unit) = (self.rate / divisor, 1_000_000 / divisor);
         LeaseTerms::new(RuleShape::TokenBucket { num, unit, burst: self.burst }).unwrap()
@@ -198,8 +221,9 @@ impl Simulation {
             numbers: 0,
             store: StoreModel::full(&terms, START_US),
             nodes,
-            bucket: OneBucket::full(&terms, START_US),
-            ideal: OneBucket::full(&terms, START_US),
+            bucket: OneLimit::full(&terms, START_US),
+            ideal: OneLimit::full(&terms, START_US),
+            granted_at: HashMap::new(),
             outcome: Outcome::default(),
             random,
         };
@@ -281,11 +305,13 @@ impl Simulation {
             Event::Answer(node, name, number, answer) => self.take_answer(node, (name, number), &answer),
             Event::Timeout(node, name, number) => self.time_out(node, (name, number)),
             Event::Idle(node) => self.check_idle(node),
-            Event::PutBack(node, name, call, cost) => {
+            Event::PutBack(node, name, (mark, charged_at), cost) => {
                 let own = &mut self.nodes[node];
                 if own.name == name {
-                    own.lease.put_back(&self.terms, call, cost);
-                    self.bucket.put_back(&self.terms, self.now, cost * self.terms.unit);
+                    let mark = if self.setting.refunds_late { LeaseNode::mark_spent(self.now) } else { mark };
+                    own.lease.put_back(&self.terms, mark, cost);
+                    let ticks = cost * self.terms.unit;
+                    self.bucket.put_back(&self.terms, (self.now, charged_at), ticks);
                 }
             }
             Event::Forget => self.store = StoreModel::full(&self.terms, self.now),
@@ -328,14 +354,14 @@ impl Simulation {
     fn admit_here(&mut self, node: usize, cost: u64) {
         self.charge(cost);
         self.count(node, cost);
-        self.refund_later(node, LeaseNode::mark_spent(self.now), cost);
+        self.refund_later(node, (LeaseNode::mark_spent(self.now), self.now), cost);
     }
 
-    fn refund_later(&mut self, node: usize, call: u64, cost: u64) {
+    fn refund_later(&mut self, node: usize, charge: (u64, u64), cost: u64) {
         if self.random.fraction() < self.setting.refunds {
             let name = self.nodes[node].name;
             let after = self.random.below(3 * self.terms.term);
-            self.push(self.now + after, Event::PutBack(node, name, call, cost));
+            self.push(self.now + after, Event::PutBack(node, name, charge, cost));
         }
     }
 
@@ -381,6 +407,7 @@ impl Simulation {
             let costs = call.pending.iter().map(|run| u64::from(run.cost));
             let granted: Vec<u64> = costs.take(answer.granted as usize).collect();
             granted.into_iter().for_each(|cost| self.charge(cost));
+            self.granted_at.insert(call.number, self.now);
         }
         let most = self.terms.depth as f64 * (1.0 + 1e-9);
         assert!(self.store.counted() <= most, "{:?}", self.setting);
@@ -403,7 +430,7 @@ impl Simulation {
                 if (place as u64) < answer.granted {
                     self.count(node, cost);
                     let mark = self.nodes[node].lease.mark_granted();
-                    self.refund_later(node, mark, cost);
+                    self.refund_later(node, (mark, self.granted_at[&number]), cost);
                 } else {
                     self.retry(node, cost, answer);
                 }

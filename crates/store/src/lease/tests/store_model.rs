@@ -1,8 +1,8 @@
 //! The step of the store, as `script/lease.lua` does it, in the same arithmetic.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use super::super::{LeaseAnswer, LeaseCall, LeaseTerms};
+use super::super::{LeaseAnswer, LeaseCall, LeaseTerms, LeaseWindows};
 
 /// Microseconds for which the number of the last call of a node outlives its lease.
 const NUMBER_KEPT_US: f64 = 600_000_000.0;
@@ -20,6 +20,8 @@ pub(super) enum StoreFlaw {
     DepthWithAnswer,
     /// A new rate counts instead of the old one, before the node has it.
     RateWithAnswer,
+    /// A lease lasts beyond its window.
+    LeaseBeyondWindow,
 }
 
 /// The state of one key.
@@ -34,6 +36,9 @@ pub(super) struct StoreModel {
     pub(super) rates: f64,
     /// The sum of demands.
     pub(super) demands: f64,
+    /// The end of the present window, and the units of those before that count, newest first.
+    pub(super) window: f64,
+    pub(super) counts: VecDeque<f64>,
     pub(super) nodes: BTreeMap<u64, NodeRecord>,
     pub(super) flaw: Option<StoreFlaw>,
 }
@@ -60,7 +65,8 @@ pub(super) struct NodeRecord {
 
 impl StoreModel {
     pub(super) fn full(terms: &LeaseTerms, at: u64) -> StoreModel {
-        StoreModel { free: terms.depth as f64, at: at as f64, ..StoreModel::default() }
+        let counts = vec![0.0; terms.windows.map_or(0, |windows| windows.earlier as usize)].into();
+        StoreModel { free: terms.depth as f64, at: at as f64, counts, ..StoreModel::default() }
     }
 
     pub(super) fn answer_call(
@@ -73,9 +79,10 @@ impl StoreModel {
         let now = now as f64;
         self.end_leases(terms, now);
         self.refill(terms, now);
+        self.advance_window(terms, now);
         let mut own = self.nodes.get(&node).copied().unwrap_or_default();
         if call.number <= own.number {
-            return self.answer_of(&own, 0);
+            return self.answer_of(terms, &own, (0, 1));
         }
         self.take_back(&mut own, call);
         if call.owed != 0 && call.owed_since > own.charged {
@@ -85,20 +92,65 @@ impl StoreModel {
         if call.applied == own.number && own.ends > 0.0 && !own.has_ended {
             self.give_back(terms, call, now - own.ends + (terms.hold + terms.guard) as f64);
         }
-        let granted = self.grant_pending(terms, call);
+        let (granted, lacking) = self.grant_pending(terms, call);
         self.demands += call.demand as f64 - own.demand;
         own.demand = call.demand as f64;
         self.lease_units(terms, &mut own, call);
         self.lease_rate(terms, &mut own);
         own.ends = now + (terms.hold + terms.guard) as f64;
+        if terms.windows.is_some() && self.flaw != Some(StoreFlaw::LeaseBeyondWindow) {
+            own.ends = own.ends.min(self.window);
+        }
         (own.number, own.has_ended) = (call.number, false);
         self.nodes.insert(node, own);
-        self.answer_of(&own, granted)
+        self.answer_of(terms, &own, (granted, lacking))
     }
 
-    fn answer_of(&self, own: &NodeRecord, granted: u64) -> LeaseAnswer {
+    /// `lacking`: the units of the first request without a grant, or one.
+    fn answer_of(&self, terms: &LeaseTerms, own: &NodeRecord, (granted, lacking): (u64, u32)) -> LeaseAnswer {
         let [held, rate, depth, left] = [own.held, own.rate, own.depth, self.free].map(|ticks| ticks as u64);
-        LeaseAnswer { held, rate, depth, granted, left }
+        let Some(LeaseWindows { width, .. }) = terms.windows else {
+            let rest = terms.hold;
+            return LeaseAnswer { held, rate, depth, granted, left, rest, window: 0, wait: 0 };
+        };
+        let rest = match self.flaw {
+            Some(StoreFlaw::LeaseBeyondWindow) => terms.hold,
+            _ => (self.window - self.at) as u64,
+        };
+        let (mut lacking, mut wait) = (f64::from(lacking) - self.free, rest);
+        for count in self.counts.iter().rev() {
+            lacking -= count;
+            if lacking <= 0.0 {
+                break;
+            }
+            wait += width;
+        }
+        LeaseAnswer { held, rate, depth, granted, left, rest, window: self.window as u64, wait }
+    }
+
+    /// The ticks of the present window if nothing were used, or of a bucket.
+    fn depth_now(&self, terms: &LeaseTerms) -> f64 {
+        terms.depth as f64 - self.counts.iter().sum::<f64>()
+    }
+
+    fn advance_window(&mut self, terms: &LeaseTerms, now: f64) {
+        let Some(LeaseWindows { width, is_aligned, .. }) = terms.windows else { return };
+        let (width, is_unused) = (width as f64, self.free == self.depth_now(terms) && self.out == 0.0);
+        if now < self.window && (is_aligned || !is_unused) {
+            return;
+        }
+        let mut used = self.depth_now(terms) - self.free;
+        let mut begun = self.window;
+        while begun <= now && begun > now - (self.counts.len() as f64 + 1.0) * width {
+            self.counts.push_front(std::mem::take(&mut used));
+            self.counts.pop_back();
+            begun += width;
+        }
+        if begun <= now {
+            self.counts.iter_mut().for_each(|count| *count = 0.0);
+        }
+        self.free = self.depth_now(terms);
+        self.window = now + width - if is_aligned { now % width } else { 0.0 };
     }
 
     /// Drops the nodes whose time has come, in the order of their ends.
@@ -143,7 +195,7 @@ impl StoreModel {
             return;
         }
         let rate = (terms.rate as f64 - self.rates).max(0.0);
-        let most = (terms.depth as f64 - self.out).max(self.free);
+        let most = (self.depth_now(terms) - self.out).max(self.free);
         self.free = (self.free + rate * (to - self.at)).min(most);
         self.at = to;
     }
@@ -179,11 +231,11 @@ impl StoreModel {
     /// Less what the bucket has regained since the charge; `since_last` is the time since the last call.
     fn give_back(&mut self, terms: &LeaseTerms, call: &LeaseCall, since_last: f64) {
         let regained = terms.rate as f64 * (call.refund_age as f64 + since_last);
-        let most = (terms.depth as f64 - self.out).max(self.free);
+        let most = (self.depth_now(terms) - self.out).max(self.free);
         self.free = (self.free + (call.refund as f64 - regained).max(0.0)).min(most);
     }
 
-    fn grant_pending(&mut self, terms: &LeaseTerms, call: &LeaseCall) -> u64 {
+    fn grant_pending(&mut self, terms: &LeaseTerms, call: &LeaseCall) -> (u64, u32) {
         let mut granted = 0;
         for run in &call.pending {
             let ticks = f64::from(run.cost) * terms.unit as f64;
@@ -191,17 +243,25 @@ impl StoreModel {
             self.free -= count * ticks;
             granted += count as u64;
             if count < run.count.into() {
-                break;
+                return (granted, run.cost);
             }
         }
-        granted
+        (granted, 1)
     }
 
     fn lease_units(&mut self, terms: &LeaseTerms, own: &mut NodeRecord, call: &LeaseCall) {
         let (unit, most) = (terms.unit as f64, terms.leased_max as f64);
-        let mut units = (call.want as f64 - own.held).min(self.free).min(most - self.out);
         if self.demands <= 0.0 {
             return;
+        }
+        let mut want = call.want as f64;
+        let (rest, term) = (self.window - self.at, terms.term as f64);
+        if terms.windows.is_some() && rest < term {
+            want = (want * rest / term).floor();
+        }
+        let mut units = (want - own.held).min(self.free).min(most - self.out);
+        if terms.windows.is_some() {
+            units = units.min(self.free * own.demand / self.demands / 2.0);
         }
         units = units.min((most * own.demand / self.demands).floor() - own.held);
         let units = (units / unit).floor().max(0.0) * unit;
@@ -231,7 +291,7 @@ impl StoreModel {
         let depth = unit
             .max((rate * term / 2.0).floor())
             .min(terms.leased_max as f64 - self.out + own.depth_counted)
-            .min(terms.depth as f64 - self.free - self.out + own.depth_counted);
+            .min(self.depth_now(terms) - self.free - self.out + own.depth_counted);
         (share * term >= RATE_UNITS * unit && rate > 0.0 && depth >= unit).then_some((rate, depth))
     }
 
@@ -242,7 +302,8 @@ impl StoreModel {
 
     /// All of the state, exactly.
     pub(super) fn digest(&self) -> Vec<u64> {
-        let mut digest = vec![self.free, self.out, self.at, self.rates, self.demands];
+        let mut digest = vec![self.free, self.out, self.at, self.rates, self.demands, self.window];
+        digest.extend(&self.counts);
         for (node, own) in &self.nodes {
             let NodeRecord { held, rate, depth, rate_counted, depth_counted, ends, demand, .. } = *own;
             digest.extend([held, rate, depth, rate_counted, depth_counted, ends, demand]);
@@ -253,6 +314,6 @@ impl StoreModel {
 
     /// Ticks that count, whoever has them.
     pub(super) fn counted(&self) -> f64 {
-        self.free + self.out
+        self.free + self.out + self.counts.iter().sum::<f64>()
     }
 }
