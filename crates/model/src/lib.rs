@@ -71,7 +71,7 @@ pub use members::TierMembers;
 pub use notify::*;
 pub use prices::*;
 pub use quota_step::*;
-pub use redis_range::{check_redis_range, in_lowest_terms_us};
+pub use redis_range::{check_leases, check_redis_range, in_lowest_terms_us};
 pub use reject::*;
 pub use service::*;
 pub use shares::*;
@@ -459,6 +459,8 @@ labelled_enum! {
         Local = "local",
         /// Redis or Valkey, which counts for several gateways.
         Redis = "redis",
+        /// The same; gateways take units of limits in advance, where that is possible.
+        Leased = "leased",
     }
 }
 

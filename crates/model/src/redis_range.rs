@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::limit::{Algorithm, LimitConfig, TokenBucketRate};
+use crate::reject::RetryAfter;
 use crate::shares::Shares;
 use crate::value::fraction::reduce_fraction;
 use crate::value::scalars::Rate;
@@ -20,6 +21,11 @@ const NUM_MAX: u64 = u32::MAX as u64;
 const COUNT_MAX: u64 = (1 << 53) - 1;
 /// The most units of a limit with `charge`, which counts as many again as debt.
 const SETTLED_MAX: u64 = 1 << 51;
+/// The least units of a limit that is leased.
+const LEASED_LEAST: u32 = 10;
+/// The shortest fixed window that is leased, and the shortest part of a sliding one.
+const LEASED_WINDOW_US: u128 = 50_000;
+const LEASED_SUB_WINDOW_US: u128 = 40_000;
 /// The most ticks of a bucket that is leased.
 const LEASED_TICKS_MAX: u64 = 1 << 50;
 /// A log keeps every unit.
@@ -68,37 +74,73 @@ fn check_units(limit: &LimitConfig) -> Result<(), String> {
 fn least_leased_burst(rate: Rate) -> u64 {
     let per_fifty_ms = u128::from(rate.units.get()) * 50_000_000;
     let least = per_fifty_ms.div_ceil(rate.period.as_nanos().max(1));
-    u64::try_from(least).unwrap_or(u64::MAX).max(10)
+    least.clamp(LEASED_LEAST.into(), u64::MAX.into()) as u64
 }
 
-fn check_leases(limit: &LimitConfig) -> Result<(), String> {
+/// Checks that gateways can take units of a limit in advance.
+///
+/// # Errors
+/// The reason and the remedy, separated by ": ".
+pub fn check_leases(limit: &LimitConfig) -> Result<(), String> {
+    let refuse = |what: &str| Err(format!("{what} is not leased: write state: redis"));
     if limit.shares.is_some() {
-        return Err("a limit with shares is not leased: write state: redis".into());
+        return refuse("a limit with shares");
     }
     if limit.charge.is_some() {
-        return Err("a limit with charge is not leased: write state: redis".into());
+        return refuse("a limit with charge");
+    }
+    if !limit.views.is_empty() {
+        return refuse("a limit with other numbers at a place");
+    }
+    if limit.on_reject.retry_after == Some(RetryAfter::Turns) {
+        return refuse("a limit that tells turns");
     }
     for numbers in limit.algorithm_variants() {
-        let Algorithm::TokenBucket { rates } = numbers else {
-            return Err(format!("{} is not leased: write state: redis", numbers.word()));
-        };
-        for one in rates {
-            let (_, unit) = in_lowest_terms_us(one.rate).unwrap_or((1, 1));
-            let most = (LEASED_TICKS_MAX / unit.max(1)).min(u32::MAX.into());
-            if one.burst > most {
-                return Err(format!(
-                    "a burst of {} is too great for leases: write burst: {most} or less, or state: redis",
-                    one.burst
-                ));
+        match numbers {
+            Algorithm::TokenBucket { rates } => rates.iter().try_for_each(check_leased_bucket)?,
+            Algorithm::FixedWindow { rates, .. } => {
+                if !limit.steps.is_empty() || rates.iter().any(|rate| rate.calendar.is_some()) {
+                    return refuse("a limit with windows of the calendar or steps");
+                }
+                rates.iter().try_for_each(|rate| check_leased_window(*rate, LEASED_WINDOW_US, ""))?;
             }
-            let least = least_leased_burst(one.rate);
-            if one.burst < least {
-                return Err(format!(
-                    "a burst of {} is too small for leases at this rate: write burst: {least} or more, or state: redis",
-                    one.burst
-                ));
+            Algorithm::SlidingWindow { rates, buckets } => {
+                let least = LEASED_SUB_WINDOW_US * u128::from(*buckets);
+                let fewer = ", fewer buckets";
+                rates.iter().try_for_each(|rate| check_leased_window(*rate, least, fewer))?;
             }
+            _ => return refuse(numbers.word()),
         }
+    }
+    Ok(())
+}
+
+fn check_leased_bucket(one: &TokenBucketRate) -> Result<(), String> {
+    let (_, unit) = in_lowest_terms_us(one.rate).unwrap_or((1, 1));
+    let (most, least) = ((LEASED_TICKS_MAX / unit.max(1)).min(u32::MAX.into()), least_leased_burst(one.rate));
+    let (size, bound) = match one.burst {
+        burst if burst > most => ("great for leases", format!("{most} or less")),
+        burst if burst < least => ("small for leases at this rate", format!("{least} or more")),
+        _ => return Ok(()),
+    };
+    Err(format!("a burst of {} is too {size}: write burst: {bound}, or state: redis", one.burst))
+}
+
+/// `fewer`: another remedy for too short windows.
+fn check_leased_window(rate: Rate, least_us: u128, fewer: &str) -> Result<(), String> {
+    let units = rate.units.get();
+    if units < LEASED_LEAST.into() || units > u32::MAX.into() {
+        return Err(format!(
+            "windows of {units} units are not leased: write {LEASED_LEAST} to {} units, or state: redis",
+            u32::MAX
+        ));
+    }
+    if rate.period.as_micros() < least_us {
+        let least = least_us / 1_000;
+        return Err(format!(
+            "a period of {:?} is too short for leases: write {least}ms or more{fewer}, or state: redis",
+            rate.period
+        ));
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ pub fn describe_bans(config: &Config) -> Option<String> {
     if bans.longest > bans.first {
         described += &format!(", each time twice as long, at most {}", format_full_period(bans.longest));
     }
-    if config.state.store == StoreConfig::Redis {
+    if config.state.store != StoreConfig::Local {
         described += ", at all gateways together";
     }
     Some(described)

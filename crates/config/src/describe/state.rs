@@ -1,7 +1,9 @@
 //! Describes the store of counters, without its credentials.
 
 use super::join_names;
-use sluicegate_model::{Config, DEFAULT_PREFIX, LimitConfig, OnFailure, RedisConfig, RedisServers};
+use sluicegate_model::{
+    Config, DEFAULT_PREFIX, LimitConfig, OnFailure, RedisConfig, RedisServers, StoreConfig, check_leases,
+};
 
 /// More servers would hide the rest of the line.
 const SERVERS_MAX: usize = 5;
@@ -58,7 +60,13 @@ pub(super) fn describe_store(config: &Config, limit: &LimitConfig) -> Option<Str
         Some(OnFailure::Reject) => "all are rejected with 503",
     };
     let how = if limit.leased { "leased from" } else { "counted in" };
-    Some(format!("{how} Redis for all gateways together; while it does not answer: {otherwise}"))
+    let why = match check_leases(limit) {
+        Err(reason) if config.state.store == StoreConfig::Leased && !limit.leased => {
+            format!(" ({})", reason.split(": ").next().unwrap_or_default())
+        }
+        _ => String::new(),
+    };
+    Some(format!("{how} Redis for all gateways together{why}; while it does not answer: {otherwise}"))
 }
 
 #[cfg(test)]

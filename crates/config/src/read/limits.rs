@@ -19,8 +19,8 @@ use crate::yaml::tree::NodeContent;
 use sluicegate_model::value::names;
 use sluicegate_model::value::rate_hint::suggest_rate;
 use sluicegate_model::{
-    Algorithm, Cost, InvalidCost, KeyPart, LimitConfig, LimitId, Position, ValueError, ViewId, codes,
-    did_you_mean,
+    Algorithm, Cost, InvalidCost, KeyPart, LimitConfig, LimitId, Position, ValueError, ViewId, check_leases,
+    codes, did_you_mean,
 };
 
 /// A chain: its limits, and those of them that it uses with other numbers.
@@ -40,6 +40,8 @@ pub(crate) struct LimitReader<'a> {
     inline_names: HashMap<String, Position>,
     defined: Vec<(LimitId, FieldValue<'a>)>,
     used: HashSet<LimitId>,
+    /// The limits that are leased if they can be.
+    leased_by_default: Vec<LimitId>,
     pub sets: &'a IpSetReader<'a>,
     state: &'a StateReader,
     upstreams: &'a UpstreamReader<'a>,
@@ -60,6 +62,7 @@ impl<'a> LimitReader<'a> {
             inline_names: HashMap::new(),
             defined: Vec::new(),
             used: HashSet::new(),
+            leased_by_default: Vec::new(),
             sets,
             state,
             upstreams,
@@ -165,7 +168,7 @@ impl<'a> LimitReader<'a> {
     }
 
     /// `10/s` is short for `{ rate: 10/s }`.
-    fn read_short(&self, name: &str, value: &FieldValue<'_>) -> LimitConfig {
+    fn read_short(&mut self, name: &str, value: &FieldValue<'_>) -> LimitConfig {
         let algorithm = algorithm::read_short_rate(value).unwrap_or(PLACEHOLDER);
         let config = self.read_common(name, &value.absent_section(&limit::SECTION));
         let fields = value.absent_section(&limit::SECTION);
@@ -236,12 +239,15 @@ impl<'a> LimitReader<'a> {
         config
     }
 
-    /// The fields that every algorithm has.
-    fn read_common(&self, name: &str, fields: &FieldReader<'_>) -> LimitConfig {
+    /// The fields that every algorithm has, of the limit that comes next in the list.
+    fn read_common(&mut self, name: &str, fields: &FieldReader<'_>) -> LimitConfig {
         let (missing_key, missing_key_status) = keys::read_missing_key(fields);
         let fair_by = fields.find(&limit::FAIR_BY).filter(|value| !value.is_word("none"));
         let bypass = fields.find(&limit::BYPASS);
         let (shared, leased) = self.state.read_shared(fields);
+        if self.state.is_leased_by_default(fields) {
+            self.leased_by_default.push(LimitId(self.list.len()));
+        }
         LimitConfig {
             name: name.to_owned(),
             owner: fields.whole.owner(),
@@ -356,6 +362,11 @@ impl<'a> LimitReader<'a> {
                     ValueError::new(codes::UNUSED, format!("the limit `{name}` is defined and never used"));
                 let help = format!("write limits: {name} in a location or under server, or remove it");
                 value.warn_at_name(error.with_help(help));
+            }
+        }
+        for id in &self.leased_by_default {
+            if let Some(limit) = self.list.get_mut(id.0) {
+                limit.leased = limit.shared.is_some() && check_leases(limit).is_ok();
             }
         }
         for (live, numbers) in self.shadows {

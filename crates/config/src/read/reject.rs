@@ -46,16 +46,9 @@ pub(crate) fn read_patch(value: Option<&FieldValue<'_>>, upstreams: &UpstreamRea
     })
 }
 
-/// Reports turns in the section of a limit that judges no rate, or is leased.
+/// Reports turns in the section of a limit that judges no rate.
 pub(crate) fn refuse_turns(fields: &FieldReader<'_>, config: &LimitConfig) {
     let tells = config.on_reject.retry_after == Some(RetryAfter::Turns);
-    if tells
-        && config.leased
-        && let Some(value) = fields.find(&limit::ON_REJECT)
-    {
-        let message = "a leased limit tells no turns, because gateways reject by themselves";
-        return value.refuse(codes::FOREIGN_FIELD, message, "remove retry_after, or write state: redis");
-    }
     if tells
         && matches!(config.algorithm, Algorithm::Concurrency { .. })
         && let Some(value) = fields.find(&limit::ON_REJECT)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::access::{self, IpSetReader};
 use super::limits::LimitReader;
+use super::state::StateReader;
 use super::upstreams::UpstreamReader;
 use super::{account, headers, listen, locations, operation, reject, service, state};
 use crate::lint;
@@ -45,6 +46,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let locations = locations::read_locations(&root, &mut limits, &upstreams, &access, &listen, &server);
     let on_reject = reject::read_on_reject(&root, &upstreams);
     let mut limits = limits.into_limits(service.as_ref().is_some_and(|service| !service.listen.is_empty()));
+    StateReader::check_leased_store(&root, &limits);
     let bans = access::read_bans(&root);
     let account = account::read_account(&root, folder, &locations);
     for limit in limits.iter_mut().filter(|limit| limit.begins_by_account()) {

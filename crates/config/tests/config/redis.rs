@@ -41,6 +41,36 @@ fn all_limits_in_redis_but_one() {
     assert_eq!((redis.timeout, redis.nodes_at_least), (Duration::from_millis(50), 3));
 }
 
+/// With `store: leased`, limits are leased that can be, and others count exactly.
+#[test]
+fn the_store_leases_what_it_can() {
+    let text = |limits: &str, chain: &str| {
+        format!(
+            "state: {{ store: leased, redis: {{ url: redis://h }} }}\nlimits:\n{limits}\
+             locations: [{{ path: /, upstream: demo, limits: [{chain}] }}]\n"
+        )
+    };
+    let limits = "  fit: { rate: 100/s, burst: 100 }\n  windows: { algorithm: fixed_window, rate: 100/m }\n  \
+                  slots: { algorithm: concurrency, max_concurrent: 5 }\n  own: { rate: 100/s, burst: 100, state: redis }\n  \
+                  here: { rate: 100/s, burst: 100, state: local }\n  small: 100/s\n  \
+                  viewed: { rate: 50/s, burst: 100 }\n  short: { algorithm: sliding_log, rate: 30/s }\n";
+    let chain = "fit, windows, slots, own, here, small, { use: viewed, burst: 50 }, short";
+    let loaded = parsed(&text(limits, chain));
+    let leased: Vec<bool> = loaded.config.limits.iter().map(|limit| limit.leased).collect();
+    assert_eq!(leased, [true, true, false, false, false, true, false, false]);
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let described = |name: &str| {
+        let index = loaded.config.limits.iter().position(|limit| limit.name == name).unwrap();
+        config::describe::describe_limit(&loaded.config, LimitId(index), None)
+    };
+    assert!(described("fit").contains("leased from Redis"), "{}", described("fit"));
+    let reason = "Redis for all gateways together (a limit with other numbers at a place is not leased);";
+    assert!(described("viewed").contains(reason), "{}", described("viewed"));
+    let warned = parsed(&text("  slots: { algorithm: concurrency, max_concurrent: 5 }\n", "slots")).warnings;
+    assert_eq!(warned.len(), 1);
+    assert_eq!(warned[0].message, "no limit is leased");
+}
+
 #[test]
 fn one_limit_in_redis_and_defaults() {
     let config = read("redis_some").config;

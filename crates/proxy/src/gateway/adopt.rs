@@ -133,7 +133,7 @@ pub(super) fn build_store(config: &Config, previous: Option<&Gateway>) -> Option
 
 pub(super) fn build_bans(config: &Config, previous: Option<&Gateway>) -> Option<Arc<Bans>> {
     let bans = config.bans.as_ref()?;
-    let shared = config.state.store == model::StoreConfig::Redis;
+    let shared = config.state.store != model::StoreConfig::Local;
     let same = previous.filter(|previous| !shared || previous.config.state.redis == config.state.redis);
     let before = same.and_then(|previous| previous.bans.as_deref());
     Some(Arc::new(Bans::adopt_from(before, bans, config.state.max_keys, shared)))

@@ -144,7 +144,7 @@ impl<'a> PreviousCounters<'a> {
             Some(previous)
         };
         let bans = gateway.bans.as_deref().zip(saved.bans.as_ref()).map(|(bans, config)| {
-            let shared = gateway.config.state.store == model::StoreConfig::Redis;
+            let shared = gateway.config.state.store != model::StoreConfig::Local;
             Bans::adopt_from(Some(bans), config, max_keys, shared)
         });
         let limits = gateway.limits.iter().map(|own| limit(own)).collect();

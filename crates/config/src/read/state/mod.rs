@@ -53,7 +53,9 @@ pub(crate) fn read_state(root: &FieldReader<'_>, folder: &Path) -> StateReader {
             Some(value) if !value.is_null() => state.read_redis(&value),
             _ => state.is_redis_missing = !fields.is_misnamed("redis"),
         }
-        if let (Some(StoreConfig::Redis), Some(value), true) = (state.store, store, state.is_redis_missing) {
+        if let (Some(StoreConfig::Redis | StoreConfig::Leased), Some(value), true) =
+            (state.store, store, state.is_redis_missing)
+        {
             let message = "`state.redis.url` is missing";
             value.refuse(codes::MISSING, message, REDIS_URL_HELP);
             state.is_redis_missing = false;
@@ -164,6 +166,25 @@ impl StateReader {
         (self.read_fallback(fields), leased)
     }
 
+    /// True if a limit is leased because `state.store` says so.
+    pub(crate) fn is_leased_by_default(&self, fields: &FieldReader<'_>) -> bool {
+        let has_own = fields.find(&limit::STATE).is_some_and(|value| !value.is_word("auto"));
+        self.store == Some(StoreConfig::Leased) && !has_own
+    }
+
+    /// Warns if no limit is leased though `state.store` says so.
+    pub(crate) fn check_leased_store(root: &FieldReader<'_>, limits: &[LimitConfig]) {
+        root.read_section(&root::STATE, |fields| {
+            if let Some(value) = fields.find(&state::STORE).filter(|value| value.is_word("leased"))
+                && limits.iter().all(|limit| !limit.leased)
+            {
+                let help =
+                    "write store: redis, or a limit that can be leased: check tells why each one is not";
+                value.warn(codes::NO_EFFECT, "no limit is leased", help);
+            }
+        });
+    }
+
     fn read_fallback(&self, fields: &FieldReader<'_>) -> Option<OnFailure> {
         let state = fields.find(&limit::STATE);
         let store =
@@ -178,13 +199,13 @@ impl StateReader {
                 None
             }
             (StoreConfig::Local, ..) => None,
-            (StoreConfig::Redis, Some(value), ..) if self.is_redis_missing => {
+            (_, Some(value), ..) if self.is_redis_missing => {
                 let message = "this limit counts in Redis, but `state.redis.url` is missing";
                 value.refuse(codes::MISSING, message, REDIS_URL_HELP);
                 None
             }
-            (StoreConfig::Redis, _, _, Some(own)) => own,
-            (StoreConfig::Redis, ..) => Some(self.on_failure),
+            (_, _, _, Some(own)) => own,
+            _ => Some(self.on_failure),
         }
     }
 
@@ -193,7 +214,7 @@ impl StateReader {
             ("auto", self.store),
             ("local", Some(StoreConfig::Local)),
             ("redis", Some(StoreConfig::Redis)),
-            ("leased", Some(StoreConfig::Redis)),
+            ("leased", Some(StoreConfig::Leased)),
         ])(text)
     }
 
@@ -205,7 +226,7 @@ impl StateReader {
         upstreams: &[UpstreamConfig],
     ) -> StateConfig {
         let mut config = self.config.clone();
-        let is_used = has_bans && config.store == StoreConfig::Redis
+        let is_used = has_bans && config.store != StoreConfig::Local
             || limits.iter().any(|limit| limit.shared.is_some())
             || upstreams.iter().any(|upstream| upstream.has_auto_secret());
         config.redis = config.redis.filter(|_| is_used);

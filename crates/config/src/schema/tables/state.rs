@@ -12,7 +12,8 @@ const PREFIX_MAX: usize = 32;
 section! {
     /// The place where limits count, and the counters of this process.
     mod state = "state";
-    /// Where limits count that do not say `state` themselves.
+    /// Where limits count that do not say `state` themselves. With `leased`, those that cannot be leased count as with
+    /// `redis`.
     STORE: Words<StoreConfig> = Words(&StoreConfig::WORDS), "store", "local", "redis";
     /// Keys that one limit counts apart. When it is full, new ones share counters by network, and that is counted.
     MAX_KEYS: Number<usize> = Number(1, 1_000_000_000), "max_keys", "1000000", "100000";
