@@ -376,6 +376,7 @@ fn skipping_a_store_that_is_down_allocates_nothing() {
             prefix: "test".into(),
             timeout: Duration::from_millis(20),
             nodes_at_least: 1,
+            home: None,
         },
         None,
     );

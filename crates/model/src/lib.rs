@@ -501,6 +501,17 @@ pub struct RedisConfig {
     pub timeout: Duration,
     /// A local share assumes at least this number of gateways, even if fewer are known to be alive.
     pub nodes_at_least: u64,
+    /// The Redis from which this one leases units of limits; `None` = it counts for itself.
+    pub home: Option<Box<RedisHome>>,
+}
+
+/// The home of a region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RedisHome {
+    /// The Redis of the home.
+    pub redis: RedisConfig,
+    /// The part of each leased limit, in millionths, that the region has while the home does not answer.
+    pub share: u32,
 }
 
 /// Hosts without brackets, and ports.

@@ -48,6 +48,8 @@ pub struct Session {
     /// The store that the worker deals with.
     pub store: Arc<Store>,
     link: Rc<Link>,
+    /// To the home of this region.
+    home_link: Option<Rc<Link>>,
     /// The keys of leased limits that this worker looks after.
     watched_leases: RefCell<VecDeque<LeaseWatch>>,
     /// The messages that requests leave behind for the store.
@@ -97,6 +99,7 @@ impl Session {
         let (outbox, refunds) = StoreOutbox::new(store.debts().clone());
         Rc::new(Session {
             link: Rc::new(store.open_link()),
+            home_link: store.home().map(|home| Rc::new(home.open_link())),
             watched_leases: RefCell::default(),
             worker_node: store.process_node().wrapping_add(id as u64),
             store: store.clone(),

@@ -52,7 +52,19 @@ pub fn parse_server_url(text: &str) -> Parsed<RedisConfig> {
     let (tls_files, prefix) = (RedisTlsFiles::default(), DEFAULT_PREFIX.to_owned());
     let (timeout, nodes_at_least) = (Duration::from_millis(20), 1);
     let UrlParts { tls, user, password, .. } = url;
-    Ok(RedisConfig { servers, tls, tls_files, user, password, database, prefix, timeout, nodes_at_least })
+    let home = None;
+    Ok(RedisConfig {
+        servers,
+        tls,
+        tls_files,
+        user,
+        password,
+        database,
+        prefix,
+        timeout,
+        nodes_at_least,
+        home,
+    })
 }
 
 /// A node of a Cluster: its address, and the settings that it shares with the other nodes.

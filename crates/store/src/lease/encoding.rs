@@ -1,20 +1,29 @@
 //! Calls and answers in the bytes of `script/lease.lua`.
 
-use super::{LeaseAnswer, LeaseCall, LeaseTerms};
+use super::{HomeCall, HomeReport, HomeTerms, LeaseAnswer, LeaseCall, LeaseTerms};
 use crate::script::read_number;
 
 // === impl LeaseCall ===
 
 impl LeaseCall {
-    /// The body of the call of a node.
-    pub(crate) fn encode(&self, terms: &LeaseTerms, node: u64) -> Vec<u8> {
-        let mut body = Vec::with_capacity(178 + 8 * self.pending.len());
+    /// The body of the call of a node. In a region: its terms there, what came of the last call of its home, and a name
+    /// for the region if it has none.
+    pub(crate) fn encode(
+        &self,
+        terms: &LeaseTerms,
+        node: u64,
+        region: Option<(HomeTerms, HomeReport, u64)>,
+    ) -> Vec<u8> {
+        let mut body = Vec::with_capacity(274 + 8 * self.pending.len());
         body.extend(node.to_le_bytes());
         let own =
             [self.number, self.applied, self.held, self.keep, self.want, self.demand, self.stopped.into()];
-        let beyond = [self.owed, self.owed_since, self.refund, self.refund_age];
+        let beyond = [self.owed, self.owed_since, self.refund, self.refund_age, region.is_some().into()];
         for number in terms.to_numbers().into_iter().chain(own).chain(beyond) {
             body.extend((number as f64).to_le_bytes());
+        }
+        if let Some((terms, report, new_name)) = region {
+            terms.encode(report, new_name, &mut body);
         }
         let runs = &self.pending[..self.pending.len().min(u16::MAX.into())];
         body.extend((runs.len() as u16).to_le_bytes());
@@ -29,11 +38,20 @@ impl LeaseCall {
 // === impl LeaseAnswer ===
 
 impl LeaseAnswer {
-    /// Reads an answer; `None` if it is none of the script.
-    pub(crate) fn decode(mut bytes: &[u8]) -> Option<LeaseAnswer> {
+    /// Reads an answer, with the call of the home that its node is to make; `None` if it is none of the script.
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<(LeaseAnswer, Option<HomeCall>)> {
         let mut next = || read_number(&mut bytes);
         let (held, rate, depth, granted, left) = (next()?, next()?, next()?, next()?, next()?);
         let (rest, window, wait) = (next()?, next()?, next()?);
-        Some(LeaseAnswer { held, rate, depth, granted, left, rest, window, wait })
+        let asks_home = next() == Some(1);
+        let answer = LeaseAnswer { held, rate, depth, granted, left, rest, window, wait, asks_home };
+        Some((answer, HomeCall::decode(&mut bytes)))
     }
+}
+
+/// Reads 8 bytes.
+pub(super) fn read_word(bytes: &mut &[u8]) -> Option<u64> {
+    let (word, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(u64::from_le_bytes(*word))
 }

@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::{LeaseAnswer, LeaseLeft, LeaseNode, LeaseSpend, LeaseTerms, PendingRun};
+use super::{
+    HomeReport, HomeTerms, LeaseAnswer, LeaseCall, LeaseLeft, LeaseNode, LeaseSpend, LeaseTerms, PendingRun,
+};
 use crate::{RateRule, SharedKey, StoreFault};
 use sluicegate_base::clock::{Now, suspended_ns};
 
@@ -19,6 +21,8 @@ const KEYS_MAX: usize = 65_536;
 const SWEEP_US: u64 = 1_000_000;
 /// Requests that wait for one key; further ones fail over.
 const WAITING_MAX: usize = 4_096;
+/// The pause after which a region is asked again whose home is asked by another gateway, in microseconds.
+const HOME_PAUSE_US: u64 = 5_000;
 
 /// The number of the last call of this process: numbers never repeat, whatever is forgotten.
 static LAST_CALL: AtomicU64 = AtomicU64::new(0);
@@ -53,6 +57,27 @@ struct KeyLease {
     is_ending: bool,
     /// The moment of the last answer.
     answered: Now,
+    /// What the next call tells the store of a region.
+    report: HomeReport,
+    /// The home is asked by another gateway, and the region again after that moment.
+    paused_until: u64,
+}
+
+/// A process as it calls a store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LeaseCaller {
+    /// The number that names it in the store.
+    pub node: u64,
+    /// The floor of its region in millionths of a limit; `None` if its store has no home.
+    pub home_share: Option<u32>,
+}
+
+/// A call of the home under way, and the requests that wait for it. Dropping it ends the call without an answer.
+pub(crate) struct HomeCallGuard {
+    leases: Arc<LimitLeases>,
+    name: LeaseName,
+    number: u64,
+    waiting: Vec<LeaseWaiter>,
 }
 
 struct LeaseWaiter {
@@ -230,15 +255,18 @@ impl LimitLeases {
     pub(crate) fn begin_call(
         self: &Arc<Self>,
         name: &LeaseName,
-        node: u64,
+        caller: LeaseCaller,
     ) -> Option<(LeaseCallGuard, Vec<u8>)> {
         let (now, mut held) = (lease_time(), self.held.lock());
         let lease = held.get_mut(name)?;
-        if lease.node.is_calling() {
+        let has_report = lease.report != HomeReport::Nothing;
+        if lease.node.is_calling() || now < lease.paused_until && !has_report {
             return None;
         }
         lease.waiting.retain(|waiter| !waiter.outcome.is_closed());
-        let is_due = !lease.waiting.is_empty() || !lease.is_ending && lease.node.is_due(&name.terms, now);
+        let is_due = !lease.waiting.is_empty()
+            || has_report
+            || !lease.is_ending && lease.node.is_due(&name.terms, now);
         let is_ended = lease.is_ending && lease.node.holds_units();
         let is_idle = !is_due && (is_ended || lease.node.is_idle(&name.terms, now));
         if !is_due && !is_idle {
@@ -249,14 +277,31 @@ impl LimitLeases {
             true => lease.node.begin_return(now, number),
             false => {
                 lease.asked = std::mem::take(&mut lease.waiting);
-                let runs = lease.asked.chunk_by(|one, next| one.cost == next.cost);
-                let runs = runs.map(|run| PendingRun { count: run.len() as u32, cost: run[0].cost });
-                let pending = runs.collect();
-                lease.node.begin_call(&name.terms, (now, number), pending)
+                lease.node.begin_call(&name.terms, (now, number), runs_of(&lease.asked))
             }
         };
         let guard = LeaseCallGuard { leases: self.clone(), name: *name, number };
-        Some((guard, call.encode(&name.terms, node)))
+        let region = caller.home_share.map(|share| {
+            // A name of its own for each region that begins, since its calls are counted from 1.
+            let new_name = caller.node ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (HomeTerms::new(&name.terms, share), std::mem::take(&mut lease.report), new_name)
+        });
+        Some((guard, call.encode(&name.terms, caller.node, region)))
+    }
+
+    /// Begins a call of the home for the requests that wait, which becomes part of `call`.
+    pub(crate) fn begin_home_call(self: &Arc<Self>, name: &LeaseName, call: &mut LeaseCall) -> HomeCallGuard {
+        let mut held = self.held.lock();
+        let waiting = held.get_mut(name).map(|lease| std::mem::take(&mut lease.waiting)).unwrap_or_default();
+        call.pending = runs_of(&waiting);
+        self.calls.fetch_add(1, Relaxed);
+        HomeCallGuard { leases: self.clone(), name: *name, number: call.number, waiting }
+    }
+
+    /// The pause before the next call about a key of a region.
+    pub(crate) fn pause_us(&self, name: &LeaseName) -> u64 {
+        let held = self.held.lock();
+        held.get(name).map_or(0, |lease| lease.paused_until.saturating_sub(lease_time()))
     }
 
     /// Has the next call return what is held of a key. False if nothing is.
@@ -304,6 +349,7 @@ impl LimitLeases {
         match answer {
             Ok(answer) if lease.node.apply_answer(&name.terms, (now, number), &answer) => {
                 lease.answered = Now::read_clock();
+                lease.paused_until = if answer.asks_home { now + HOME_PAUSE_US } else { 0 };
                 lease.serve_waiters(&name.terms, now, &answer, &mut outcomes);
             }
             // The key was reset meanwhile.
@@ -321,6 +367,7 @@ impl LimitLeases {
             }
         }
         let is_due = !lease.waiting.is_empty() || lease.is_ending && lease.node.holds_units();
+        let is_due = is_due || lease.report != HomeReport::Nothing;
         drop(held);
         for (waiter, outcome) in outcomes {
             let cost = waiter.cost;
@@ -375,7 +422,7 @@ impl KeyLease {
                 LeaseSpend::Refused(wait_us) => {
                     outcomes.push((waiter, LeaseOutcome::Refused(wait_us, units)))
                 }
-                LeaseSpend::Ask if left >= cost => self.waiting.push(waiter),
+                LeaseSpend::Ask if left >= cost || answer.asks_home => self.waiting.push(waiter),
                 LeaseSpend::Ask => {
                     let wait_us = self.node.wait_for(terms, now, cost.saturating_mul(terms.unit));
                     outcomes.push((waiter, LeaseOutcome::Refused(wait_us, units)));
@@ -414,6 +461,47 @@ impl LeaseCallGuard {
     pub(crate) fn end(self, answer: Result<LeaseAnswer, StoreFault>) -> bool {
         self.leases.end_call(&self.name, self.number, answer)
     }
+}
+
+// === impl HomeCallGuard ===
+
+impl HomeCallGuard {
+    /// Ends the call with its answer: requests that the home admits go, others wait on.
+    pub(crate) fn end(mut self, answer: Option<&LeaseAnswer>) {
+        self.finish(answer);
+        self.number = 0;
+    }
+
+    fn finish(&mut self, answer: Option<&LeaseAnswer>) {
+        let mut held = self.leases.held.lock();
+        let Some(lease) = held.get_mut(&self.name) else { return };
+        let granted = answer.map_or(0, |answer| answer.granted as usize).min(self.waiting.len());
+        let admitted: Vec<LeaseWaiter> = self.waiting.drain(..granted).collect();
+        lease.waiting.splice(..0, self.waiting.drain(..));
+        lease.report = HomeReport::of_call(self.number, answer);
+        lease.paused_until = 0;
+        let left = lease.node.find_left(&self.name.terms, lease_time());
+        // What nobody waits for any more is lost: units are given back to the region alone.
+        let outcome = LeaseOutcome::Taken(lease.node.mark_granted(), left);
+        drop(held);
+        for waiter in admitted {
+            let _ = waiter.outcome.send(outcome);
+        }
+    }
+}
+
+impl Drop for HomeCallGuard {
+    fn drop(&mut self) {
+        if self.number > 0 {
+            self.finish(None);
+        }
+    }
+}
+
+/// The requests as runs of the same cost.
+fn runs_of(waiting: &[LeaseWaiter]) -> Vec<PendingRun> {
+    let runs = waiting.chunk_by(|one, next| one.cost == next.cost);
+    runs.map(|run| PendingRun { count: run.len() as u32, cost: run[0].cost }).collect()
 }
 
 impl Drop for LeaseCallGuard {

@@ -12,12 +12,14 @@
 //! is `script/lease.lua`, which runs in the store.
 
 mod encoding;
+mod home;
 mod leases;
 mod node;
 mod terms;
 
+pub(crate) use home::{HomeCall, HomeReport, HomeTerms};
 pub use leases::LeaseOutcome;
-pub(crate) use leases::{LeaseCallGuard, LeaseName, LeaseStep, LimitLeases};
+pub(crate) use leases::{LeaseCallGuard, LeaseCaller, LeaseName, LeaseStep, LimitLeases};
 pub use node::LeaseLeft;
 pub(crate) use node::{LeaseAnswer, LeaseCall, LeaseNode, LeaseSpend, PendingRun};
 pub(crate) use terms::LeaseTerms;

@@ -40,7 +40,7 @@ pub(crate) struct LeaseNode {
     /// The window of its last answer, and the moment of the first call that was answered in it.
     window: u64,
     window_since: u64,
-    /// The moments at which that window ends, and at which units have come back, if nobody takes others.
+    /// The moments at which that window ends, and at which units have come back, if nobody takes others; 0: by the rate.
     window_end: u64,
     regained_at: u64,
     /// What calls are to charge beyond the lease; and what is sent until an answer comes, with the number of the first
@@ -143,8 +143,10 @@ pub(crate) struct LeaseAnswer {
     pub rest: u64,
     /// The name of the window; of a bucket 0.
     pub window: u64,
-    /// Microseconds until the units of a window come back that the first request without a grant needs, or one unit.
+    /// Microseconds until the units come back that the first request without a grant needs, or one unit; 0: by the rate.
     pub wait: u64,
+    /// In a region: its home is being asked for more.
+    pub asks_home: bool,
 }
 
 // === impl LeaseLeft ===
@@ -209,10 +211,10 @@ impl LeaseNode {
     /// The moment at which the store has so many ticks, if nobody takes others.
     fn regained_at(&self, terms: &LeaseTerms, ticks: u64) -> u64 {
         let lacking = ticks.saturating_sub(self.left);
-        match terms.windows {
-            None => self.answered_at.saturating_add(LeaseTerms::wait_for(lacking, terms.rate)),
-            Some(_) if lacking > 0 => self.regained_at,
-            Some(_) => self.answered_at,
+        match self.regained_at {
+            0 => self.answered_at.saturating_add(LeaseTerms::wait_for(lacking, terms.rate)),
+            _ if lacking == 0 => self.answered_at,
+            at => at,
         }
     }
 
@@ -390,11 +392,12 @@ impl LeaseNode {
         (self.level, self.filled_at) = (self.level.min(answer.depth), now);
         self.until = self.called_at + terms.hold.min(answer.rest);
         self.advance(now);
-        (self.window_end, self.regained_at) = (now + answer.rest, now + answer.wait);
+        self.window_end = now + answer.rest;
+        self.regained_at = if answer.wait > 0 { now + answer.wait } else { 0 };
         if answer.window != self.window {
             (self.window, self.window_since, self.refund) = (answer.window, self.called_at, 0);
         }
-        self.quiet_until = match answer.left < terms.unit && self.rate == 0 {
+        self.quiet_until = match answer.left < terms.unit && self.rate == 0 && !answer.asks_home {
             true => now + self.wait_for(terms, now, terms.unit).min(TRUST_US).max(terms.term / 2),
             false => 0,
         };

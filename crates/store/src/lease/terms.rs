@@ -11,6 +11,8 @@ const TERM_MAX_US: u64 = 250_000;
 const TERM_MIN_US: u64 = 10_000;
 /// A sub-window is at least so many terms long.
 const TERMS_OF_WINDOW: u64 = 4;
+/// The store counts a lease for at least so many microseconds beyond its end.
+const GUARD_MIN_US: u64 = 50_000;
 /// Ticks of a full bucket at most: so many, and thrice their number, are exact in a double.
 const DEPTH_MAX: u64 = 1 << 50;
 /// Units of a full bucket at most.
@@ -96,8 +98,14 @@ impl LeaseTerms {
         if term < TERM_MIN_US || leased_max < 2 * unit {
             return None;
         }
-        let hold = 3 * term;
-        Some(LeaseTerms { rate, unit, depth, leased_max, term, hold, guard: guard_of(hold), windows })
+        let terms = LeaseTerms { rate, unit, depth, leased_max, term, hold: 0, guard: 0, windows };
+        Some(terms.with_hold())
+    }
+
+    /// The same with the times that follow from the term.
+    pub(super) fn with_hold(self) -> LeaseTerms {
+        let hold = 3 * self.term;
+        LeaseTerms { hold, guard: (hold / 4).max(GUARD_MIN_US), ..self }
     }
 
     /// All numbers, for comparison.
@@ -112,8 +120,4 @@ impl LeaseTerms {
     pub(super) fn wait_for(lacking: u64, rate: u64) -> u64 {
         lacking.div_ceil(rate.max(1))
     }
-}
-
-fn guard_of(hold: u64) -> u64 {
-    (hold / 4).max(50_000)
 }

@@ -34,6 +34,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::fleet::FleetCount;
+use super::lease::LeaseCaller;
 use super::{Debts, Fleet, LuaScript, ScriptReply, SharedKey, SharedLimit};
 use sluicegate_base::clock::Now;
 use sluicegate_model::{self as model, RedisServers};
@@ -86,6 +87,14 @@ pub struct Store {
     outages: Mutex<OutageReport>,
     /// The secret that the gateways share, once the store told it; the same after a reload.
     pub(super) secret: Arc<Mutex<Option<[u8; 16]>>>,
+    home: Option<StoreHome>,
+}
+
+/// The store from which a region leases its units.
+struct StoreHome {
+    store: Arc<Store>,
+    /// The floor of the region in millionths of a limit, for the time in which this store does not answer.
+    share: u32,
 }
 
 /// The time between two checks that a store is still used.
@@ -122,6 +131,10 @@ impl Store {
             ahead_s: AtomicI64::new(before.map_or(0, |before| before.ahead_s.load(Relaxed))),
             outages: Mutex::default(),
             secret: before.map(|before| before.secret.clone()).unwrap_or_default(),
+            home: config
+                .home
+                .as_ref()
+                .map(|home| StoreHome { store: Store::new(&home.redis, None), share: home.share }),
         })
     }
 
@@ -139,8 +152,28 @@ impl Store {
         true
     }
 
-    /// Finds the servers, probes whether they answer, and announces this gateway to them. Never returns.
+    /// The store of the home of this region; `None` if this is no region.
+    pub fn home(&self) -> Option<&Arc<Store>> {
+        self.home.as_ref().map(|home| &home.store)
+    }
+
+    /// This process as the caller of leases.
+    pub(super) fn lease_caller(&self) -> LeaseCaller {
+        LeaseCaller { node: self.process_node, home_share: self.home.as_ref().map(|home| home.share) }
+    }
+
+    /// Finds the servers, probes whether they answer, and announces this gateway to them; those of the home, too. Never
+    /// returns.
     pub async fn supervise(self: Arc<Store>) {
+        match self.home().cloned() {
+            Some(home) => {
+                tokio::join!(self.supervise_servers(), home.supervise_servers());
+            }
+            None => self.supervise_servers().await,
+        }
+    }
+
+    async fn supervise_servers(self: Arc<Store>) {
         match self.servers.clone() {
             RedisServers::Single(host, port) => {
                 let server = Arc::new(StoreServer::new(StoreAddress { host, port }));
@@ -164,11 +197,15 @@ impl Store {
         }
         supervised.shutdown().await;
         self.deregister_gateway().await;
+        if let Some(home) = self.home() {
+            home.deregister_gateway().await;
+        }
     }
 
     /// Loads `script` on every connection that is made from now on.
     pub fn load_script(&self, script: &LuaScript) {
         self.loaded_scripts(Some(script));
+        self.home().into_iter().for_each(|home| home.load_script(script));
     }
 
     /// True unless every server is in normal use.

@@ -248,6 +248,7 @@ mod tests {
             prefix: "sg".into(),
             timeout: Duration::from_millis(200),
             nodes_at_least: 1,
+            home: None,
         };
         let server = Arc::new(StoreServer::new(StoreAddress { host: host.into(), port }));
         Prober::new(Store::new(&config, None), server)

@@ -9,19 +9,32 @@
 -- window (0: a bucket), earlier windows that count, 1 if windows begin at multiples of their length; the number of
 -- the call and of the last one whose answer was applied; ticks held, kept, and wanted; demand in thousandths of a unit
 -- per second; 1 if the node has no rate, nor uses one on its way; ticks to charge beyond the lease, and the number of the
--- first call that asked for it; ticks to give back beyond it, and microseconds since their charge. Then u16 runs of
--- requests that wait, and for each u32 requests, u32 units of one.
+-- first call that asked for it; ticks to give back beyond it, and microseconds since their charge; 1 in a region. There
+-- f64 each: microseconds of a term and of a lease at the home; ticks per microsecond and of a full bucket of the floor;
+-- the number of a call that the home answered, the ticks then held, rate, depth, and ticks left there, and the number of
+-- one that it did not answer (0: none); 8 bytes a new name of the region. Then u16 runs of requests that wait, and for each u32 requests, u32
+-- units of one.
 --
 -- The hash: under `s` f64 each: free ticks, ticks in hands, the time, the sum of rates, the sum of demands, the time at
 -- which some lease may end; of windows also the end of the present one, and u32 units of earlier ones, newest first.
--- Under the name of a node: f64 each: rate and depth of the last answer, those that count, the
--- end, the number of the last call, and of that which charged what was owed last; u32 units held, f32 demand. When its
--- lease has ended: these numbers, and f64 the time at which they are forgotten.
+-- Under `h`, in a region: 8 bytes name, then f64 each: the number of the last call of the home, of the last one that
+-- was answered, the time of that call, the end of the lease, the time until which no other call is made, the ticks kept,
+-- the time before which the home has nothing (0: it has); ticks to charge there, those on their way, and the number of the first call
+-- with them; 1 if the home does not answer; the leased rate, its depth, what it has brought, and the time of that. Under the name of a node: f64 each: rate and depth of the last answer, those
+-- that count, the end, the number of the last call, and of that which charged what was owed last; u32 units held, f32
+-- demand. When its lease has ended: these numbers, and f64 the time at which they are forgotten.
 --
 -- The answer: f64 each: ticks held, rate, depth, requests granted, free ticks; microseconds until the window ends (of a
--- bucket: of a lease), the window, and microseconds until the first request that was not granted might be, or a unit.
+-- bucket: of a lease), the window, and microseconds until the first request that was not granted might be, or a unit (0:
+-- by the rate). In a region f64 1 if requests may wait for the home, and if the caller is to call it: 8 bytes name, then
+-- f64 each: its number, the last one that was answered, ticks held, kept and wanted, demand, 1 if it has no rate, ticks
+-- owed, and the number of the first call with them.
 --
--- A lease ends with its window, and brings no rate. A window is named by its end.
+-- A lease ends with its window, and brings no rate. A window is named by its end. A region is a node of its home: its
+-- bucket holds what it leases there, and no lease of its nodes outlives that; what a leased rate brings serves requests
+-- that wait, and no lease of a node. While the home does not answer, and the
+-- lease is over, it refills by a floor, and what that brings is charged at the home later.
+--
 -- Numbers are whole, so nothing is lost by rounding. Limits with other numbers have other keys. Unsound state counts as
 -- absent. If the clock was set back, no time has passed.
 
@@ -33,13 +46,13 @@ if not now then
   now = now[1] * 1000000 + now[2]
 end
 local NUMBER_KEPT_US, OWED_KEPT_US, RATE_UNITS = 600000000, 60000000, 8
-local STATE, NODE, ENDED = '<dddddd', '<dddddddI4f', '<ddd'
+local STATE, NODE, ENDED, HOME = '<dddddd', '<dddddddI4f', '<ddd', '<c8ddddddddddddddd'
 
 local node = string.sub(body, 1, 8)
 local rate, unit, depth, leased_max, term, hold, guard, width, earlier, is_aligned = unpack_from('<dddddddddd', body, 9)
-local number, applied, held, keep, want, demand, stopped, owed, owed_since, refund, refund_age, runs, at =
-  unpack_from('<dddddddddddI2', body, 89)
-local is_window = width > 0
+local number, applied, held, keep, want, demand, stopped, owed, owed_since, refund, refund_age, in_region, at =
+  unpack_from('<dddddddddddd', body, 89)
+local is_window, home = width > 0, false
 -- `full`: ticks of the present window if nothing were used, or of the bucket.
 local full, window, counts, counts_format = depth, 0, {}, '<d' .. string.rep('I4', earlier)
 local state, own = pcall('HGET', key, 's'), false
@@ -54,23 +67,46 @@ if state then
   end
   state = free <= depth and free >= -depth and out >= 0 and out <= depth and rates >= 0 and rates <= rate and window >= 0
 end
+local home_term, home_hold, answered, home_held, home_rate, home_depth, home_left, failed, new_name
+if in_region == 1 then
+  home = {}
+  home_term, home_hold, rate, full, answered, home_held, home_rate, home_depth, home_left, failed, new_name, at =
+    unpack_from('<ddddddddddc8', body, at)
+  local text = state and call('HGET', key, 'h')
+  state = text and #text == 128
+  if not state then text = string.rep('\0', 128) end
+  home.name, home.number, home.applied, home.begun, home.ends, home.calling, home.kept, home.quiet, home.owed,
+    home.sent, home.sent_since, home.failing, home.rate, home.depth, home.level, home.filled = unpack_from(HOME, text)
+  local is_sound = home.number >= 0 and home.begun >= 0 and home.ends >= 0 and home.kept >= 0 and home.owed >= 0
+  state = state and is_sound and home.sent >= 0 and home.rate >= 0 and home.depth >= 0 and home.level >= 0
+  if not state then
+    home.name, home.number, home.applied, home.begun, home.ends, home.calling = new_name, 0, 0, 0, 0, 0
+    home.kept, home.quiet, home.owed, home.sent, home.sent_since, home.failing = 0, 0, 0, 0, 0, 0
+    home.rate, home.depth, home.level, home.filled = 0, 0, 0, 0
+  end
+end
+local runs
+runs, at = unpack_from('<I2', body, at)
 if state then
   own = call('HGET', key, node)
 else
   call('DEL', key)
-  free, out, time, rates, demands, first_end = depth, 0, now, 0, 0, now + NUMBER_KEPT_US
-  full, window = depth, 0
+  free, out, time, rates, demands, first_end = home and 0 or depth, 0, now, 0, 0, now + NUMBER_KEPT_US
+  window = 0
+  if is_window then full = depth end
   for i = 1, earlier do counts[i] = 0 end
 end
 
 local function refill(to)
   if to > time then
-    local gained = rate - rates
+    local gained, from, before = rate - rates, time, free
+    if home and (home.failing == 0 or home.ends > from) then from = home.failing == 1 and home.ends or to end
     if gained < 0 then gained = 0 end
     local most = full - out
     if most < free then most = free end
-    free = free + gained * (to - time)
+    if to > from then free = free + gained * (to - from) end
     if free > most then free = most end
+    if home then home.owed = home.owed + free - before end
     time = to
   end
 end
@@ -83,6 +119,10 @@ end
 local is_set_back, latest = time > now, now + hold + guard
 if window > now + width then window = next_border() end
 if is_window and window > now and window < latest then latest = window end
+if home and is_set_back then
+  home.ends, home.begun, home.quiet = home.ends + now - time, home.begun + now - time, home.quiet + now - time
+  home.calling, home.filled = 0, now
+end
 if now >= first_end or is_set_back then
   if is_set_back then time = now end
   local all, ending = call('HGETALL', key), {}
@@ -90,7 +130,7 @@ if now >= first_end or is_set_back then
   for i = 1, #all, 2 do
     local name, text = all[i], all[i + 1]
     local ends
-    if name ~= 's' and #text == 64 then
+    if #name == 8 and #text == 64 then
       local r, d, r_counted, d_counted, e, n, charged, units, asked = unpack_from(NODE, text)
       if is_set_back and e > latest then
         e = latest
@@ -101,10 +141,10 @@ if now >= first_end or is_set_back then
       else
         ends = e
       end
-    elseif name ~= 's' and #text == 24 then
+    elseif #name == 8 and #text == 24 then
       local _, _, forgotten = unpack_from(ENDED, text)
       if forgotten <= now then call('HDEL', key, name) else ends = forgotten end
-    elseif name ~= 's' then
+    elseif name ~= 's' and not (home and name == 'h') then
       call('HDEL', key, name)
     end
     if ends and ends < first_end then first_end = ends end
@@ -136,6 +176,28 @@ if is_window and (now >= window or is_aligned == 0 and free == full and out == 0
   free, window = full, next_border()
 end
 
+-- What a region leases at its home, until the lease ends: then all counts as spent there.
+local function on_floor()
+  return home.failing == 1 and now >= home.ends
+end
+if home then
+  local is_over = now >= home.ends
+  home.level = is_over and 0 or math.min(home.level + home.rate * (now - home.filled), home.depth)
+  home.filled = now
+  if is_over then home.rate, home.depth = 0, 0 end
+  if is_over and free > 0 then free = home.failing == 1 and math.min(free, math.max(full - out, 0)) or 0 end
+  if failed > 0 and failed == home.number and home.applied < failed then home.failing = 1 end
+  -- An answer that comes after the end of its lease is of no use.
+  if answered > 0 and answered == home.number and home.applied < answered and now < home.begun + home_hold then
+    local spent = is_over and home.kept or home.kept - free - out
+    if on_floor() then home.owed = math.max(home.owed - math.max(free, 0) - out, 0) end
+    free = math.max(home_held - spent - out, -depth)
+    home.ends, home.applied, home.calling, home.failing, home.sent = home.begun + home_hold, answered, 0, 0, 0
+    home.rate, home.depth, home.level = home_rate, home_depth, math.min(home.level, home_depth)
+    home.quiet = home_left < unit and home_rate == 0 and now + home_term / 8 or 0
+  end
+end
+
 local own_rate, own_depth, rate_counted, depth_counted, own_held, own_demand = 0, 0, 0, 0, 0, 0
 local last, last_end, charged, granted = 0, 0, 0, 0
 local text = own
@@ -147,8 +209,14 @@ elseif text and #text == 24 then
   last, charged = unpack_from(ENDED, text)
 end
 
-local ends, lacking = now + hold + guard, unit
-if is_window and ends > window then ends = window end
+local ends, lacking, rest, is_unmet = now + hold + guard, unit, hold, false
+if is_window then
+  rest = window - now
+  if ends > window then ends = window end
+elseif home and not on_floor() then
+  rest = math.max(home.ends - guard - now, 0)
+  if ends > home.ends then ends = math.max(home.ends, now) end
+end
 if number > last then
   -- Only what the record holds counts.
   local kept = keep < own_held and keep or own_held
@@ -174,7 +242,7 @@ if number > last then
     if free < -depth then free = -depth end
   end
   -- After the end of a window no lease is left, nor a charge that might be undone.
-  if refund > 0 and applied == last and last_end > 0 then
+  if refund > 0 and applied == last and last_end > 0 and not home then
     -- Less what the bucket has regained since the charge, and since the last call at most while this one was under way.
     refund = refund - rate * (refund_age + now - last_end + hold + guard)
     local most = full - out
@@ -186,23 +254,27 @@ if number > last then
   for run = 1, runs do
     local requests, cost
     requests, cost, at = unpack_from('<I4I4', body, at)
-    local count = floor(free / (cost * unit))
+    local brought = home and home.level or 0
+    local count = floor((free + brought) / (cost * unit))
     if count < 0 then count = 0 end
     if count > requests then count = requests end
-    free, granted = free - count * cost * unit, granted + count
+    local ticks = count * cost * unit
+    local of_rate = math.min(math.max(ticks - math.max(free, 0), 0), brought)
+    if home then home.level = brought - of_rate end
+    free, granted = free - ticks + of_rate, granted + count
     if count < requests then
-      lacking = cost * unit
+      lacking, is_unmet = cost * unit, true
       break
     end
   end
 
   demands = demands + demand - own_demand
   if demands > 0 then
-    if is_window and window - now < term then want = floor(want * (window - now) / term) end
+    if rest < term then want = floor(want * rest / term) end
     local units = want - own_held
-    -- What is left of a window is taken in ever smaller parts: it might be used elsewhere.
-    local window_part = free * demand / demands / 2
-    if is_window and window_part < units then units = window_part end
+    -- What does not refill is taken in ever smaller parts: it might be used elsewhere.
+    local part_of_rest = free * demand / demands / 2
+    if (is_window or home) and part_of_rest < units then units = part_of_rest end
     if free < units then units = free end
     if leased_max - out < units then units = leased_max - out end
     local part = floor(leased_max * demand / demands) - own_held
@@ -212,7 +284,7 @@ if number > last then
   end
 
   own_rate, own_depth = 0, 0
-  if free >= 0 and free < unit and demand > 0 then
+  if free >= 0 and free < unit and demand > 0 and not home then
     local part = floor(rate * demand / demands)
     local offered = rate - rates + counted_rate
     if part < offered then offered = part end
@@ -230,12 +302,50 @@ if number > last then
   text = pack(NODE, own_rate, own_depth, rate_counted, depth_counted, ends, number, charged, own_held / unit, demand)
   call('HSET', key, node, text)
 end
+
+-- A call of the home, which one node at a time makes for its region.
+local told, wait, free_shown = '', 0, math.max(free, 0)
+if home then
+  local is_floor, total = on_floor(), free + out
+  local home_demand = unpack_from('<f', pack('<f', demands))
+  local wanted = floor(home_demand * home_term / 1000000000) * unit
+  if wanted < 2 * unit then wanted = 0 end
+  local is_due = is_unmet and (home.rate == 0 or lacking > home.depth) or now >= home.begun + home_term / 4 and (
+    home.rate == 0 and wanted > 0 and (total < wanted / 2 or home.ends < now + home_hold / 2)
+    or home.rate > 0 and now >= home.begun + home_term
+    or home_demand <= 0 and (free > 0 or home.rate > 0) and not is_floor or home.owed + home.sent >= unit)
+  if is_due and now >= home.calling and now >= home.quiet then
+    if free < 0 then free, home.owed = 0, home.owed - free end
+    if home.owed > depth then home.owed = depth end
+    local had = free + out
+    if is_floor or now >= home.ends then
+      had, home.kept = 0, 0
+    elseif home_demand <= 0 then
+      free, home.kept = 0, out
+    else
+      home.kept = had
+    end
+    if wanted == 0 then home.rate, home.depth, home.level = 0, 0, 0 end
+    home.number, home.begun, home.calling = home.number + 1, now, now + home_term
+    if home.sent == 0 then home.sent, home.owed, home.sent_since = floor(home.owed), 0, home.number end
+    told = home.name .. pack('<ddddddddd', home.number, home.applied, had, home.kept, wanted, home_demand,
+      home.rate == 0 and 1 or 0, home.sent, home.sent_since)
+  end
+  -- Requests wait for the home unless it had nothing left.
+  told = pack('<d', not is_floor and now < home.calling and home.quiet == 0 and home.rate == 0 and 1 or 0) .. told
+  wait = math.max(home.quiet - now, home_term / 8)
+  local refilled = is_floor and rate or home.rate
+  if refilled > 0 then wait = math.max(lacking - free - home.level, unit) / refilled end
+  call('HSET', key, 'h', pack(HOME, home.name, home.number, home.applied, home.begun, home.ends, home.calling, home.kept,
+    home.quiet, home.owed, home.sent, home.sent_since, home.failing, home.rate, home.depth, home.level, home.filled))
+  free_shown = math.max(free, 0) + home.level
+end
+
 state = pack(STATE, free, out, time, rates, demands, first_end)
 -- After that no lease is left, and the bucket is full; a call that is sent again does not charge what is owed twice.
-local life_us, rest, wait = hold + guard, hold, 0
+local life_us = hold + guard
 if is_window then
   state = state .. pack(counts_format, window, unpack(counts, 1, earlier))
-  rest = window - now
   life_us = life_us + rest + (earlier + 1) * width
   lacking, wait = lacking - free, rest
   for i = earlier, 1, -1 do
@@ -243,10 +353,12 @@ if is_window then
     if lacking <= 0 then break end
     wait = wait + width
   end
+elseif home then
+  life_us = life_us + 2 * home_hold + math.max(home.ends - now, 0) + (home.owed + home.sent > 0 and OWED_KEPT_US or 0)
 else
   life_us = life_us + (free < 0 and depth - free or depth) / rate
 end
 if charged > 0 then life_us = life_us + OWED_KEPT_US end
 call('HSET', key, 's', state)
 call('PEXPIRE', key, floor(life_us / 1000) + 1000)
-return pack('<dddddddd', own_held, own_rate, own_depth, granted, free > 0 and free or 0, rest, window, wait)
+return pack('<dddddddd', own_held, own_rate, own_depth, granted, free_shown, rest, window, floor(wait)) .. told

@@ -7,7 +7,9 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{Session, StoreAnswer, StoreQuestion};
-use crate::lease::{LeaseAnswer, LeaseCallGuard, LeaseName, LeaseOutcome, LeaseStep, LimitLeases};
+use crate::lease::{
+    HomeCall, HomeTerms, LeaseAnswer, LeaseCallGuard, LeaseName, LeaseOutcome, LeaseStep, LimitLeases,
+};
 use crate::settlements::StoreUnits;
 use crate::{Link, LuaScript, PackedCall, ScriptOp, SharedLimit, StoreFault};
 use sluicegate_limit::LimitOutcome;
@@ -168,13 +170,17 @@ impl Session {
         if lease.leases.begin_watch(&lease.name) {
             self.watched_leases.borrow_mut().push_back(LeaseWatch { lease: lease.clone(), is_over: false });
         }
-        let node = self.store.process_node();
-        let Some((mut guard, mut body)) = lease.leases.begin_call(&lease.name, node) else { return };
-        let (link, lease) = (self.link.clone(), lease.clone());
+        let caller = self.store.lease_caller();
+        let Some(mut begun) = lease.leases.begin_call(&lease.name, caller) else { return };
+        let (link, home_link, lease) = (self.link.clone(), self.home_link.clone(), lease.clone());
         tokio::task::spawn_local(async move {
-            while lease.make_call(&link, guard, body).await {
-                let Some(next) = lease.leases.begin_call(&lease.name, node) else { break };
-                (guard, body) = next;
+            while lease.make_call(&link, home_link.as_deref(), begun).await {
+                match lease.leases.pause_us(&lease.name) {
+                    0 => {}
+                    pause_us => tokio::time::sleep(Duration::from_micros(pause_us)).await,
+                }
+                let Some(next) = lease.leases.begin_call(&lease.name, caller) else { break };
+                begun = next;
             }
         });
     }
@@ -227,12 +233,40 @@ impl Session {
 // === impl WatchedLease ===
 
 impl WatchedLease {
-    /// Makes a call that has begun; true if another one is due.
-    async fn make_call(&self, link: &Link, guard: LeaseCallGuard, body: Vec<u8>) -> bool {
+    /// Makes a call that has begun, and the call of the home to which it leads; true if another one is due.
+    async fn make_call(
+        &self,
+        link: &Link,
+        home_link: Option<&Link>,
+        (guard, body): (LeaseCallGuard, Vec<u8>),
+    ) -> bool {
+        let reply = self.send_call(link, body).await;
+        let home_call = reply.as_ref().ok().and_then(|(_, home_call)| home_call.clone());
+        let is_due = guard.end(reply.map(|(answer, _)| answer));
+        let (Some(home_call), Some(home_link)) = (home_call, home_link) else { return is_due };
+        self.call_home(link, home_link, home_call).await;
+        true
+    }
+
+    /// Asks the home for this region; no request waits for longer than its own deadline.
+    async fn call_home(&self, link: &Link, home_link: &Link, HomeCall { name, mut call }: HomeCall) {
+        let share = link.store().lease_caller().home_share.unwrap_or_default();
+        let terms = HomeTerms::new(&self.name.terms, share).own;
+        let guard = self.leases.begin_home_call(&self.name, &mut call);
+        let sent = self.send_call(home_link, call.encode(&terms, name, None));
+        let reply = tokio::time::timeout(Duration::from_micros(terms.term), sent).await;
+        guard.end(reply.ok().and_then(Result::ok).map(|(answer, _)| answer).as_ref());
+    }
+
+    async fn send_call(
+        &self,
+        link: &Link,
+        body: Vec<u8>,
+    ) -> Result<(LeaseAnswer, Option<HomeCall>), StoreFault> {
         let packed = PackedCall { keys: [self.key_name.clone()].into_iter().collect(), body };
         let group = link.store().group_of(&self.name.key);
-        let reply = link.call_script(group, LuaScript::lease_script(), &packed).await;
-        guard.end(reply.and_then(|bytes| LeaseAnswer::decode(&bytes).ok_or(StoreFault::Garbled)))
+        let bytes = link.call_script(group, LuaScript::lease_script(), &packed).await?;
+        LeaseAnswer::decode(&bytes).ok_or(StoreFault::Garbled)
     }
 }
 

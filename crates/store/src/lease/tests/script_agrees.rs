@@ -2,7 +2,7 @@
 
 use sluicegate_testkit::Redis;
 
-use super::super::{LeaseAnswer, LeaseCall, LeaseTerms, PendingRun};
+use super::super::{HomeCall, HomeReport, HomeTerms, LeaseAnswer, LeaseCall, LeaseTerms, PendingRun};
 use super::simulation::{Random, Setting};
 use super::store_model::StoreModel;
 use crate::LuaScript;
@@ -11,7 +11,7 @@ use sluicegate_model::WindowAlign;
 
 const START_US: u64 = 1_700_000_000_000_000;
 
-struct Script {
+pub(super) struct Script {
     _redis: Redis,
     connection: redis::Connection,
 }
@@ -19,10 +19,14 @@ struct Script {
 // === impl Script ===
 
 impl Script {
-    fn start() -> Script {
+    pub(super) fn start() -> Script {
         let redis = Redis::start();
         let connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
-        Script { _redis: redis, connection }
+        let mut script = Script { _redis: redis, connection };
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(LuaScript::lease_script().code);
+        load.query::<String>(&mut script.connection).unwrap();
+        script
     }
 
     fn answer_call(
@@ -33,9 +37,27 @@ impl Script {
         key: &str,
         call: &LeaseCall,
     ) -> LeaseAnswer {
-        let mut eval = redis::cmd("EVAL");
-        eval.arg(LuaScript::lease_script().code).arg(1).arg(key).arg(call.encode(terms, node)).arg(now);
+        self.answer(terms, (now, node), key, call, None).0
+    }
+
+    /// The answer at a moment, in a region if its part of the call is given.
+    pub(super) fn answer(
+        &mut self,
+        terms: &LeaseTerms,
+        (now, node): (u64, u64),
+        key: &str,
+        call: &LeaseCall,
+        region: Option<(HomeTerms, HomeReport, u64)>,
+    ) -> (LeaseAnswer, Option<HomeCall>) {
+        let mut eval = redis::cmd("EVALSHA");
+        eval.arg(&LuaScript::lease_script().sha).arg(1).arg(key);
+        eval.arg(call.encode(terms, node, region)).arg(now);
         LeaseAnswer::decode(&eval.query::<Vec<u8>>(&mut self.connection).unwrap()).unwrap()
+    }
+
+    /// Forgets a key.
+    pub(super) fn forget(&mut self, key: &str) {
+        redis::cmd("DEL").arg(key).query::<i64>(&mut self.connection).unwrap();
     }
 }
 

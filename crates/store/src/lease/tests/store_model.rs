@@ -111,7 +111,17 @@ impl StoreModel {
         let [held, rate, depth, left] = [own.held, own.rate, own.depth, self.free].map(|ticks| ticks as u64);
         let Some(LeaseWindows { width, .. }) = terms.windows else {
             let rest = terms.hold;
-            return LeaseAnswer { held, rate, depth, granted, left, rest, window: 0, wait: 0 };
+            return LeaseAnswer {
+                held,
+                rate,
+                depth,
+                granted,
+                left,
+                rest,
+                window: 0,
+                wait: 0,
+                asks_home: false,
+            };
         };
         let rest = match self.flaw {
             Some(StoreFlaw::LeaseBeyondWindow) => terms.hold,
@@ -125,7 +135,17 @@ impl StoreModel {
             }
             wait += width;
         }
-        LeaseAnswer { held, rate, depth, granted, left, rest, window: self.window as u64, wait }
+        LeaseAnswer {
+            held,
+            rate,
+            depth,
+            granted,
+            left,
+            rest,
+            window: self.window as u64,
+            wait,
+            asks_home: false,
+        }
     }
 
     /// The ticks of the present window if nothing were used, or of a bucket.

@@ -30,6 +30,7 @@ pub fn config(servers: RedisServers) -> model::RedisConfig {
         prefix: "test".into(),
         timeout: ms(2000),
         nodes_at_least: 1,
+        home: None,
     }
 }
 
