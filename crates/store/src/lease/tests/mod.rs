@@ -3,6 +3,7 @@
 mod excess;
 mod interleavings;
 mod oracle;
+mod regions;
 mod script_agrees;
 mod simulation;
 mod store_model;
