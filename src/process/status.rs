@@ -137,7 +137,7 @@ fn describe_issuer(set: &KeySet) -> IssuerStatus {
 fn describe_server(server: StoreServerState) -> RedisServer {
     RedisServer {
         server: server.name,
-        role: server.is_primary.then_some("primary"),
+        role: server.role,
         up: server.breaker != BreakerState::Open,
         breaker: server.breaker.label(),
         calls: server.calls,

@@ -159,7 +159,8 @@ json_object! {
     pub struct RedisServer as "RedisServer" {
         pub server: String = "Its host and port.",
         pub role: Option<&'static str>
-            = "Its role, as a Sentinel or a Cluster names it; null for a single server." in ["primary"],
+            = "`primary` in a Sentinel group or a Cluster, `home` if this region leases from it; else null."
+            in ["primary", "home"],
         pub up: bool = "Whether calls are made to it.",
         pub breaker: &'static str
             = "Whether all, some or no calls are made to it." in ["closed", "recovering", "open"],

@@ -1,5 +1,6 @@
 //! The state of the store for other crates: its names, its servers, its calls, and the values for the metrics.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::Duration;
 
@@ -24,8 +25,8 @@ pub(super) struct CallCounts {
 pub struct StoreServerState {
     /// The host and port of the server.
     pub name: String,
-    /// True if it is known to be the primary of a group; a single server is not asked.
-    pub is_primary: bool,
+    /// `primary` if it is known to be that of a group, `home` for servers of the home of a region.
+    pub role: Option<&'static str>,
     /// The state of its breaker.
     pub breaker: BreakerState,
     /// Calls that were made, until their reply or their deadline.
@@ -72,11 +73,17 @@ impl Store {
         format!("{:016x}", self.process_node)
     }
 
-    /// The servers that the store has now, with their breakers and calls.
+    /// The servers that the store has now, with their breakers and calls, and then those of its home.
     pub fn server_states(&self, now: Now) -> Vec<StoreServerState> {
-        let is_primary = !matches!(self.servers, RedisServers::Single(..));
-        let topology = self.topology.load();
-        topology.servers.iter().map(|server| StoreServerState::of_server(server, is_primary, now)).collect()
+        // A single server is not asked.
+        let role = (!matches!(self.servers, RedisServers::Single(..))).then_some("primary");
+        let states = |store: &Store, role| {
+            let topology = store.topology.load();
+            let state = |server: &Arc<StoreServer>| StoreServerState::of_server(server, role, now);
+            topology.servers.iter().map(state).collect::<Vec<_>>()
+        };
+        let of_home = self.home().map(|home| states(home, Some("home"))).unwrap_or_default();
+        states(self, role).into_iter().chain(of_home).collect()
     }
 
     /// The outages so far.
@@ -104,11 +111,11 @@ impl Store {
 // === impl StoreServerState ===
 
 impl StoreServerState {
-    pub(super) fn of_server(server: &StoreServer, is_primary: bool, now: Now) -> StoreServerState {
+    pub(super) fn of_server(server: &StoreServer, role: Option<&'static str>, now: Now) -> StoreServerState {
         let times = server.call_times.read_buckets();
         StoreServerState {
             name: server.name.clone(),
-            is_primary,
+            role,
             breaker: match (server.breaker.is_open(), server.breaker.is_settled(now)) {
                 (true, _) => BreakerState::Open,
                 (false, true) => BreakerState::Closed,
