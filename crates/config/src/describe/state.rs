@@ -25,19 +25,32 @@ pub fn advise_on_state(config: &Config) -> Option<String> {
 }
 
 fn describe_redis(redis: &RedisConfig) -> String {
-    let servers = match &redis.servers {
-        RedisServers::Single(host, port) => format!("redis at {}", format_address(host, *port)),
-        RedisServers::Sentinel { sentinels, name } => {
-            format!("redis, the primary {name} of the Sentinels at {}", format_addresses(sentinels))
-        }
-        RedisServers::Cluster(seeds) => format!("redis, the Cluster at {}", format_addresses(seeds)),
-    };
+    let servers = describe_servers(&redis.servers);
     let mut details = vec![format!("prefix {}", redis.prefix)];
     details.extend((redis.database > 0).then(|| format!("database {}", redis.database)));
     details.extend(redis.tls.then(|| "TLS".to_owned()));
     let nodes = redis.nodes_at_least;
     details.extend((nodes > 1).then(|| format!("at least {nodes} gateways")));
-    format!("{servers} ({})", details.join(", "))
+    let home = redis.home.as_ref().map(|home| {
+        let (servers, share) = (describe_servers(&home.redis.servers), format_share(home.share));
+        format!("; a region with a floor of {share} of its home, {servers}")
+    });
+    format!("{servers} ({}){}", details.join(", "), home.unwrap_or_default())
+}
+
+fn describe_servers(servers: &RedisServers) -> String {
+    match servers {
+        RedisServers::Single(host, port) => format!("redis at {}", format_address(host, *port)),
+        RedisServers::Sentinel { sentinels, name } => {
+            format!("redis, the primary {name} of the Sentinels at {}", format_addresses(sentinels))
+        }
+        RedisServers::Cluster(seeds) => format!("redis, the Cluster at {}", format_addresses(seeds)),
+    }
+}
+
+/// A share in millionths as a percentage.
+fn format_share(share: u32) -> String {
+    format!("{}%", f64::from(share) / 10_000.0)
 }
 
 fn format_address(host: &str, port: u16) -> String {
@@ -51,7 +64,7 @@ fn format_addresses(servers: &[(String, u16)]) -> String {
 
 /// The store of a limit and its behaviour while Redis fails; `None` if no limit of the file counts in Redis.
 pub(super) fn describe_store(config: &Config, limit: &LimitConfig) -> Option<String> {
-    config.state.redis.as_ref()?;
+    let home = config.state.redis.as_ref()?.home.as_ref();
     let otherwise = match limit.shared {
         None => return Some("counted by each gateway for itself".to_owned()),
         Some(OnFailure::Local) => "this gateway's share of it",
@@ -59,14 +72,25 @@ pub(super) fn describe_store(config: &Config, limit: &LimitConfig) -> Option<Str
         Some(OnFailure::Reject) if limit.dry_run => "all would be rejected",
         Some(OnFailure::Reject) => "all are rejected with 503",
     };
-    let how = if limit.leased { "leased from" } else { "counted in" };
+    let how = match (limit.leased, home) {
+        (true, Some(home)) => {
+            let share = format_share(home.share);
+            return Some(format!(
+                "leased from the home for all regions together; {share} of it while that does not answer; \
+                 while Redis does not answer: {otherwise}"
+            ));
+        }
+        (true, None) => "leased from Redis for all gateways together",
+        (false, Some(_)) => "counted in Redis for all gateways of this region together",
+        (false, None) => "counted in Redis for all gateways together",
+    };
     let why = match check_leases(limit) {
         Err(reason) if config.state.store == StoreConfig::Leased && !limit.leased => {
             format!(" ({})", reason.split(": ").next().unwrap_or_default())
         }
         _ => String::new(),
     };
-    Some(format!("{how} Redis for all gateways together{why}; while it does not answer: {otherwise}"))
+    Some(format!("{how}{why}; while it does not answer: {otherwise}"))
 }
 
 #[cfg(test)]

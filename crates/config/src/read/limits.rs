@@ -19,8 +19,8 @@ use crate::yaml::tree::NodeContent;
 use sluicegate_model::value::names;
 use sluicegate_model::value::rate_hint::suggest_rate;
 use sluicegate_model::{
-    Algorithm, Cost, InvalidCost, KeyPart, LimitConfig, LimitId, Position, ValueError, ViewId, check_leases,
-    codes, did_you_mean,
+    Algorithm, Cost, InvalidCost, KeyPart, LimitConfig, LimitId, Position, ValueError, ViewId, codes,
+    did_you_mean,
 };
 
 /// A chain: its limits, and those of them that it uses with other numbers.
@@ -231,6 +231,7 @@ impl<'a> LimitReader<'a> {
         reject::refuse_turns(fields, &config);
         let warm_up = fields.find(&limit::WARM_UP);
         check_shared_limit(&config, &fields.whole, warm_up.as_ref());
+        self.state.check_home(&config, &fields.whole);
         if let (Some(numbers), Some(value)) = (shadow, fields.find(&limit::SHADOW)) {
             let id = LimitId(self.list.len());
             check_shared_limit(&config.to_shadow(id, numbers.clone()), &value, warm_up.as_ref());
@@ -366,7 +367,7 @@ impl<'a> LimitReader<'a> {
         }
         for id in &self.leased_by_default {
             if let Some(limit) = self.list.get_mut(id.0) {
-                limit.leased = limit.shared.is_some() && check_leases(limit).is_ok();
+                limit.leased = self.state.can_lease(limit);
             }
         }
         for (live, numbers) in self.shadows {

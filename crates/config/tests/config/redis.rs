@@ -71,6 +71,37 @@ fn the_store_leases_what_it_can() {
     assert_eq!(warned[0].message, "no limit is leased");
 }
 
+/// A region leases from its home; limits that are not leased count in the region.
+#[test]
+fn a_region_has_a_home() {
+    let text = |limits: &str| {
+        let home = "{ url: \"redis://:hunter2@home\", share: 12.5% }";
+        format!(
+            "state: {{ redis: {{ url: redis://here, prefix: shop, home: {home} }} }}\n\
+             locations: [{{ path: /, upstream: demo, limits: [{limits}] }}]\n"
+        )
+    };
+    let loaded = parsed(&text("{ rate: 9/s, burst: 90, state: leased }, { rate: 8/s, state: redis }"));
+    let redis = loaded.config.state.redis.as_ref().unwrap();
+    let home = redis.home.as_ref().unwrap();
+    assert_eq!((home.share, home.redis.prefix.as_str()), (125_000, "shop"));
+    assert_eq!(home.redis.servers, RedisServers::Single("home".to_owned(), 6379));
+    let described = config::describe::describe_state(&loaded.config).unwrap();
+    assert!(
+        described.ends_with("a region with a floor of 12.5% of its home, redis at home:6379"),
+        "{described}"
+    );
+    let described = |id| config::describe::describe_limit(&loaded.config, LimitId(id), None);
+    assert!(described(0).contains("for all regions together; 12.5% of it while"), "{}", described(0));
+    assert!(described(1).contains("for all gateways of this region together;"), "{}", described(1));
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let warned = parsed(&text("{ rate: 8/s, state: redis }")).warnings;
+    assert_eq!(
+        warned.iter().map(|one| one.message.as_str()).collect::<Vec<_>>(),
+        ["no limit is leased from the home"]
+    );
+}
+
 #[test]
 fn one_limit_in_redis_and_defaults() {
     let config = read("redis_some").config;

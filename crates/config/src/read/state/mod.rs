@@ -3,14 +3,17 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::tls_files::UpstreamTlsReader;
+use crate::schema::field::Field;
+use crate::schema::kinds::Nested;
 use crate::schema::tables::limits::limit;
 use crate::schema::tables::root::root;
-use crate::schema::tables::state::{redis, redis_tls, state};
+use crate::schema::tables::state::{redis, redis_home, redis_tls, state};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
@@ -19,8 +22,8 @@ use sluicegate_base::system_roots::load_system_roots;
 use sluicegate_model::value::redis_url::{parse_seed_url, parse_server_url};
 use sluicegate_model::value::words::parse_word;
 use sluicegate_model::{
-    LimitConfig, OnFailure, Parsed, RedisConfig, RedisServers, RedisTlsFiles, StateConfig, StoreConfig,
-    UpstreamConfig, check_redis_range, codes,
+    Algorithm, LimitConfig, OnFailure, Parsed, RedisConfig, RedisHome, RedisServers, RedisTlsFiles,
+    StateConfig, StoreConfig, UpstreamConfig, check_leases, check_redis_range, codes,
 };
 
 /// The section `state`, on which the readers of limits depend.
@@ -32,6 +35,9 @@ pub(crate) struct StateReader {
     on_failure: OnFailure,
     config: StateConfig,
 }
+
+/// The deadline of a call of the home, for which no request waits.
+const HOME_TIMEOUT: Duration = Duration::from_secs(1);
 
 const REDIS_URL_HELP: &str = "write state: { redis: { url: \"redis://HOST:6379\" } }";
 
@@ -125,39 +131,21 @@ impl StateReader {
     fn read_redis_fields(&mut self, fields: &FieldReader<'_>) {
         let url = fields.find(&redis::URL).filter(|url| !url.is_null() && !url.is_word("none"));
         self.is_redis_missing = url.is_none() && !fields.is_misnamed("url");
-        let endpoint = url.as_ref().and_then(read_redis_endpoint);
-        let is_encrypted = endpoint.as_ref().is_some_and(|endpoint| endpoint.tls);
-        let read_url = url.as_ref().filter(|_| endpoint.is_some());
-        let tls_files = fields.read_section(&redis::TLS, |tls| {
-            let reader = UpstreamTlsReader::default();
-            let own_roots = tls.find(&redis_tls::CA).filter(|ca| !ca.is_word("system"));
-            let roots = own_roots
-                .as_ref()
-                .and_then(|_| reader.read_authorities(tls, &redis_tls::CA))
-                .map(|(roots, _)| roots);
-            let identity = reader.read_identity(tls, &redis_tls::CERT, &redis_tls::KEY);
-            if let (None, Some(url), true) = (own_roots, read_url, is_encrypted)
-                && load_system_roots().is_empty()
-            {
-                let message =
-                    "this system trusts no authority, so the certificate of Redis cannot be verified";
-                let help =
-                    "install the package ca-certificates, or name a file of authorities in tls: { ca: FILE }";
-                url.refuse(codes::TLS, message, help);
-            }
-            RedisTlsFiles { roots, identity }
-        });
-        let section = fields.find(&redis::TLS).filter(|value| !value.is_null());
-        if let (Some(section), Some(_), false) = (section, read_url, is_encrypted) {
-            let message = "`tls` is for rediss:// URLs, and this Redis is reached without TLS";
-            let help = "write the URL as rediss://HOST:PORT, or remove tls";
-            section.refuse_name(codes::TLS, message, help);
-        }
+        let endpoint = read_server(fields, url.as_ref(), &redis::TLS);
         let (prefix, timeout) = (fields.read(&redis::PREFIX), fields.read(&redis::TIMEOUT));
         let nodes_at_least = fields.read(&redis::NODES_AT_LEAST);
         self.on_failure = fields.read(&redis::ON_FAILURE);
+        let home = fields.read_section_or_none(&redis::HOME, |home| read_home(home, &prefix)).flatten();
+        if let (Some(home), Some(endpoint), Some(value)) = (&home, &endpoint, fields.find(&redis::HOME))
+            && home.redis.servers == endpoint.servers
+            && home.redis.database == endpoint.database
+        {
+            let help = "gateways beside the home name it as url, and no home";
+            value.refuse_name(codes::REDIS, "the home is this Redis itself", help);
+        }
+        let home = home.map(Box::new);
         self.config.redis =
-            endpoint.map(|endpoint| RedisConfig { tls_files, prefix, timeout, nodes_at_least, ..endpoint });
+            endpoint.map(|endpoint| RedisConfig { prefix, timeout, nodes_at_least, home, ..endpoint });
     }
 
     /// Reads `state` and `on_failure` of a limit: its behaviour while Redis fails, if it counts there.
@@ -172,9 +160,34 @@ impl StateReader {
         self.store == Some(StoreConfig::Leased) && !has_own
     }
 
-    /// Warns if no limit is leased though `state.store` says so.
+    /// True if units of this limit can be taken in advance, from a home too if there is one.
+    pub(crate) fn can_lease(&self, limit: &LimitConfig) -> bool {
+        limit.shared.is_some() && check_leases(limit).is_ok() && !self.lacks_home(limit)
+    }
+
+    /// Reports a leased limit that no home leases.
+    pub(crate) fn check_home(&self, limit: &LimitConfig, value: &FieldValue<'_>) {
+        if limit.leased && self.lacks_home(limit) {
+            let message = format!("a {} is not leased from a home", limit.algorithm.word());
+            value.refuse_name(codes::SHARED, message, "write state: redis, or algorithm: token_bucket");
+        }
+    }
+
+    fn lacks_home(&self, limit: &LimitConfig) -> bool {
+        let has_home = self.config.redis.as_ref().is_some_and(|redis| redis.home.is_some());
+        has_home && !matches!(limit.algorithm, Algorithm::TokenBucket { .. })
+    }
+
+    /// Warns if no limit is leased though `state.store` says so, or there is a home.
     pub(crate) fn check_leased_store(root: &FieldReader<'_>, limits: &[LimitConfig]) {
         root.read_section(&root::STATE, |fields| {
+            let redis = fields.find(&state::REDIS).filter(FieldValue::is_map);
+            let redis = redis.map(|value| value.open_section(&redis::SECTION));
+            let home = redis.and_then(|redis| redis.find(&redis::HOME)).filter(FieldValue::is_map);
+            if let Some(home) = home.filter(|_| limits.iter().all(|limit| !limit.leased)) {
+                let help = "write state: leased in a limit, or remove home";
+                home.warn(codes::NO_EFFECT, "no limit is leased from the home", help);
+            }
             if let Some(value) = fields.find(&state::STORE).filter(|value| value.is_word("leased"))
                 && limits.iter().all(|limit| !limit.leased)
             {
@@ -248,6 +261,50 @@ pub(crate) fn check_shared_limit(
         let place = warm_up.filter(|_| config.warm_up.is_some()).unwrap_or(value);
         place.refuse_name(codes::SHARED, message, help);
     }
+}
+
+/// Reads the home of a region, which has the prefix of its names; `None` after an error.
+fn read_home(fields: &FieldReader<'_>, prefix: &str) -> Option<RedisHome> {
+    let server = read_server(fields, fields.find_required(&redis_home::URL).as_ref(), &redis_home::TLS);
+    let share = fields.read_valid(&redis_home::SHARE);
+    let redis = RedisConfig { prefix: prefix.to_owned(), timeout: HOME_TIMEOUT, ..server? };
+    Some(RedisHome { redis, share: share? })
+}
+
+/// Reads a URL and the files for TLS; `None` without a URL, or after an error.
+fn read_server(
+    fields: &FieldReader<'_>,
+    url: Option<&FieldValue<'_>>,
+    tls_field: &Field<Nested>,
+) -> Option<RedisConfig> {
+    let endpoint = url.and_then(read_redis_endpoint);
+    let is_encrypted = endpoint.as_ref().is_some_and(|endpoint| endpoint.tls);
+    let read_url = url.filter(|_| endpoint.is_some());
+    let tls_files = fields.read_section(tls_field, |tls| {
+        let reader = UpstreamTlsReader::default();
+        let own_roots = tls.find(&redis_tls::CA).filter(|ca| !ca.is_word("system"));
+        let roots = own_roots
+            .as_ref()
+            .and_then(|_| reader.read_authorities(tls, &redis_tls::CA))
+            .map(|(roots, _)| roots);
+        let identity = reader.read_identity(tls, &redis_tls::CERT, &redis_tls::KEY);
+        if let (None, Some(url), true) = (own_roots, read_url, is_encrypted)
+            && load_system_roots().is_empty()
+        {
+            let message = "this system trusts no authority, so the certificate of Redis cannot be verified";
+            let help =
+                "install the package ca-certificates, or name a file of authorities in tls: { ca: FILE }";
+            url.refuse(codes::TLS, message, help);
+        }
+        RedisTlsFiles { roots, identity }
+    });
+    let section = fields.find(tls_field).filter(|value| !value.is_null());
+    if let (Some(section), Some(_), false) = (section, read_url, is_encrypted) {
+        let message = "`tls` is for rediss:// URLs, and this Redis is reached without TLS";
+        let help = "write the URL as rediss://HOST:PORT, or remove tls";
+        section.refuse_name(codes::TLS, message, help);
+    }
+    endpoint.map(|endpoint| RedisConfig { tls_files, ..endpoint })
 }
 
 /// Reads `url`; `None` after an error.

@@ -48,7 +48,7 @@ fn parse_share_source(text: &str) -> Parsed<KeyPart> {
 }
 
 /// A percentage with up to four decimals, in millionths.
-fn parse_part(text: &str) -> Parsed<u32> {
+pub(super) fn parse_part(text: &str) -> Parsed<u32> {
     scalars::parse_percent(text)?;
     let millionths = text.strip_suffix('%').and_then(|number| parse_decimal(number).ok());
     let part = millionths.filter(|number| number % 100 == 0).map(|number| (number / 100) as u32);

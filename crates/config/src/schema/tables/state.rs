@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::shares::parse_part;
 use crate::schema::field::{Shape, section};
-use crate::schema::kinds::{FILE, Nested, Number, OrWord, Span, Special, Text, Words, text};
+use crate::schema::kinds::{
+    FILE, Nested, NestedOrNone, Number, OrWord, SHARE as PERCENT, Span, Special, Text, Words, text,
+};
 use sluicegate_model::{OnFailure, Parsed, StoreConfig, ValueError, codes};
 
 const PREFIX_MAX: usize = 32;
@@ -42,8 +45,24 @@ section! {
     NODES_AT_LEAST: Number = Number(1, 100_000), "nodes_at_least", "1", "3";
     /// TLS to `rediss://` servers.
     TLS: Nested = Nested(&redis_tls::SECTION), "tls", "{}", "{ ca: authority.pem }";
+    /// Another Redis, from which this one leases units for the gateways of its region: leased limits then count for all
+    /// regions together. See [regions](redis.md#regions).
+    HOME: NestedOrNone = NestedOrNone(&redis_home::SECTION), "home", "none",
+        "{ url: \"rediss://home.example.com\", share: 40% }";
     /// What decides while Redis does not answer: this gateway's share of the limit, everything passes, or nothing.
     ON_FAILURE: Words<OnFailure> = Words(&OnFailure::WORDS), "on_failure", "local", "allow";
+}
+
+section! {
+    /// The Redis of the home, which counts leased limits for all regions. Its gateways name it as `url`, and no home.
+    mod redis_home = "state.redis.home";
+    /// The server, as in `state.redis`.
+    URL: Special = Special(|| Shape::OneOrMore(Box::new(text("the URL of a Redis or Valkey")))),
+        "url", required, "\"rediss://:${HOME_PASSWORD}@home.example.com:6379\"";
+    /// The part of each leased limit that this region has while the home does not answer.
+    SHARE: Text<u32> = Text::new("a percentage", parse_home_share).matching(PERCENT), "share", required, "40%";
+    /// TLS to a `rediss://` server.
+    TLS: Nested = Nested(&redis_tls::SECTION), "tls", "{}", "{ ca: authority.pem }";
 }
 
 section! {
@@ -55,6 +74,16 @@ section! {
     CERT: OrWord<Text<PathBuf>> = OrWord("none", FILE), "cert", "none", "gateway.pem";
     /// A PEM file with the private key of `cert`.
     KEY: OrWord<Text<PathBuf>> = OrWord("none", FILE), "key", "none", "gateway.key";
+}
+
+/// A percentage from 1 to 100, in millionths.
+fn parse_home_share(text: &str) -> Parsed<u32> {
+    let part = parse_part(text)?;
+    if part < 10_000 {
+        let message = format!("`{text}` is too small a share of the limits");
+        return Err(ValueError::new(codes::PERCENT, message).with_help("write 1% to 100%"));
+    }
+    Ok(part)
 }
 
 fn parse_file_path(text: &str) -> Parsed<PathBuf> {
