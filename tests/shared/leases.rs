@@ -40,7 +40,7 @@ fn flood(fleet: &Fleet, disturb: impl FnOnce() + Send) -> Vec<Fired> {
 
 /// Checks that every span admitted at most what one bucket with this burst does; returns the number of admissions.
 #[track_caller]
-fn assert_one_bucket(fired: &[Fired], burst: f64) -> f64 {
+pub(super) fn assert_one_bucket(fired: &[Fired], burst: f64) -> f64 {
     let passed = fired.iter().filter(|one| one.status == 200);
     let admitted: Vec<_> = passed.map(|one| (one.sent, one.answered)).collect();
     assert_conforms(&admitted, burst, RATE);

@@ -18,6 +18,7 @@ mod leases;
 mod operators;
 mod outages;
 mod outages_fleet;
+mod regions;
 mod settled;
 mod shares;
 mod slots;
