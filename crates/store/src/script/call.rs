@@ -111,6 +111,8 @@ pub struct ScriptReply {
     pub admitted: bool,
     /// One answer per item, in their order; only for [`ScriptOp::Take`] and [`ScriptOp::Peek`].
     pub answers: SmallVec<[RateAnswer; 4]>,
+    /// The items that are buckets, by their indices, with the ticks that were found; only for [`ScriptOp::Refund`].
+    pub levels: SmallVec<[(usize, u64); 1]>,
 }
 
 /// The answer of one rate.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::call::{script_order, turn_groups};
+use super::call::{KeyClass, script_order, turn_groups};
 use super::rule_shape::RuleShape;
 use super::settle::SettledState;
 use super::shares::{FoundShares, ShareRule};
@@ -50,74 +50,89 @@ impl ScriptReply {
 
     /// Parses the script's reply about `items`; `None` if it is impossible.
     pub fn parse_reply(op: ScriptOp, items: &[CallItem<'_>], mut bytes: &[u8]) -> Option<ScriptReply> {
-        let now = read_number(&mut bytes)?;
-        let (admitted, rest) = bytes.split_first()?;
-        let mut reply = ScriptReply { now_us: now, admitted: *admitted == 1, answers: SmallVec::new() };
-        if !matches!(op, ScriptOp::Take | ScriptOp::Peek) {
-            return Some(reply);
-        }
-        bytes = rest;
-        let order = script_order(items);
-        let mut found: SmallVec<[(usize, FoundState); 4]> = SmallVec::with_capacity(items.len());
-        for &index in &order {
-            found.push((index, read_state(&items[index], &mut bytes, now)?));
-        }
-        let mut turns: SmallVec<[(u16, u64); 2]> = SmallVec::new();
-        for (_, group) in turn_groups(items, &order) {
-            turns.push((items[group[0]].limit_index, read_number(&mut bytes)?));
-        }
-        found.sort_unstable_by_key(|(index, _)| *index);
-        let judged: SmallVec<[Decision; 4]> =
-            found.iter().zip(items).map(|((_, found), item)| judge_item(item, found, now)).collect();
-        let rejects = |index: usize| judged[index].outcome == LimitOutcome::Reject;
-        let rejected = (0..items.len()).any(|index| rejects(index) && !items[index].dry_run);
-        if !bytes.is_empty() || *admitted > 1 || rejected == reply.admitted {
-            return None;
-        }
-        for (index, item) in items.iter().enumerate() {
-            let alone = |other: usize| items[other].limit_index == item.limit_index && rejects(other);
-            let own_rejects = item.dry_run && (0..items.len()).any(alone);
-            let charged = op == ScriptOp::Take && reply.admitted && !own_rejects;
-            let (_, found) = &found[index];
-            let rest = compute_remainder(item, found, now, charged);
-            let decision = Decision {
-                remaining: rest.remaining,
-                reset_ns: rest.reset_us.saturating_mul(1_000),
-                full_ns: rest.full_us.saturating_mul(1_000),
-                anchor: item.anchor,
-                ..judged[index]
-            };
-            let skipped = matches!(found, FoundState::Slots(None));
-            let has_reserved = match found {
-                FoundState::Settled(found) => found.has_reserved,
-                FoundState::Calendar(usage, _) => usage.reserved > 0,
-                FoundState::Shares(found) => found.has_reserved(),
-                _ => false,
-            };
-            let window_ns = rest.window_us.map(|us| us.saturating_mul(1_000));
-            let mark = if charged && !skipped { rest.mark } else { 0 };
-            let noted = match op {
-                ScriptOp::Take if charged => Noted::Charged,
-                ScriptOp::Take if rejects(index) && !item.dry_run => Noted::Refused,
-                _ => Noted::Nothing,
-            };
-            let (window, fired) = note_window(item, found, noted);
-            let decision = Decision { reached: window.map_or(0, |window| window.reached), ..decision };
-            let turn = turns.iter().find(|(limit_index, due)| *limit_index == item.limit_index && *due > 0);
-            let turn_ns = turn.map(|(_, due)| due.saturating_sub(now).saturating_mul(1_000));
-            reply.answers.push(RateAnswer {
-                decision,
-                mark,
-                skipped,
-                window_ns,
-                has_reserved,
-                window,
-                fired,
-                turn_ns,
-            });
-        }
-        Some(reply)
+        let now_us = read_number(&mut bytes)?;
+        let (admitted, bytes) = bytes.split_first()?;
+        let (answers, levels) = match op {
+            ScriptOp::Take | ScriptOp::Peek => {
+                (read_answers(op, items, (*admitted, now_us), bytes)?, SmallVec::new())
+            }
+            ScriptOp::Refund => (SmallVec::new(), read_levels(items, bytes, now_us)?),
+            ScriptOp::ReportSlots | ScriptOp::ChargeDebt | ScriptOp::Settle => Default::default(),
+        };
+        Some(ScriptReply { now_us, admitted: *admitted == 1, answers, levels })
     }
+}
+
+fn read_answers(
+    op: ScriptOp,
+    items: &[CallItem<'_>],
+    (admitted, now): (u8, u64),
+    mut bytes: &[u8],
+) -> Option<SmallVec<[RateAnswer; 4]>> {
+    let order = script_order(items);
+    let mut found: SmallVec<[(usize, FoundState); 4]> = SmallVec::with_capacity(items.len());
+    for &index in &order {
+        found.push((index, read_state(&items[index], &mut bytes, now)?));
+    }
+    let mut turns: SmallVec<[(u16, u64); 2]> = SmallVec::new();
+    for (_, group) in turn_groups(items, &order) {
+        turns.push((items[group[0]].limit_index, read_number(&mut bytes)?));
+    }
+    found.sort_unstable_by_key(|(index, _)| *index);
+    let judged: SmallVec<[Decision; 4]> =
+        found.iter().zip(items).map(|((_, found), item)| judge_item(item, found, now)).collect();
+    let rejects = |index: usize| judged[index].outcome == LimitOutcome::Reject;
+    let rejected = (0..items.len()).any(|index| rejects(index) && !items[index].dry_run);
+    if !bytes.is_empty() || admitted > 1 || rejected == (admitted == 1) {
+        return None;
+    }
+    let mut answers = SmallVec::new();
+    for (index, item) in items.iter().enumerate() {
+        let alone = |other: usize| items[other].limit_index == item.limit_index && rejects(other);
+        let own_rejects = item.dry_run && (0..items.len()).any(alone);
+        let charged = op == ScriptOp::Take && admitted == 1 && !own_rejects;
+        let (_, found) = &found[index];
+        let rest = compute_remainder(item, found, now, charged);
+        let decision = Decision {
+            remaining: rest.remaining,
+            reset_ns: rest.reset_us.saturating_mul(1_000),
+            full_ns: rest.full_us.saturating_mul(1_000),
+            anchor: item.anchor,
+            ..judged[index]
+        };
+        let skipped = matches!(found, FoundState::Slots(None));
+        let has_reserved = match found {
+            FoundState::Settled(found) => found.has_reserved,
+            FoundState::Calendar(usage, _) => usage.reserved > 0,
+            FoundState::Shares(found) => found.has_reserved(),
+            _ => false,
+        };
+        let window_ns = rest.window_us.map(|us| us.saturating_mul(1_000));
+        let mark = if charged && !skipped { rest.mark } else { 0 };
+        let noted = match op {
+            ScriptOp::Take if charged => Noted::Charged,
+            ScriptOp::Take if rejects(index) && !item.dry_run => Noted::Refused,
+            _ => Noted::Nothing,
+        };
+        let (window, fired) = note_window(item, found, noted);
+        let decision = Decision { reached: window.map_or(0, |window| window.reached), ..decision };
+        let turn = turns.iter().find(|(limit_index, due)| *limit_index == item.limit_index && *due > 0);
+        let turn_ns = turn.map(|(_, due)| due.saturating_sub(now).saturating_mul(1_000));
+        answers.push(RateAnswer { decision, mark, skipped, window_ns, has_reserved, window, fired, turn_ns });
+    }
+    Some(answers)
+}
+
+/// The ticks of buckets that a refund found; those of other states come behind them, if they are told at all.
+fn read_levels(items: &[CallItem<'_>], mut bytes: &[u8], now: u64) -> Option<SmallVec<[(usize, u64); 1]>> {
+    let mut levels = SmallVec::new();
+    let is_entry = |index: &usize| items[*index].rule.class() == KeyClass::Entry;
+    for index in script_order(items).into_iter().take_while(is_entry) {
+        if let FoundState::Level(level) = read_state(&items[index], &mut bytes, now)? {
+            levels.push((index, level));
+        }
+    }
+    Some(levels)
 }
 
 fn read_state(item: &CallItem<'_>, bytes: &mut &[u8], now: u64) -> Option<FoundState> {

@@ -552,4 +552,4 @@ for i = 1, #notes do
   end
 end
 
-answers[nth_call] = pack('<dB', now, refused and 0 or 1) .. ((op < 3 or op == 6) and answer or '')
+answers[nth_call] = pack('<dB', now, refused and 0 or 1) .. ((op < 4 or op == 6) and answer or '')
