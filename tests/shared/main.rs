@@ -9,6 +9,7 @@ use sluicegate_testkit as support;
 
 mod bans;
 mod certificates;
+mod departures;
 mod explain;
 mod faults;
 mod fleet;

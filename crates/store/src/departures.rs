@@ -4,6 +4,10 @@
 //! its cost that this gateway holds for the key, and the waiters of its cost behind it move up: departures stay as
 //! far apart as the store handed them out, so they keep the rate. With `fair_by` the waiters take turns, and so do the
 //! classes of a limit with shares; the pace of `most` is not held here, as a departure cannot be used later.
+//!
+//! A freed departure that the store cannot take back becomes a spare one for the next request: see `spares`.
+
+mod spares;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,6 +24,7 @@ use sluicegate_limit::algorithm::queue::{
     ClassQueue, NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, waking,
 };
 use sluicegate_model::Shares;
+use spares::Spares;
 
 /// The waiters of one rate.
 #[derive(Default)]
@@ -27,6 +32,9 @@ pub struct Departures {
     /// Bounded by the cap on waiting requests of the process.
     waiters: Mutex<DepartureQueues>,
     waiting: AtomicUsize,
+    /// Locked after `waiters`.
+    spares: Mutex<Spares>,
+    spare_count: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -101,9 +109,7 @@ impl Departures {
             let class = usize::from(class);
             let classes = entry.classes.len().max(class + 1);
             entry.classes.resize_with(classes, ClassQueue::default);
-            let index = entry.departures.partition_point(|other| other.due <= departure.due);
-            entry.departures.insert(index, departure);
-            if index == 0 {
+            if entry.insert_departure(departure) {
                 // The head's timer is set for a later departure.
                 ClassQueue::wake_next(&entry.classes, queues, wakers);
             }
@@ -216,6 +222,17 @@ impl Departures {
             entry.departures.pop_front();
             self.waiting.fetch_sub(1, Relaxed);
         }
+    }
+}
+
+// === impl DepartureQueue ===
+
+impl DepartureQueue {
+    /// Adds a departure; true if it is the first one.
+    fn insert_departure(&mut self, departure: Departure) -> bool {
+        let index = self.departures.partition_point(|other| other.due <= departure.due);
+        self.departures.insert(index, departure);
+        index == 0
     }
 }
 

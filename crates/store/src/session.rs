@@ -129,6 +129,11 @@ impl Session {
         op: ScriptOp,
         questions: &[StoreQuestion<'_>],
     ) -> SmallVec<[StoreAnswer; 4]> {
+        if let [question] = questions
+            && let Some(answer) = question.take_spare(op)
+        {
+            return SmallVec::from_iter([answer]);
+        }
         if questions.iter().any(|question| question.item.rule.leases.is_some()) {
             return Box::pin(self.ask_with_leases(op, questions)).await;
         }
@@ -256,7 +261,11 @@ impl Session {
             match self.call_items(ScriptOp::Refund, group, &items, &LateReplies::default()).await {
                 Err(StoreFault::Down | StoreFault::Busy) if unsent.len() < REFUNDS_MAX => unsent.extend(now),
                 Err(_) => now.iter().for_each(|refund| refund.limit.count_lost()),
-                Ok(_) => {}
+                Ok(reply) => {
+                    let received = Now::read_clock();
+                    let levels = reply.levels.into_iter();
+                    levels.for_each(|(index, level)| now[index].keep_spare((reply.now_us, level), received));
+                }
             }
             refunds = later;
         }
@@ -373,6 +382,15 @@ impl<'a> StoreQuestion<'a> {
     /// True if this process alone holds all slots, so that the store need not be asked.
     pub fn is_full(&self) -> bool {
         !self.item.dry_run && self.in_process > self.item.rule.capacity()
+    }
+
+    /// The answer without a call: a departure that a waiter of this process has left behind. Only for a request that
+    /// asks the store about nothing else.
+    fn take_spare(&self, op: ScriptOp) -> Option<StoreAnswer> {
+        let StoreQuestion { limit, rate, item: CallItem { key, cost, .. }, .. } = *self;
+        let is_plain = op == ScriptOp::Take && !self.item.dry_run && self.item.owed == 0;
+        let answer = is_plain.then(|| limit.take_spare(rate, key, cost, Now::read_clock())).flatten()?;
+        Some(StoreAnswer::Answered { answer, charged: true })
     }
 
     /// Names the class of its key, where the limit has classes.

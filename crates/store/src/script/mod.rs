@@ -36,7 +36,7 @@ static LEASE_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(inclu
 
 /// The remainder of a rate, after the charge or without one.
 #[derive(Default)]
-struct RateRemainder {
+pub(crate) struct RateRemainder {
     pub remaining: u64,
     pub reset_us: u64,
     pub mark: u64,
@@ -75,7 +75,7 @@ fn ticks_to_us(ticks: u64, num: u64) -> u64 {
     ticks.div_ceil(num)
 }
 
-fn bucket_remainder(num: u64, unit: u64, depth: u64, level: u64) -> RateRemainder {
+pub(crate) fn bucket_remainder(num: u64, unit: u64, depth: u64, level: u64) -> RateRemainder {
     let remaining = depth.saturating_sub(level) / unit;
     let reset_us = match remaining {
         0 => ticks_to_us(level.saturating_add(unit).saturating_sub(depth), num),

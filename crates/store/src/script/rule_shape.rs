@@ -99,7 +99,7 @@ impl RuleShape {
         self.ticks().map_or(1, |(_, unit)| unit)
     }
 
-    pub(super) fn scale_units(self, units: u64) -> u64 {
+    pub(crate) fn scale_units(self, units: u64) -> u64 {
         units.saturating_mul(self.unit())
     }
 

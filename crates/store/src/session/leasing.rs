@@ -11,8 +11,8 @@ use crate::lease::{
     HomeCall, HomeTerms, LeaseAnswer, LeaseCallGuard, LeaseName, LeaseOutcome, LeaseStep, LimitLeases,
 };
 use crate::settlements::StoreUnits;
-use crate::{Link, LuaScript, PackedCall, ScriptOp, SharedLimit, StoreFault};
-use sluicegate_limit::LimitOutcome;
+use crate::{Link, LuaScript, PackedCall, RateAnswer, ScriptOp, SharedLimit, StoreFault};
+use sluicegate_limit::{Decision, LimitOutcome};
 
 /// Keys that a worker looks at in one poll.
 const POLLED_MAX: usize = 4_096;
@@ -344,5 +344,24 @@ impl TakenUnits<'_> {
 impl Drop for TakenUnits<'_> {
     fn drop(&mut self) {
         self.give_back(|_| true);
+    }
+}
+
+// === impl RateAnswer ===
+
+impl RateAnswer {
+    /// An answer by units or a departure in hand.
+    pub(crate) fn of_units(decision: Decision, mark: u64) -> RateAnswer {
+        let (window_ns, window, turn_ns) = (None, None, None);
+        RateAnswer {
+            decision,
+            mark,
+            skipped: false,
+            window_ns,
+            has_reserved: false,
+            window,
+            fired: 0,
+            turn_ns,
+        }
     }
 }

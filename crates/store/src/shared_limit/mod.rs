@@ -3,6 +3,7 @@
 
 mod adopt;
 mod reset;
+mod spares;
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -142,6 +143,7 @@ impl SharedLimit {
         let is_paused = self.config.pause.is_some();
         self.slot_queue.is_paused.store(is_paused, Relaxed);
         self.departures.iter().for_each(|own| own.set_paused(is_paused));
+        self.renew_spares();
         if is_paused {
             self.slot_queue.wake_all();
         }
@@ -325,16 +327,8 @@ impl SharedLimit {
     pub(crate) fn leased_answer(&self, rate: usize, outcome: &LeaseOutcome, mark: u64) -> RateAnswer {
         let decision = self.leased_decision(rate, outcome);
         let is_fixed = matches!(self.rules[rate].shape, RuleShape::FixedWindow { .. });
-        RateAnswer {
-            decision,
-            mark,
-            skipped: false,
-            window_ns: Some(decision.full_ns).filter(|_| is_fixed),
-            has_reserved: false,
-            window: None,
-            fired: 0,
-            turn_ns: None,
-        }
+        let window_ns = Some(decision.full_ns).filter(|_| is_fixed);
+        RateAnswer { window_ns, ..RateAnswer::of_units(decision, mark) }
     }
 
     /// Notes the steps that a call has reached first, for the key of this name.

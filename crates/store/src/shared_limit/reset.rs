@@ -45,6 +45,7 @@ impl SharedLimit {
             .into_iter()
             .flatten()
             .for_each(|rule| self.leases.forget_key(rule.id, key));
+        self.departures[rates.clone()].iter().for_each(|own| own.forget_spares(key));
         debts.forget_key(self, rates, key);
     }
 
