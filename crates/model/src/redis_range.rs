@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::limit::{Algorithm, LimitConfig, TokenBucketRate};
+use crate::limit::{Algorithm, LeakyBucketRate, LimitConfig, TokenBucketRate};
 use crate::reject::RetryAfter;
 use crate::shares::Shares;
 use crate::value::fraction::reduce_fraction;
@@ -28,6 +28,8 @@ const LEASED_WINDOW_US: u128 = 50_000;
 const LEASED_SUB_WINDOW_US: u128 = 40_000;
 /// The most ticks of a bucket that is leased.
 const LEASED_TICKS_MAX: u64 = 1 << 50;
+/// The departures of the shortest queue that is leased.
+const LEASED_QUEUE_MIN: u64 = 8;
 /// A log keeps every unit.
 const LOG_MAX: u64 = 100_000;
 
@@ -98,6 +100,7 @@ pub fn check_leases(limit: &LimitConfig) -> Result<(), String> {
     for numbers in limit.algorithm_variants() {
         match numbers {
             Algorithm::TokenBucket { rates } => rates.iter().try_for_each(check_leased_bucket)?,
+            Algorithm::LeakyBucket { rates, max_wait } => check_leased_queue(limit, rates, *max_wait)?,
             Algorithm::FixedWindow { rates, .. } => {
                 if !limit.steps.is_empty() || rates.iter().any(|rate| rate.calendar.is_some()) {
                     return refuse("a limit with windows of the calendar or steps");
@@ -143,6 +146,37 @@ fn check_leased_window(rate: Rate, least_us: u128, fewer: &str) -> Result<(), St
         ));
     }
     Ok(())
+}
+
+/// Gateways take departures of a quarter of the longest wait in advance: of two at least.
+fn check_leased_queue(
+    limit: &LimitConfig,
+    rates: &[LeakyBucketRate],
+    max_wait: Option<Duration>,
+) -> Result<(), String> {
+    let [LeakyBucketRate { rate, queue, .. }] = rates else {
+        return Err("a leaky_bucket with several rates is not leased: write state: redis".into());
+    };
+    if !limit.fair_by.is_empty() {
+        return Err("a queue with fair_by is not leased: write state: redis".into());
+    }
+    if limit.shadow.is_some() || limit.shadow_of.is_some() {
+        return Err("a queue with a shadow is not leased: write state: redis".into());
+    }
+    if *queue < LEASED_QUEUE_MIN {
+        return Err(format!(
+            "a queue of {queue} is too short for leases: write queue: {LEASED_QUEUE_MIN} or more, or state: redis"
+        ));
+    }
+    let least_ns = (rate.period.as_nanos() * u128::from(LEASED_QUEUE_MIN)).div_ceil(rate.units.get().into());
+    match max_wait {
+        Some(wait) if wait.as_nanos() < least_ns => Err(format!(
+            "a max_wait of {wait:?} is too short for leases at this rate: write max_wait: {}ms or more, or \
+             state: redis",
+            least_ns.div_ceil(1_000_000)
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn check_algorithm_range(algorithm: &Algorithm, log_max: u64) -> Result<(), String> {
@@ -242,7 +276,6 @@ mod tests {
     use std::num::NonZeroU64;
 
     use super::*;
-    use crate::LeakyBucketRate;
 
     fn rate(units: u64, period: Duration) -> Rate {
         Rate::new(NonZeroU64::new(units).unwrap(), period)

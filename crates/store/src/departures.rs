@@ -7,11 +7,12 @@
 //!
 //! A freed departure that the store cannot take back becomes a spare one for the next request: see `spares`.
 
+mod ahead;
 mod spares;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 
 use parking_lot::Mutex;
@@ -35,6 +36,8 @@ pub struct Departures {
     /// Locked after `waiters`.
     spares: Mutex<Spares>,
     spare_count: AtomicUsize,
+    /// Calls for several departures.
+    calls: AtomicU64,
 }
 
 #[derive(Default)]
@@ -233,6 +236,13 @@ impl DepartureQueue {
         let index = self.departures.partition_point(|other| other.due <= departure.due);
         self.departures.insert(index, departure);
         index == 0
+    }
+
+    /// Removes a departure of the same cost that is later.
+    fn remove_later(&mut self, than: &Departure) -> Option<Departure> {
+        let later = self.departures.iter().rev().take_while(|other| other.due > than.due);
+        let behind = { later }.position(|other| other.cost == than.cost)?;
+        self.departures.remove(self.departures.len() - 1 - behind)
     }
 }
 

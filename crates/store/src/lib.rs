@@ -24,7 +24,8 @@
 //! script's arithmetic.
 //!
 //! A rate that is leased ([`SharedLimit::is_leased`]) is counted by a script of its own, `lease.lua`; what the process
-//! holds of it is in the room `lease`, and `session/leasing` makes the calls.
+//! holds of it is in the room `lease`, and `session/leasing` makes the calls. A leased queue counts as an exact one;
+//! the departures that a gateway takes in advance are those of `departures`, and `session/departures` makes the calls.
 //!
 //! Besides counters, gateways share [`operator_entries`], of which a reset of a key ([`ResetEntry`]) is one, reports
 //! about themselves ([`node_reports`]), the pauses that upstreams ask for ([`SharedPauses`]), and a secret

@@ -1,6 +1,7 @@
 //! The session of one worker with the store: it asks for decisions, refunds unused charges, and reports the slots
 //! that the worker holds.
 
+mod departures;
 mod late_replies;
 mod leasing;
 mod outbox;
@@ -129,10 +130,10 @@ impl Session {
         op: ScriptOp,
         questions: &[StoreQuestion<'_>],
     ) -> SmallVec<[StoreAnswer; 4]> {
-        if let [question] = questions
-            && let Some(answer) = question.take_spare(op)
+        if let ([question], ScriptOp::Take) = (questions, op)
+            && question.asks_for_departure()
         {
-            return SmallVec::from_iter([answer]);
+            return self.ask_for_departure(question).await;
         }
         if questions.iter().any(|question| question.item.rule.leases.is_some()) {
             return Box::pin(self.ask_with_leases(op, questions)).await;
@@ -382,15 +383,6 @@ impl<'a> StoreQuestion<'a> {
     /// True if this process alone holds all slots, so that the store need not be asked.
     pub fn is_full(&self) -> bool {
         !self.item.dry_run && self.in_process > self.item.rule.capacity()
-    }
-
-    /// The answer without a call: a departure that a waiter of this process has left behind. Only for a request that
-    /// asks the store about nothing else.
-    fn take_spare(&self, op: ScriptOp) -> Option<StoreAnswer> {
-        let StoreQuestion { limit, rate, item: CallItem { key, cost, .. }, .. } = *self;
-        let is_plain = op == ScriptOp::Take && !self.item.dry_run && self.item.owed == 0;
-        let answer = is_plain.then(|| limit.take_spare(rate, key, cost, Now::read_clock())).flatten()?;
-        Some(StoreAnswer::Answered { answer, charged: true })
     }
 
     /// Names the class of its key, where the limit has classes.

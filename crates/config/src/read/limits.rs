@@ -365,15 +365,18 @@ impl<'a> LimitReader<'a> {
                 value.warn_at_name(error.with_help(help));
             }
         }
-        for id in &self.leased_by_default {
-            if let Some(limit) = self.list.get_mut(id.0) {
-                limit.leased = self.state.can_lease(limit);
-            }
-        }
         for (live, numbers) in self.shadows {
             let shadow = self.list[live].to_shadow(live, numbers);
             self.list[live.0].shadow = Some(LimitId(self.list.len()));
             self.list.push(shadow);
+        }
+        for id in &self.leased_by_default {
+            let shadow = self.list.get(id.0).and_then(|limit| limit.shadow);
+            for id in std::iter::once(*id).chain(shadow) {
+                if let Some(limit) = self.list.get_mut(id.0) {
+                    limit.leased = self.state.can_lease(limit);
+                }
+            }
         }
         self.list
     }

@@ -290,12 +290,13 @@ impl SharedLimit {
 
     /// The number of calls about leases.
     pub fn lease_calls(&self) -> u64 {
-        self.leases.call_count()
+        self.leases.call_count() + self.departures.iter().map(|own| own.call_count()).sum::<u64>()
     }
 
-    /// The units of leases in hand.
+    /// The units of leases and the departures in hand.
     pub fn leased_units(&self) -> u64 {
         self.leases.units_held()
+            + self.departures.iter().map(|own| own.kept_count(Now::read_clock())).sum::<u64>()
     }
 
     /// Gives back units of [`SharedLimit::take_leased`]; `mark` is that of its outcome.
@@ -432,7 +433,10 @@ impl SharedLimit {
     pub fn admitting_share(&self, units: &Units, now: Now) -> Option<Arc<Limit>> {
         // Slots are not rates: the store alone decides about them.
         // Leases on other numbers are counted apart.
-        if !self.fleet.differs() || self.last_answers.is_empty() || self.config.leased {
+        if !self.fleet.differs()
+            || self.last_answers.is_empty()
+            || self.rules.iter().any(|rule| rule.leases.is_some())
+        {
             return None;
         }
         let share = self.local_share();

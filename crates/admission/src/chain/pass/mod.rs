@@ -176,7 +176,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         let asks_alone = || self.limits.iter().filter(|limit| limit.in_store.is_some()).count() == 1;
         let rejects = |rate: usize| {
             shared_limit.known_rejection(rate, &units, now).is_some()
-                && !(shared_limit.has_spare(rate, key, units.cost, now) && asks_alone())
+                && !(shared_limit.has_spare(rate, (key, units.cost), now) && asks_alone())
         };
         let name = limit.keeps_names().then(|| shared_limit.find_name(&units.key)).flatten();
         let demand =

@@ -103,7 +103,7 @@ section! {
     ON_REJECT: Nested = Nested(&on_reject::SECTION), "on_reject", "{}", "{ status: 503 }";
     /// Where it counts; `auto` is `state.store`. With `leased`, gateways take units from Redis in advance, and never
     /// admit more than the limit together; for a `token_bucket` with a burst of at least what the rate lets pass in
-    /// 50 ms, and for windows.
+    /// 50 ms, for windows, and for a `leaky_bucket` with a queue of at least 8.
     STATE: OrWord<Words<LimitStore>> = OrWord("auto", Words(&LimitStore::WORDS)), "state", "auto", "redis";
     /// What decides while Redis does not answer; `auto` is `state.redis.on_failure`.
     ON_FAILURE: OrWord<Words<OnFailure>> = OrWord("auto", Words(&OnFailure::WORDS)), "on_failure", "auto", "allow";
