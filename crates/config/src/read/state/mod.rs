@@ -266,7 +266,7 @@ pub(crate) fn check_shared_limit(
 /// Reads the home of a region, which has the prefix of its names; `None` after an error.
 fn read_home(fields: &FieldReader<'_>, prefix: &str) -> Option<RedisHome> {
     let server = read_server(fields, fields.find_required(&redis_home::URL).as_ref(), &redis_home::TLS);
-    let share = fields.read_valid(&redis_home::SHARE);
+    let share = fields.read_required(&redis_home::SHARE);
     let redis = RedisConfig { prefix: prefix.to_owned(), timeout: HOME_TIMEOUT, ..server? };
     Some(RedisHome { redis, share: share? })
 }
