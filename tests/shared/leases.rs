@@ -315,9 +315,9 @@ fn a_reset_ends_leases() {
     eventually("a reset there", || other.get("/all").status == 200);
 }
 
-/// `explain` tells where the units are, and takes none.
+/// `explain` and `show` tell where the units are, and take none.
 #[test]
-fn explain_tells_where_the_units_are() {
+fn operators_see_where_the_units_are() {
     let redis = Redis::start();
     let fleet = hoarding(&redis, 1);
     let gateway = &fleet.gateways[0];
@@ -329,6 +329,14 @@ fn explain_tells_where_the_units_are() {
     assert_eq!((units("here") + units("store"), &counter["remaining"]), (70, &serde_json::json!(70)));
     let text = ask("text/plain").text();
     assert!(text.contains("70 of 100 left, leased: ") && text.contains(" in the store"), "{text}");
+    let shown = |accept: &str| {
+        gateway.ask_admin(&get("/limits/all/keys/global").header("Accept", accept)).expect(200)
+    };
+    let key = shown("application/json").json();
+    let units = |place: &str| key["leased"][place].as_u64().expect("a number");
+    assert_eq!((units("here") + units("store"), &key["remaining"]), (70, &serde_json::json!(70)), "{key:#}");
+    let text = shown("text/plain").text();
+    assert!(text.contains("\nleased: ") && text.contains(" in the store\n"), "{text}");
     let state = gateway.ask_admin(&get("/limits").header("Accept", "application/json")).expect(200).json();
     assert_eq!(state["limits"][0]["state"], "leased");
 }

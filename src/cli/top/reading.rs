@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::cli::admin_client::{AdminFault, OperatorRequest, escape_controls};
 use crate::cli::operator_verbs::encode_segment;
+use crate::operate::text_table::show_count;
 use sluicegate_model::AdminConfig;
 
 /// The most limits and keys that are asked for.
@@ -53,12 +54,8 @@ impl GatewayReading {
         if !answers["status"]["version"].is_string() || !answers["limits"].is_array() {
             return Err(malformed());
         }
-        let rows = [
-            list_limits(&answers),
-            list(&answers["keys"]["keys"]),
-            list_servers(&answers),
-            list(&answers["bans"]),
-        ];
+        let rows =
+            [list_limits(&answers), list_keys(&answers), list_servers(&answers), list(&answers["bans"])];
         Ok(GatewayReading { limit, rows, answers })
     }
 
@@ -113,6 +110,17 @@ fn list_limits(answers: &Value) -> Vec<Value> {
         rows
     };
     list(&answers["limits"]).into_iter().flat_map(with_classes).collect()
+}
+
+/// The keys, with the place of leased units in words.
+fn list_keys(answers: &Value) -> Vec<Value> {
+    let mut rows = list(&answers["keys"]["keys"]);
+    for row in &mut rows {
+        if let [Some(here), Some(store)] = ["here", "store"].map(|place| row["leased"][place].as_u64()) {
+            row["leased"] = format!("{} here, {} in the store", show_count(here), show_count(store)).into();
+        }
+    }
+    rows
 }
 
 fn list(value: &Value) -> Vec<Value> {

@@ -36,6 +36,7 @@ pub(super) const TABLES: [TopColumns; 4] = [
         ("refused/s", "/refused_per_s"),
         ("asked/s", "/asked_per_s"),
         ("left", "/remaining"),
+        ("leased", "/leased"),
         ("waiting", "/waiting"),
         ("granted", "/grant/numbers"),
         ("step", "/step"),

@@ -171,13 +171,13 @@ pub(super) const KEY_LIST: &str = r#"{
   "limit": "per-ip", "by": "refused", "gateways": 1,
   "keys": [
     { "key": "ip=192.0.2.7", "asked_per_s": 42.0, "refused_per_s": 32.1, "error_per_s": 0.0, "remaining": 0,
-      "reset_s": 0.062, "step": null, "waiting": 0, "grant": null, "ban": "192.0.2.7" }
+      "leased": null, "reset_s": 0.062, "step": null, "waiting": 0, "grant": null, "ban": "192.0.2.7" }
   ]
 }"#;
 
 pub(super) const KEY: &str = r#"{
   "key": "ip=192.0.2.7", "asked_per_s": 42.0, "refused_per_s": 32.1, "error_per_s": 0.0, "remaining": 200,
-  "reset_s": 0.0, "step": null, "waiting": 0,
+  "leased": null, "reset_s": 0.0, "step": null, "waiting": 0,
   "grant": { "numbers": "100 requests per second, burst 200", "left_s": 3600.0, "reason": "a demo", "by": "ops" },
   "usage": [{
     "limit": "per-ip", "key": "ip=192.0.2.7", "rate": "100/s", "unit": "request", "quota": 200, "used": 0,

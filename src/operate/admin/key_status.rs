@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
+use crate::operate::explain::LeasedUnits;
 use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
@@ -13,6 +14,7 @@ use sluicegate_model::{Amount, GrantConfig, GrantKey, LimitId};
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::heavy_keys::report::HeavyKey;
 use sluicegate_proxy::gateway::usage::UsageEntry;
+use sluicegate_store::LeaseOutcome;
 
 json_object! {
     #[derive(Debug)]
@@ -23,6 +25,7 @@ json_object! {
         pub error_per_s: f64 = "The greatest amount by which either rate may be too low.",
         pub remaining: Option<Amount>
             = "Units, or money, that it has left, of classes the one with most; null without a limit, or if unknown.",
+        pub leased: Option<LeasedUnits> = "Where they are, as this gateway knows; null if the limit is not leased.",
         pub classes: Vec<ClassRest> = maybe "What each class of its shares has left; absent without shares.",
         pub reset_s: Option<f64> = "Seconds until one more unit fits.",
         pub step: Option<&'static str> = "The last step of its quota that is reached." in ["warn", "slow", "reject"],
@@ -75,6 +78,7 @@ impl KeyStatus {
             refused_per_s: shown(key.refused.per_s),
             error_per_s: shown(key.asked.error_per_s.max(key.refused.error_per_s)),
             remaining: remaining.map(|units| config.amount(units)),
+            leased: find_leased(gateway, limit, key, tier, now),
             classes: config.class_names().zip(&of_classes).map(rest).collect(),
             reset_s,
             step: config.steps_in(reached).next_back().map(|step| step.then.as_str()),
@@ -117,6 +121,21 @@ pub(super) fn find_units(limit: &Limit, key: &HeavyKey, tier: Option<&str>, now:
 /// The units that a key has left, the seconds until one more fits, and the units that wait.
 type KeyUsage = (Option<u64>, Option<f64>, Option<u64>);
 
+/// The units of the strictest leased rate.
+fn find_leased(
+    gateway: &Gateway,
+    id: LimitId,
+    key: &HeavyKey,
+    tier: Option<&str>,
+    now: Now,
+) -> Option<LeasedUnits> {
+    let (limit, shared, key_in_store) = (&gateway.limits[id.0], gateway.shared[id.0].as_ref()?, key.shared?);
+    let rates = limit.rate_range(find_units(limit, key, tier, now)?.variant);
+    let units = rates.filter_map(|rate| shared.leased_units_of(rate, key_in_store));
+    let (here, store) = units.min_by_key(|(here, store)| here.saturating_add(*store))?;
+    Some(LeasedUnits { here, store })
+}
+
 fn read_usage(
     gateway: &Gateway,
     id: LimitId,
@@ -130,8 +149,14 @@ fn read_usage(
     let reached = |decisions: &[Decision]| decisions.iter().fold(0, |bits, own| bits | own.reached);
     let (variant, rates) = (units.variant, limit.rate_range(units.variant));
     if let Some(shared) = &gateway.shared[id.0] {
-        let answers: Option<Vec<Decision>> =
-            rates.map(|rate| shared.last_decision(rate, &units, now)).collect();
+        let last_decision = |rate| match key.shared.and_then(|key| shared.leased_units_of(rate, key)) {
+            Some((here, store)) => {
+                let known = LeaseOutcome::Taken(0, here.saturating_add(store));
+                Some(shared.leased_decision(rate, &known))
+            }
+            None => shared.last_decision(rate, &units, now),
+        };
+        let answers: Option<Vec<Decision>> = rates.map(last_decision).collect();
         let (answers, of_last) = (answers.unwrap_or_default(), |last: Decision| {
             (Some(last.remaining), (last.reset_ns > 0).then(|| seconds(last.reset_ns)), None)
         });

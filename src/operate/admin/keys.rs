@@ -192,6 +192,9 @@ async fn show_key(request: AdminRequest) -> Answered {
         status.usage = gateway.read_usage(session.as_deref(), &[counted], now).await;
     }
     let mut text = render_keys(std::slice::from_ref(&status), &gateway.config.limits[limit.0]);
+    if let Some(leased) = &status.leased {
+        text.push_str(&format!("{leased}\n"));
+    }
     for class in &status.classes {
         text.push_str(&format!("class {} has {} left\n", class.class, or_dash(class.remaining)));
     }

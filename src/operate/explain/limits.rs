@@ -71,7 +71,7 @@ json_object! {
 
     /// The units of a leased limit, as this gateway knows them.
     #[derive(Debug, Clone)]
-    pub struct LeasedUnits as "ExplainedLease" {
+    pub struct LeasedUnits as "LeasedUnits" {
         pub here: u64 = "Units that this gateway holds.",
         pub store: u64 = "Units that Redis had left at its last answer.",
     }

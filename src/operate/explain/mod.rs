@@ -29,7 +29,7 @@ use sluicegate_proxy::judge::{self, BodyView, JudgeProgress, RequestFacts};
 use sluicegate_proxy::reject::Rejection;
 use sluicegate_store::Session;
 
-pub use limits::{ClassExplanation, CounterExplanation, GrantExplanation, LimitExplanation};
+pub use limits::{ClassExplanation, CounterExplanation, GrantExplanation, LeasedUnits, LimitExplanation};
 pub use query::{ParsedQuery, Query};
 pub use verdict::VerdictExplanation;
 

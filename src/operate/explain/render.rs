@@ -5,7 +5,7 @@ use std::fmt;
 use super::describe::format_ns;
 use super::{
     ArrivalExplanation, ClassExplanation, ClientExplanation, CounterExplanation, Explanation,
-    GrantExplanation, LimitExplanation, VerdictExplanation,
+    GrantExplanation, LeasedUnits, LimitExplanation, VerdictExplanation,
 };
 
 const MS: u64 = 1_000_000;
@@ -135,6 +135,12 @@ fn without_redis(word: &str, dry_run: bool) -> &'static str {
     }
 }
 
+impl fmt::Display for LeasedUnits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "leased: {} here, {} in the store", self.here, self.store)
+    }
+}
+
 impl CounterExplanation {
     /// `would` stands before an outcome that has no effect.
     fn write_line(&self, f: &mut fmt::Formatter<'_>, would: &str) -> fmt::Result {
@@ -144,7 +150,7 @@ impl CounterExplanation {
             write!(f, ", {own} of its own")?;
         }
         if let Some(leased) = &self.leased {
-            write!(f, ", leased: {} here, {} in the store", leased.here, leased.store)?;
+            write!(f, ", {leased}")?;
         }
         if let Some(window) = &self.window {
             write!(f, " {window}")?;

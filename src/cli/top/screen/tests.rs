@@ -17,7 +17,8 @@ fn limit(name: &str, rejected: f64) -> Value {
 
 fn key(name: &str) -> Value {
     json!({ "key": name, "asked_per_s": 42.0, "refused_per_s": 32.1, "error_per_s": 0.0, "remaining": 0,
-            "reset_s": 0.1, "step": "slow", "waiting": null, "grant": null, "ban": name.strip_prefix("ip=") })
+            "leased": null, "reset_s": 0.1,
+            "step": "slow", "waiting": null, "grant": null, "ban": name.strip_prefix("ip=") })
 }
 
 fn answers(limits: &[Value], keys: &Value) -> Value {
@@ -91,7 +92,7 @@ fn all_fits_on_80_columns() {
     for row in [
         "limits\nlimit                            rejected/s  admitted/s  waited/s  waiting  keys\nper-ip   ",
         "keys of per-ip\nkey ",
-        "ip=192.0.2.7                    32.1       42.0     0     -        -        slow",
+        "ip=192.0.2.7            32.1       42.0     0     -       -        -        slow",
         "uri=\\u{1b}[2J\\r\\nx",
         "\nserver                    state      5xx/s  p50 ms  p99 ms  in flight  ejections\n\
          app                       1 of 2 up  12.5   3.2     120.0   6          -\n  10.0.0.8:80             down  ",
@@ -260,6 +261,16 @@ fn a_queue_in_front_of_servers_is_shown() {
 }
 
 #[test]
+fn leased_units_are_shown_with_their_place() {
+    let mut leased = key("global");
+    (leased["remaining"], leased["leased"]) = (json!(1249), json!({ "here": 37, "store": 1212 }));
+    let mut screen = TopScreen::new(read(&[limit("all", 4.0)], &json!({ "keys": [leased] })), true);
+    let cells = "  1,249  37 here, 1,212 in the store";
+    assert!(draw(&mut screen, 80, 24).join("\n").contains(cells));
+    assert!(render_text(&screen.reading).contains(cells));
+}
+
+#[test]
 fn plain_text_has_the_same_tables() {
     let text = render_text(&sample().reading);
     let expected = "rejections 4.5/s  in flight 9  connections 1,117  bans 2  up 1h 1m 40s  sluicegate 1.2.3\n\n\
@@ -267,9 +278,9 @@ fn plain_text_has_the_same_tables() {
         per-ip  4.0         1,096.5     0.0       2        7\n\
         login   0.0         1,096.5     0.0       2        7\n\n\
         keys of per-ip\n\
-        key                 refused/s  asked/s  left  waiting  granted  step\n\
-        ip=192.0.2.7        32.1       42.0     0     -        -        slow\n\
-        uri=\\u{1b}[2J\\r\\nx  32.1       42.0     0     -        -        slow\n\n\
+        key                 refused/s  asked/s  left  leased  waiting  granted  step\n\
+        ip=192.0.2.7        32.1       42.0     0     -       -        -        slow\n\
+        uri=\\u{1b}[2J\\r\\nx  32.1       42.0     0     -       -        -        slow\n\n\
         server         state      5xx/s  p50 ms  p99 ms  in flight  ejections  last error\n\
         app            1 of 2 up  12.5   3.2     120.0   6          -          -\n  \
           10.0.0.8:80  down       -      -       -       3          1          timeout\n  \

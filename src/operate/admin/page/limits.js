@@ -52,7 +52,8 @@ const keys = new Table($('keys'), {
     { title: 'key', kind: 'key', cell: row => row.key, value: row => row.key },
     askedRate,
     refusedRate,
-    { ...per('left', row => row.remaining), cell: row => row.classes?.map(one => one.class + ' ' + number(one.remaining)).join(', ') ?? number(row.remaining) },
+    { ...per('left', row => row.remaining), cell: row => row.classes?.map(one => one.class + ' ' + number(one.remaining)).join(', ') ?? number(row.remaining)
+      + (row.leased ? ', leased: ' + number(row.leased.here) + ' here, ' + number(row.leased.store) + ' in the store' : '') },
     { title: 'next in', kind: 'number less', about: 'seconds until one more unit fits', cell: row => span(row.reset_s), value: row => row.reset_s },
     { ...per('waiting', row => row.waiting), kind: 'number less' },
     { title: 'grant', kind: 'text less', value: row => row.grant?.numbers, cell: row => row.grant && row.grant.numbers + ', ' + span(row.grant.left_s) + ' left' },
