@@ -11,7 +11,7 @@ TEST_TOOLS := cc:build-essential nginx:nginx caddy:caddy wrk:wrk valgrind:valgri
 	/usr/lib/python3/dist-packages/grpc/__init__.py:python3-grpcio \
 	/usr/lib/python3/dist-packages/redis/__init__.py:python3-redis redis-cli:redis-tools \
 	/usr/lib/python3/dist-packages/jwt/__init__.py:python3-jwt \
-	/usr/lib/python3/dist-packages/jose/__init__.py:python3-jose pebble:pebble
+	/usr/lib/python3/dist-packages/jose/__init__.py:python3-jose pebble:pebble faketime:faketime
 # The rival of `make bench-redis` alone.
 LUA_TOOLS := /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua \
 	/usr/share/lua/5.1/nginx/redis.lua:lua-nginx-redis

@@ -10,24 +10,27 @@ use crate::fleet::exact::assert_conforms;
 use crate::support::fleet::{DEGRADED, by_name, counting_on, remaining, with_status};
 use crate::support::*;
 
-const RATE: f64 = 500.0;
-const BURST: f64 = 250.0;
+pub(super) const RATE: f64 = 500.0;
+pub(super) const BURST: f64 = 250.0;
 const SPAN: Duration = ms(3_000);
 
 /// Three gateways that lease a limit in the Redis at this URL, and reject while it does not answer.
-fn leasing(url: &str) -> Fleet {
-    leasing_burst(url, BURST)
+pub(super) fn leasing(url: &str) -> Fleet {
+    leasing_at([url; 3], BURST, "reject")
 }
 
-fn leasing_burst(url: &str, burst: f64) -> Fleet {
-    let head = counting_on(url, "200ms");
-    let limit = format!("key: global, rate: {RATE}/s, burst: {burst}, state: leased, on_failure: reject");
-    let fleet = Fleet::start(3, |_, upstream| format!("{head}{}", by_name(upstream, &[("all", &limit)])));
+/// Three gateways that lease a limit with this burst, each at a URL of its own.
+pub(super) fn leasing_at(urls: [&str; 3], burst: f64, on_failure: &str) -> Fleet {
+    let limit =
+        format!("key: global, rate: {RATE}/s, burst: {burst}, state: leased, on_failure: {on_failure}");
+    let fleet = Fleet::start(3, |index, upstream| {
+        counting_on(urls[index], "200ms") + &by_name(upstream, &[("all", &limit)])
+    });
     fleet.wait_enforcing();
     fleet
 }
 
-/// What all clients got while `disturb` ran, and the number of calls of Redis.
+/// What all clients got while `disturb` ran.
 fn flood(fleet: &Fleet, disturb: impl FnOnce() + Send) -> Vec<Fired> {
     thread::scope(|scope| {
         scope.spawn(disturb);
@@ -144,7 +147,7 @@ fn a_distant_redis_is_asked_in_advance() {
     undisturbed(|| {
         let redis = Redis::start();
         let proxy = Proxy::start(redis.addr());
-        let fleet = leasing_burst(&proxy.url(), 4.0 * BURST);
+        let fleet = leasing_at([&proxy.url(); 3], 4.0 * BURST, "reject");
         proxy.delay(ms(40));
         let fired = flood(&fleet, || ());
         let passed = assert_one_bucket(&fired, 4.0 * BURST);

@@ -14,6 +14,7 @@ mod explain;
 mod faults;
 mod fleet;
 mod floods;
+mod lease_faults;
 mod lease_windows;
 mod leases;
 mod operators;

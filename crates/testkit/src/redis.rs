@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use ::redis::{Connection, FromRedisValue, Value};
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,9 +11,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::PATIENCE;
 use super::ports::free_addr;
 use super::run::{Lines, Scratch};
-use super::timing::ms;
+use super::timing::{eventually, ms};
 
 const FILE: &str = "redis.conf";
+/// The file with the step of the clock.
+const CLOCK: &str = "clock";
 
 /// A running server with its own directory; dropping it kills it.
 pub struct Redis {
@@ -22,6 +24,7 @@ pub struct Redis {
     log: Lines,
     addr: SocketAddr,
     options: Vec<String>,
+    has_own_clock: bool,
     scratch: Scratch,
 }
 
@@ -41,14 +44,28 @@ impl Redis {
     /// Starts with a configuration file, which the server may rewrite, and options over it, on the first free port.
     #[track_caller]
     pub fn start_from(file: &str, options: &[&str]) -> Redis {
+        Redis::start_on_a_port(file, options, false)
+    }
+
+    /// Starts a server whose clock can be stepped, by libfaketime.
+    #[track_caller]
+    pub fn start_with_clock() -> Redis {
+        Redis::start_on_a_port("", &["--bind", "127.0.0.1", "--save", ""], true)
+    }
+
+    #[track_caller]
+    fn start_on_a_port(file: &str, options: &[&str], has_own_clock: bool) -> Redis {
         let options: Vec<_> = options.iter().map(|&word| word.to_owned()).collect();
         let mut last = String::new();
         for _ in 0..20 {
             let addr = free_addr();
             let scratch = Scratch::new();
             scratch.file(FILE, file);
-            match spawn(addr, &options, &scratch) {
-                Ok((child, log)) => return Redis { child: Some(child), log, addr, options, scratch },
+            scratch.file(CLOCK, "+0\n");
+            match spawn(addr, &options, has_own_clock, &scratch) {
+                Ok((child, log)) => {
+                    return Redis { child: Some(child), log, addr, options, has_own_clock, scratch };
+                }
                 Err(why) => last = why,
             }
         }
@@ -101,7 +118,7 @@ impl Redis {
         self.kill();
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match spawn(self.addr, &self.options, &self.scratch) {
+            match spawn(self.addr, &self.options, self.has_own_clock, &self.scratch) {
                 Ok((child, log)) => {
                     (self.child, self.log) = (Some(child), log);
                     return;
@@ -110,6 +127,19 @@ impl Redis {
             }
             thread::sleep(ms(20));
         }
+    }
+
+    /// Sets the clock of [`Redis::start_with_clock`] to the true time and so many seconds.
+    #[track_caller]
+    pub fn set_clock_ahead(&self, seconds: f64) {
+        // Renamed, because the server may read it at any time.
+        let new = self.scratch.file("clock.new", &format!("{seconds:+}\n"));
+        std::fs::rename(new, self.scratch.path().join(CLOCK)).expect("the file of the clock");
+        eventually("a clock that steps; the Debian package faketime has what is needed", || {
+            let [whole, micros]: [f64; 2] = self.ask(&["TIME"]);
+            let true_time = SystemTime::UNIX_EPOCH.elapsed().expect("a time after 1970").as_secs_f64();
+            (whole + micros / 1e6 - true_time - seconds).abs() < 0.03
+        });
     }
 
     #[track_caller]
@@ -211,8 +241,20 @@ fn ask<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> ::redi
 }
 
 /// Starts a server and waits until its own log reports that it serves; another process on that port does not count.
-fn spawn(addr: SocketAddr, options: &[String], scratch: &Scratch) -> Result<(Child, Lines), String> {
-    let mut child = Command::new("redis-server")
+fn spawn(
+    addr: SocketAddr,
+    options: &[String],
+    has_own_clock: bool,
+    scratch: &Scratch,
+) -> Result<(Child, Lines), String> {
+    let mut command = Command::new("redis-server");
+    if has_own_clock {
+        // The C library before jemalloc, which asks for the time before libfaketime is ready.
+        command.env("LD_PRELOAD", "/usr/$LIB/faketime/libfaketime.so.1:libc.so.6");
+        command.env("FAKETIME_TIMESTAMP_FILE", scratch.path().join(CLOCK));
+        command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    }
+    let mut child = command
         .arg(scratch.path().join(FILE))
         .args(options)
         .args(["--port", &addr.port().to_string(), "--dir"])
