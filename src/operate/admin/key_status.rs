@@ -14,7 +14,7 @@ use sluicegate_model::{Amount, GrantConfig, GrantKey, LimitId};
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::heavy_keys::report::HeavyKey;
 use sluicegate_proxy::gateway::usage::UsageEntry;
-use sluicegate_store::LeaseOutcome;
+use sluicegate_store::{LeaseLeft, LeaseOutcome};
 
 json_object! {
     #[derive(Debug)]
@@ -132,8 +132,8 @@ fn find_leased(
     let (limit, shared, key_in_store) = (&gateway.limits[id.0], gateway.shared[id.0].as_ref()?, key.shared?);
     let rates = limit.rate_range(find_units(limit, key, tier, now)?.variant);
     let units = rates.filter_map(|rate| shared.leased_units_of(rate, key_in_store));
-    let (here, store) = units.min_by_key(|(here, store)| here.saturating_add(*store))?;
-    Some(LeasedUnits { here, store })
+    let left = units.min_by_key(LeaseLeft::units)?;
+    Some(LeasedUnits { here: left.here, store: left.stored })
 }
 
 fn read_usage(
@@ -150,10 +150,7 @@ fn read_usage(
     let (variant, rates) = (units.variant, limit.rate_range(units.variant));
     if let Some(shared) = &gateway.shared[id.0] {
         let last_decision = |rate| match key.shared.and_then(|key| shared.leased_units_of(rate, key)) {
-            Some((here, store)) => {
-                let known = LeaseOutcome::Taken(0, here.saturating_add(store));
-                Some(shared.leased_decision(rate, &known))
-            }
+            Some(left) => Some(shared.leased_decision(rate, &LeaseOutcome::Taken(0, left))),
             None => shared.last_decision(rate, &units, now),
         };
         let answers: Option<Vec<Decision>> = rates.map(last_decision).collect();

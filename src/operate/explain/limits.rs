@@ -205,7 +205,7 @@ impl LookMode {
                 let own = own.map(|own| limit.config.amount(own));
                 let placed = &limits.chain.limits()[index];
                 let leased = looked.shared_key.and_then(|key| placed.leased_units(decision.rate.into(), key));
-                let leased = leased.map(|(here, store)| LeasedUnits { here, store });
+                let leased = leased.map(|left| LeasedUnits { here: left.here, store: left.stored });
                 let counter = explain_counter(limit, decision, now);
                 looked.counters.push(CounterExplanation { own, leased, ..counter });
             }

@@ -47,7 +47,7 @@ use smallvec::SmallVec;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, Units};
 use sluicegate_model::{KeyPart, OnFailure};
-use sluicegate_store::{RateAnswer, ScriptOp, SharedKey, SharedLimit, SlotKey, StoreQuestion};
+use sluicegate_store::{LeaseLeft, RateAnswer, ScriptOp, SharedKey, SharedLimit, SlotKey, StoreQuestion};
 
 use pass::ChainPass;
 pub use permit::ChainPermit;
@@ -206,7 +206,7 @@ impl Deref for ChainedLimit {
 impl ChainedLimit {
     /// The units of a leased rate that this process holds, and those that the store had left at its last answer; `None`
     /// if it knows nothing.
-    pub fn leased_units(&self, rate: usize, key: SharedKey) -> Option<(u64, u64)> {
+    pub fn leased_units(&self, rate: usize, key: SharedKey) -> Option<LeaseLeft> {
         self.in_store.as_ref()?.leased_units_of(rate, key)
     }
 }

@@ -153,7 +153,7 @@ pub(crate) struct LeaseAnswer {
 
 impl LeaseLeft {
     /// The units in hand and in the store.
-    pub(crate) fn units(&self) -> u64 {
+    pub fn units(&self) -> u64 {
         self.here.saturating_add(self.stored)
     }
 }

@@ -17,7 +17,7 @@ use siphasher::sip::SipHasher13;
 use super::departures::Departures;
 use super::fleet::Fleet;
 use super::last_answer::LastAnswer;
-use super::lease::{LeaseName, LeaseOutcome, LimitLeases};
+use super::lease::{LeaseLeft, LeaseName, LeaseOutcome, LimitLeases};
 use super::local_share::LocalShare;
 use super::process_slots::ProcessSlots;
 use super::script::rule_shape::RuleShape;
@@ -267,9 +267,9 @@ impl SharedLimit {
     }
 
     /// The units of a leased rate in hand, and those left in the store at its last answer; `None` if nothing is known.
-    pub fn leased_units_of(&self, rate: usize, key: SharedKey) -> Option<(u64, u64)> {
+    pub fn leased_units_of(&self, rate: usize, key: SharedKey) -> Option<LeaseLeft> {
         let name = LeaseName::of_rule(&self.rules[rate], key)?;
-        self.leases.find_left(&name).map(|(left, _)| (left.here, left.stored))
+        self.leases.find_left(&name).map(|(left, _)| left)
     }
 
     /// Forgets all leases, because another store counts from now on.
