@@ -48,10 +48,3 @@ impl LeaseAnswer {
         Some((answer, HomeCall::decode(&mut bytes)))
     }
 }
-
-/// Reads 8 bytes.
-pub(super) fn read_word(bytes: &mut &[u8]) -> Option<u64> {
-    let (word, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(u64::from_le_bytes(*word))
-}

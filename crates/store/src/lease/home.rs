@@ -3,9 +3,9 @@
 //! A gateway that calls the store of its region is told when the home is to be called. It makes that call and tells the
 //! region what came of it with its next call: the region's store alone knows what the region holds.
 
-use super::encoding::read_word;
 use super::{LeaseAnswer, LeaseCall, LeaseTerms};
 use crate::script::read_number;
+use sluicegate_limit::table::persistent::take_bytes;
 
 /// Parts of a limit of which regions may hold two.
 const LEASED_PARTS: u64 = 5;
@@ -87,7 +87,7 @@ impl HomeReport {
 impl HomeCall {
     /// Reads the call that follows an answer; `None` if the caller is to make none.
     pub(super) fn decode(bytes: &mut &[u8]) -> Option<HomeCall> {
-        let name = read_word(bytes)?;
+        let name = u64::from_le_bytes(take_bytes(bytes)?);
         let mut next = || read_number(bytes);
         let (number, applied, held, keep) = (next()?, next()?, next()?, next()?);
         let (want, demand, stopped, owed, owed_since) = (next()?, next()?, next()?, next()?, next()?);

@@ -40,7 +40,7 @@ pub(crate) struct LeaseNode {
     /// The window of its last answer, and the moment of the first call that was answered in it.
     window: u64,
     window_since: u64,
-    /// The moments at which that window ends, and at which units have come back, if nobody takes others; 0: by the rate.
+    /// The moments at which that window ends, and at which units have come back if nobody takes others (0: by the rate).
     window_end: u64,
     regained_at: u64,
     /// What calls are to charge beyond the lease; and what is sent until an answer comes, with the number of the first
@@ -143,7 +143,7 @@ pub(crate) struct LeaseAnswer {
     pub rest: u64,
     /// The name of the window; of a bucket 0.
     pub window: u64,
-    /// Microseconds until the units come back that the first request without a grant needs, or one unit; 0: by the rate.
+    /// Microseconds until the units for the first request without a grant come back, or one unit; 0: by the rate.
     pub wait: u64,
     /// In a region: its home is being asked for more.
     pub asks_home: bool,

@@ -343,7 +343,6 @@ fn regions_admit_one_bucket() {
             ..Case::new(seed)
         };
         let outcome = case.run(&mut script);
-        eprintln!("seed {seed} load {} far {} loss {}: {outcome:?}", case.load, case.far_us, case.loss);
         assert_eq!(outcome.excess, 0, "seed {seed}: {outcome:?}");
         assert!(outcome.admitted > 0, "seed {seed}: {outcome:?}");
     }
@@ -355,7 +354,6 @@ fn distant_regions_lose_little() {
     for (load, least) in [(0.8, 0.97), (2.0, 0.93), (5.0, 0.93)] {
         let case = Case { load, span_us: 6_000_000, ..Case::new(100 + load as u64) };
         let outcome = case.run(&mut script);
-        eprintln!("load {load}: {} {outcome:?}", outcome.admitted as f64 / outcome.ideal as f64);
         assert!(outcome.admitted as f64 >= least * outcome.ideal as f64, "{load}: {outcome:?}");
     }
 }
@@ -374,7 +372,6 @@ fn regions_have_their_part_beside_the_home() {
         ..Case::new(300)
     };
     let outcome = case.run(&mut script);
-    eprintln!("part: {outcome:?}");
     assert_eq!(outcome.excess, 0);
     assert!(outcome.beside_home * 10 <= outcome.admitted * 4, "{outcome:?}");
 }
@@ -386,7 +383,6 @@ fn a_region_that_is_cut_off_has_its_floor() {
     let case =
         Case { share: Some(300_000), cut_us: (1_000_000, 4_000_000), span_us: 7_000_000, ..Case::new(200) };
     let (outcome, floor) = (case.run(&mut script), case.rate * 3 / 10);
-    eprintln!("{outcome:?}");
     assert!(
         outcome.excess <= i128::from(4 * floor * Setting::new(0, 1, 2_000, 2_000).terms().unit),
         "{outcome:?}"
