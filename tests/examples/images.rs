@@ -164,7 +164,7 @@ fn the_image_caches_the_dependencies() {
 #[test]
 fn a_stopped_gateway_has_the_time_to_finish() {
     let programs = programs();
-    assert_eq!(programs.len(), 6);
+    assert_eq!(programs.len(), 9);
     for (name, service, file) in programs {
         let loaded = sluicegate_config::load(&root().join(&file)).unwrap_or_else(|report| panic!("{report}"));
         let grace = service["stop_grace_period"].as_str().and_then(|text| text.strip_suffix('s'));
@@ -192,14 +192,16 @@ fn metrics_are_reachable() {
     }
 }
 
-/// A service that depends on another starts after that one is healthy.
+/// A service that depends on another starts after that one is healthy, or has done its work.
 #[test]
 fn services_wait_for_health() {
     for (name, service) in services() {
         let waits = service["depends_on"].as_mapping().cloned().unwrap_or_default();
         assert!(service["depends_on"].is_null() || !waits.is_empty(), "{name} waits for no health");
         for (other, how) in waits {
-            assert_eq!(how["condition"], "service_healthy", "{name} waits for {other:?}");
+            let ends = other.as_str().is_some_and(|other| other.starts_with("delay-"));
+            let expected = if ends { "service_completed_successfully" } else { "service_healthy" };
+            assert_eq!(how["condition"], expected, "{name} waits for {other:?}");
         }
         // The program's own check is in its image.
         let has_check = service["image"] == "sluicegate:local" || !service["healthcheck"]["test"].is_null();
