@@ -40,7 +40,7 @@ pub(crate) struct LeaseNode {
     /// The window of its last answer, and the moment of the first call that was answered in it.
     window: u64,
     window_since: u64,
-    /// The moments at which that window ends, and at which units have come back if nobody takes others (0: by the rate).
+    /// The moments at which that window ends, and at which units have come back, if nobody takes others (0: by rate).
     window_end: u64,
     regained_at: u64,
     /// What calls are to charge beyond the lease; and what is sent until an answer comes, with the number of the first
