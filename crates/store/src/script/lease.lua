@@ -54,7 +54,8 @@ local number, applied, held, keep, want, demand, stopped, owed, owed_since, refu
   unpack_from('<dddddddddddd', body, 89)
 local is_window, home = width > 0, false
 -- `full`: ticks of the present window if nothing were used, or of the bucket.
-local full, window, counts, counts_format = depth, 0, {}, '<d' .. string.rep('I4', earlier)
+local full, window, counts, counts_format = depth, 0, nil, nil
+if is_window then counts, counts_format = {}, '<d' .. string.rep('I4', earlier) end
 local state, own = pcall('HGET', key, 's'), false
 if state and (state.err or #state ~= (is_window and 56 + 4 * earlier or 48)) then state = false end
 local free, out, time, rates, demands, first_end = depth, 0, now, 0, 0, now
@@ -93,8 +94,10 @@ else
   call('DEL', key)
   free, out, time, rates, demands, first_end = home and 0 or depth, 0, now, 0, 0, now + NUMBER_KEPT_US
   window = 0
-  if is_window then full = depth end
-  for i = 1, earlier do counts[i] = 0 end
+  if is_window then
+    full = depth
+    for i = 1, earlier do counts[i] = 0 end
+  end
 end
 
 local function refill(to)
@@ -111,14 +114,13 @@ local function refill(to)
   end
 end
 
-local function next_border()
-  return now + width - (is_aligned == 1 and now % width or 0)
-end
-
 -- Leases end in the order of their ends, each after the refill of its time.
 local is_set_back, latest = time > now, now + hold + guard
-if window > now + width then window = next_border() end
-if is_window and window > now and window < latest then latest = window end
+local next_border = is_window and now + width - (is_aligned == 1 and now % width or 0)
+if is_window then
+  if window > now + width then window = next_border end
+  if window > now and window < latest then latest = window end
+end
 if home and is_set_back then
   home.ends, home.begun, home.quiet = home.ends + now - time, home.begun + now - time, home.quiet + now - time
   home.calling, home.filled = 0, now
@@ -173,13 +175,11 @@ if is_window and (now >= window or is_aligned == 0 and free == full and out == 0
     if counts[i] > 4294967295 then counts[i] = 4294967295 end
     full = full - counts[i]
   end
-  free, window = full, next_border()
+  free, window = full, next_border
 end
 
 -- What a region leases at its home, until the lease ends: then all counts as spent there.
-local function on_floor()
-  return home.failing == 1 and now >= home.ends
-end
+local is_floor = false
 if home then
   local is_over = now >= home.ends
   home.level = is_over and 0 or math.min(home.level + home.rate * (now - home.filled), home.depth)
@@ -190,12 +190,13 @@ if home then
   -- An answer that comes after the end of its lease is of no use.
   if answered > 0 and answered == home.number and home.applied < answered and now < home.begun + home_hold then
     local spent = is_over and home.kept or home.kept - free - out
-    if on_floor() then home.owed = math.max(home.owed - math.max(free, 0) - out, 0) end
+    if home.failing == 1 and is_over then home.owed = math.max(home.owed - math.max(free, 0) - out, 0) end
     free = math.max(home_held - spent - out, -depth)
     home.ends, home.applied, home.calling, home.failing, home.sent = home.begun + home_hold, answered, 0, 0, 0
     home.rate, home.depth, home.level = home_rate, home_depth, math.min(home.level, home_depth)
     home.quiet = home_left < unit and home_rate == 0 and now + home_term / 8 or 0
   end
+  is_floor = home.failing == 1 and now >= home.ends
 end
 
 local own_rate, own_depth, rate_counted, depth_counted, own_held, own_demand = 0, 0, 0, 0, 0, 0
@@ -213,7 +214,7 @@ local ends, lacking, rest, is_unmet = now + hold + guard, unit, hold, false
 if is_window then
   rest = window - now
   if ends > window then ends = window end
-elseif home and not on_floor() then
+elseif home and not is_floor then
   rest = math.max(home.ends - guard - now, 0)
   if ends > home.ends then ends = math.max(home.ends, now) end
 end
@@ -254,14 +255,14 @@ if number > last then
   for run = 1, runs do
     local requests, cost
     requests, cost, at = unpack_from('<I4I4', body, at)
-    local brought = home and home.level or 0
-    local count = floor((free + brought) / (cost * unit))
+    local count = floor((free + (home and home.level or 0)) / (cost * unit))
     if count < 0 then count = 0 end
     if count > requests then count = requests end
-    local ticks = count * cost * unit
-    local of_rate = math.min(math.max(ticks - math.max(free, 0), 0), brought)
-    if home then home.level = brought - of_rate end
-    free, granted = free - ticks + of_rate, granted + count
+    free, granted = free - count * cost * unit, granted + count
+    if home and free < 0 and count > 0 then
+      local of_rate = math.min(-free, home.level)
+      free, home.level = free + of_rate, home.level - of_rate
+    end
     if count < requests then
       lacking, is_unmet = cost * unit, true
       break
@@ -304,9 +305,9 @@ if number > last then
 end
 
 -- A call of the home, which one node at a time makes for its region.
-local told, wait, free_shown = '', 0, math.max(free, 0)
+local told, wait, free_shown = '', 0, free > 0 and free or 0
 if home then
-  local is_floor, total = on_floor(), free + out
+  local total = free + out
   local home_demand = unpack_from('<f', pack('<f', demands))
   local wanted = floor(home_demand * home_term / 1000000000) * unit
   if wanted < 2 * unit then wanted = 0 end
