@@ -78,3 +78,28 @@ fn clients_learn_when_the_window_ends() {
     thread::sleep(ms(ms_left + 50));
     assert_eq!((0..10).map(&mut ask).filter(|answer| answer.status == 200).count(), 10);
 }
+
+/// Responses that cost 10 units, of which requests reserve fewer or more: the admitted ones have used what the window
+/// has, and at most what gateways may hold beyond it.
+#[test]
+fn responses_settle_what_they_reserved() {
+    for (reserved, most) in [(5, 240 + 20), (20, 200)] {
+        let redis = Redis::start();
+        let head = counting_on(&redis.url(), "200ms");
+        let charge = format!("charge: {{ units: \"header:X-Cost\", reserve: {reserved} }}");
+        let limit = format!("key: global, rate: 2000/1h, algorithm: fixed_window, state: leased, {charge}");
+        let upstream = Upstream::new(|_| Reply::with(200, &[("X-Cost", "10")], "ok"));
+        let fleet = Fleet::before(upstream, 2, |_, upstream| {
+            format!("{head}{}", by_name(upstream, &[("all", &limit)]))
+        });
+        fleet.wait_enforcing();
+        let fired = fleet.fire(2, Until::Count(150), |_, _, _| {
+            thread::sleep(ms(4));
+            get("/all")
+        });
+        let passed = fired.iter().filter(|one| one.status == 200).count();
+        assert!(passed <= most && passed >= 170, "{reserved} reserved: {passed} passed");
+        eventually("all is settled", || fleet.metric("sluicegate_reserved_units", &[]) == 0.0);
+        assert_eq!(fleet.metric("sluicegate_redis_gives_lost_total", &[]), 0.0);
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::charge::OverrunAction;
 use crate::limit::{Algorithm, LeakyBucketRate, LimitConfig, TokenBucketRate};
 use crate::reject::RetryAfter;
 use crate::shares::Shares;
@@ -88,8 +89,13 @@ pub fn check_leases(limit: &LimitConfig) -> Result<(), String> {
     if limit.shares.is_some() {
         return refuse("a limit with shares");
     }
-    if limit.charge.is_some() {
-        return refuse("a limit with charge");
+    if let Some(charge) = &limit.charge {
+        if charge.over == OverrunAction::Cut {
+            return refuse("a limit that cuts responses");
+        }
+        if !charge.clear.is_empty() {
+            return refuse("a limit that responses clear");
+        }
     }
     if !limit.views.is_empty() {
         return refuse("a limit with other numbers at a place");

@@ -110,8 +110,19 @@ pub(super) struct KeysInFlight<'a, C: KeyCalls> {
 // === impl SettlementQueue ===
 
 impl SettlementQueue {
-    /// Queues a settlement; if too many wait, it is lost.
-    pub fn queue_settlement(&self, settlement: StoreSettlement) {
+    /// Queues a settlement; if too many wait, it is lost. Those of leases need no call of their own.
+    pub fn queue_settlement(&self, mut settlement: StoreSettlement) {
+        let StoreSettlement { limit, key, marks, reserved, used, .. } = &mut settlement;
+        marks.retain(|(rate, mark)| {
+            let is_leased = limit.rules[*rate].leases.is_some();
+            if is_leased {
+                limit.settle_leased(*rate, *key, *mark, (*reserved, *used));
+            }
+            !is_leased
+        });
+        if marks.is_empty() {
+            return;
+        }
         if self.count.load(Relaxed) >= SETTLEMENTS_MAX {
             return settlement.limit.count_lost();
         }

@@ -75,7 +75,7 @@ impl RateRule {
                 rules.push(RateRule {
                     id: hash << 6 | words,
                     shape,
-                    settles,
+                    settles: settles && leases.is_none(),
                     capacity_max: 0,
                     calendar,
                     steps,

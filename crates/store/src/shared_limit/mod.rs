@@ -307,6 +307,19 @@ impl SharedLimit {
         }
     }
 
+    /// Corrects a charge of [`SharedLimit::take_leased`] from the units that were reserved to those that were used: an
+    /// excess goes with the next call.
+    pub fn settle_leased(&self, rate: usize, key: SharedKey, mark: u64, (reserved, used): (u64, u64)) {
+        let Some(name) = LeaseName::of_rule(&self.rules[rate], key) else { return };
+        let is_known = match used.checked_sub(reserved) {
+            Some(excess) => self.leases.owe(&name, excess),
+            None => self.leases.put_back(&name, mark, reserved - used),
+        };
+        if !is_known {
+            self.count_lost();
+        }
+    }
+
     /// The decision on a request, with what is left after it.
     pub fn leased_decision(&self, rate: usize, outcome: &LeaseOutcome) -> Decision {
         let capacity = self.rules[rate].capacity();

@@ -226,6 +226,11 @@ impl Claim {
         CounterKey { class: self.class, ..CounterKey::new(self.id, self.prefix) }
     }
 
+    /// The key of a claim on a lease.
+    pub(crate) fn key_in_store(&self) -> SharedKey {
+        SharedKey(self.id.to_le_bytes())
+    }
+
     /// Gives the claim back, at `now` or, for a charge, at the moment of its judgement if that is later. A charge that
     /// is kept stays.
     #[inline]
@@ -249,7 +254,7 @@ impl Claim {
             ClaimKind::Charge(_) | ClaimKind::Leased(_) if keeps_charges => {}
             ClaimKind::Leased(mark) => {
                 if let Some(shared) = &limit.in_store {
-                    shared.put_back_leased(rate, SharedKey(self.id.to_le_bytes()), self.cost, mark);
+                    shared.put_back_leased(rate, self.key_in_store(), self.cost, mark);
                 }
             }
             ClaimKind::Charge(charge) => {

@@ -99,7 +99,8 @@ impl ChainPermit {
         let mut in_store: SmallVec<[StoreSettlement; 1]> = SmallVec::new();
         let ClaimSet { limits, claims, store_holds, .. } = &mut self.held;
         claims.retain(|claim| {
-            let limit: &Limit = &limits[usize::from(claim.limit_index)];
+            let chained = &limits[usize::from(claim.limit_index)];
+            let limit: &Limit = chained;
             let charge = limit.config.charge.as_ref().filter(|_| is_charge(claim, store_holds.as_deref()));
             let found = charge.and_then(|charge| find_units(limit, charge, claim.cost));
             let Some((charged, source, clears)) = found else { return true };
@@ -129,6 +130,11 @@ impl ChainPermit {
                 (ClaimKind::InStore(index), Some(store)) => {
                     store.settle_hold(claim, index, (own, clears), &mut in_store);
                 }
+                (ClaimKind::Leased(mark), _) => {
+                    if let Some(shared) = &chained.in_store {
+                        shared.settle_leased(rate, claim.key_in_store(), mark, (claim.cost, own));
+                    }
+                }
                 _ => {}
             }
             limit.subtract_reserved(rate, reserved);
@@ -152,7 +158,7 @@ impl ChainPermit {
 /// True if the response may settle the claim.
 fn is_charge(claim: &Claim, store: Option<&StoreHolds>) -> bool {
     let is_stored = |store: &StoreHolds| store.charged_hold(claim).is_some();
-    matches!(claim.kind, ClaimKind::Charge(_)) || store.is_some_and(is_stored)
+    matches!(claim.kind, ClaimKind::Charge(_) | ClaimKind::Leased(_)) || store.is_some_and(is_stored)
 }
 
 /// True if the response clears the used units of its key.
