@@ -107,13 +107,14 @@ fn a_region_that_is_cut_off_has_its_floor() {
         let on_floor = |one: &&Fired| {
             one.status == 200
                 && one.gateway < 4
-                && one.gateway % 2 == 0
+                && one.gateway.is_multiple_of(2)
                 && one.sent > cut + ms(800)
                 && one.answered < back
         };
         let passed = fired.iter().filter(on_floor).count() as f64;
         println!("{passed} by the floor");
-        (passed >= 0.5 * FLOOR * RATE * 0.8 && passed <= FLOOR * (BURST + RATE * 0.8)).then_some(())
+        let most = FLOOR * (BURST + RATE * 0.8);
+        (0.4 * FLOOR * RATE..=most).contains(&passed).then_some(())
     });
 }
 
