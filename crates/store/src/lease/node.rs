@@ -40,6 +40,8 @@ pub(crate) struct LeaseNode {
     /// The window of its last answer, and the moment of the first call that was answered in it.
     window: u64,
     window_since: u64,
+    /// The moment of that answer: units that were spent before are of an earlier window.
+    window_known: u64,
     /// The moments at which that window ends, and at which units have come back, if nobody takes others (0: by rate).
     window_end: u64,
     regained_at: u64,
@@ -268,7 +270,7 @@ impl LeaseNode {
             self.spent -= ticks;
             return;
         }
-        if charged_at < self.window_since {
+        if charged_at < if is_granted { self.window_since } else { self.window_known } {
             return;
         }
         self.refund_since = if self.refund == 0 { charged_at } else { self.refund_since.min(charged_at) };
@@ -388,6 +390,8 @@ impl LeaseNode {
         (self.applied, self.is_calling, self.left, self.owed_sent) = (number, false, answer.left, 0);
         (self.round_trip, self.answered_at) = (now.saturating_sub(self.called_at), now);
         self.held = answer.held.saturating_sub(self.spent);
+        // What the store counts no more does not return to the lease.
+        self.spent = self.spent.min(answer.held);
         (self.rate, self.depth) = (answer.rate, answer.depth);
         (self.level, self.filled_at) = (self.level.min(answer.depth), now);
         self.until = self.called_at + terms.hold.min(answer.rest);
@@ -395,7 +399,8 @@ impl LeaseNode {
         self.window_end = now + answer.rest;
         self.regained_at = if answer.wait > 0 { now + answer.wait } else { 0 };
         if answer.window != self.window {
-            (self.window, self.window_since, self.refund) = (answer.window, self.called_at, 0);
+            (self.window, self.refund) = (answer.window, 0);
+            (self.window_since, self.window_known) = (self.called_at, now);
         }
         self.quiet_until = match answer.left < terms.unit && self.rate == 0 && !answer.asks_home {
             true => now + self.wait_for(terms, now, terms.unit).min(TRUST_US).max(terms.term / 2),

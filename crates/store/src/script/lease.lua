@@ -81,7 +81,8 @@ if in_region == 1 then
   local is_sound = home.number >= 0 and home.begun >= 0 and home.ends >= 0 and home.kept >= 0 and home.owed >= 0
   state = state and is_sound and home.sent >= 0 and home.rate >= 0 and home.depth >= 0 and home.level >= 0
   if not state then
-    home.name, home.number, home.applied, home.begun, home.ends, home.calling = new_name, 0, 0, 0, 0, 0
+    -- Numbers begin at the time, so that no answer to a region that was forgotten has one of this region.
+    home.name, home.number, home.applied, home.begun, home.ends, home.calling = new_name, now, 0, 0, 0, 0
     home.kept, home.quiet, home.owed, home.sent, home.sent_since, home.failing = 0, 0, 0, 0, 0, 0
     home.rate, home.depth, home.level, home.filled = 0, 0, 0, 0
   end
@@ -122,7 +123,8 @@ if is_window then
   if window > now and window < latest then latest = window end
 end
 if home and is_set_back then
-  home.ends, home.begun, home.quiet = home.ends + now - time, home.begun + now - time, home.quiet + now - time
+  local function step(at) return math.max(at + now - time, 0) end
+  home.ends, home.begun, home.quiet = step(home.ends), step(home.begun), step(home.quiet)
   home.calling, home.filled = 0, now
 end
 if now >= first_end or is_set_back then
@@ -194,6 +196,7 @@ if home then
     free = math.max(home_held - spent - out, -depth)
     home.ends, home.applied, home.calling, home.failing, home.sent = home.begun + home_hold, answered, 0, 0, 0
     home.rate, home.depth, home.level = home_rate, home_depth, math.min(home.level, home_depth)
+    home.kept = home_held
     home.quiet = home_left < unit and home_rate == 0 and now + home_term / 8 or 0
   end
   is_floor = home.failing == 1 and now >= home.ends
@@ -318,28 +321,33 @@ if home then
   if is_due and now >= home.calling and now >= home.quiet then
     if free < 0 then free, home.owed = 0, home.owed - free end
     if home.owed > depth then home.owed = depth end
-    local had = free + out
+    -- The home knows nothing of what gateways have of the floor.
+    local had = math.min(free + out, home.kept)
     if is_floor or now >= home.ends then
       had, home.kept = 0, 0
     elseif home_demand <= 0 then
-      free, home.kept = 0, out
+      free, home.kept = 0, math.min(out, home.kept)
     else
       home.kept = had
     end
     if wanted == 0 then home.rate, home.depth, home.level = 0, 0, 0 end
     home.number, home.begun, home.calling = home.number + 1, now, now + home_term
-    if home.sent == 0 then home.sent, home.owed, home.sent_since = floor(home.owed), 0, home.number end
+    if home.sent == 0 then
+      local unspent = is_floor and free + out or 0
+      home.sent, home.sent_since = floor(math.max(home.owed - unspent, 0)), home.number
+      home.owed = home.owed - home.sent
+    end
     told = home.name .. pack('<ddddddddd', home.number, home.applied, had, home.kept, wanted, home_demand,
       home.rate == 0 and 1 or 0, home.sent, home.sent_since)
   end
   -- Requests wait for the home unless it had nothing left.
-  told = pack('<d', not is_floor and now < home.calling and home.quiet == 0 and home.rate == 0 and 1 or 0) .. told
+  told = pack('<d', home.failing == 0 and now < home.calling and home.quiet == 0 and home.rate == 0 and 1 or 0) .. told
   wait = math.max(home.quiet - now, home_term / 8)
   local refilled = is_floor and rate or home.rate
   if refilled > 0 then wait = math.max(lacking - free - home.level, unit) / refilled end
   call('HSET', key, 'h', pack(HOME, home.name, home.number, home.applied, home.begun, home.ends, home.calling, home.kept,
     home.quiet, home.owed, home.sent, home.sent_since, home.failing, home.rate, home.depth, home.level, home.filled))
-  free_shown = math.max(free, 0) + home.level
+  free_shown = math.max(free + home.level, 0)
 end
 
 state = pack(STATE, free, out, time, rates, demands, first_end)
