@@ -3,6 +3,8 @@
 mod excess;
 mod interleavings;
 mod oracle;
+mod region_orders;
+mod region_traces;
 mod regions;
 mod script_agrees;
 mod simulation;

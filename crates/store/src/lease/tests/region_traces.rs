@@ -1,0 +1,235 @@
+//! Single traces of regions and windows, which random steps reach too seldom.
+
+use super::super::{
+    HomeCall, HomeReport, HomeTerms, LeaseAnswer, LeaseCall, LeaseNode, LeaseSpend, LeaseTerms, PendingRun,
+};
+use super::script_agrees::Script;
+use super::simulation::Setting;
+use super::store_model::StoreModel;
+use crate::script::rule_shape::RuleShape;
+use sluicegate_model::WindowAlign;
+
+const START_US: u64 = 1_700_000_000_000_000;
+const BORDER_US: u64 = 2_000_000;
+
+struct Region {
+    script: Script,
+    terms: LeaseTerms,
+    home: HomeTerms,
+    number: u64,
+}
+
+// === impl Region ===
+
+impl Region {
+    fn new(rate: u64, burst: u64, share: u32) -> Region {
+        let terms = Setting::new(0, 1, rate, burst).terms();
+        Region { script: Script::start(), terms, home: HomeTerms::new(&terms, share), number: 0 }
+    }
+
+    fn call(&mut self, at: u64, call: LeaseCall, report: HomeReport) -> (LeaseAnswer, Option<HomeCall>) {
+        self.number += 1;
+        let (call, new_name) = (LeaseCall { number: self.number, ..call }, 1_000_000 + self.number);
+        let part = Some((self.home, report, new_name));
+        self.script.answer(&self.terms, (START_US + at, 1), "region", &call, part)
+    }
+
+    /// The call of the home to which a request leads.
+    fn begin(&mut self, at: u64) -> HomeCall {
+        self.call(at, ask(1, 2_000_000), HomeReport::Nothing).1.expect("a call of the home")
+    }
+
+    fn fail(&mut self, at: u64, call: &HomeCall) {
+        self.call(at, ask(1, 2_000_000), HomeReport::Failed(call.call.number));
+    }
+
+    fn ask_home(&mut self, at: u64, call: &HomeCall) -> HomeReport {
+        let (terms, caller) = (self.home.own, (START_US + at, call.name));
+        let (answer, _) = self.script.answer(&terms, caller, "home", &call.call, None);
+        HomeReport::of_call(call.call.number, Some(&answer))
+    }
+
+    /// What a gateway beside the home gets.
+    fn ask_beside(&mut self, at: u64, call: LeaseCall) -> u64 {
+        self.number += 1;
+        let call = LeaseCall { number: self.number, ..call };
+        self.script.answer(&self.terms, (START_US + at, 9), "home", &call, None).0.granted
+    }
+}
+
+fn ask(count: u32, demand: u64) -> LeaseCall {
+    let pending = if count > 0 { vec![PendingRun { count, cost: 1 }] } else { vec![] };
+    LeaseCall { stopped: true, pending, demand, ..LeaseCall::default() }
+}
+
+/// A unit that was spent in the window before is not given back to the present one.
+#[test]
+fn a_refund_over_a_border_is_none() {
+    assert_eq!([false, true].map(granted_in_a_window_of_ten), [10, 10]);
+}
+
+/// `calls_before`: the node calls in the new window before the unit comes back.
+fn granted_in_a_window_of_ten(calls_before: bool) -> u64 {
+    let shape = RuleShape::FixedWindow { max: 10, period: 1_000_000, align: WindowAlign::Clock };
+    let terms = LeaseTerms::new(shape).unwrap();
+    let mut store = StoreModel::full(&terms, 1_000_000);
+    let (mut one, mut other) = (LeaseNode::default(), LeaseNode::default());
+    let runs = |count| vec![PendingRun { count, cost: 1 }];
+    let call = one.send_call((BORDER_US - 150_000, 1), (0, 2 * terms.unit, 10_000), runs(2));
+    let answer = store.answer_call(&terms, BORDER_US - 149_900, 1, &call);
+    assert!(one.apply_answer(&terms, (BORDER_US - 149_800, 1), &answer) && answer.held > 0);
+    // It calls, spends a unit while the call is under way, and the border passes.
+    let call = one.send_call((BORDER_US - 1_000, 2), (answer.held, 0, 0), vec![]);
+    assert_eq!(one.spend(&terms, BORDER_US - 500, 1), LeaseSpend::Taken);
+    let answer = store.answer_call(&terms, BORDER_US + 100, 1, &call);
+    assert!(one.apply_answer(&terms, (BORDER_US + 1_000, 2), &answer) && answer.held == 0);
+    let call_one = |one: &mut LeaseNode, store: &mut StoreModel, at, number| {
+        let call = one.begin_call(&terms, (at, number), vec![]);
+        let answer = store.answer_call(&terms, at + 100, 1, &call);
+        assert!(one.apply_answer(&terms, (at + 200, number), &answer));
+    };
+    if calls_before {
+        call_one(&mut one, &mut store, BORDER_US + 1_100, 3);
+    }
+    let mut ask_other = |store: &mut StoreModel, at, number| {
+        let call = other.begin_call(&terms, (at, number), runs(20));
+        let answer = store.answer_call(&terms, at + 500, 2, &call);
+        assert!(other.apply_answer(&terms, (at + 600, number), &answer));
+        answer.granted
+    };
+    let mut granted = ask_other(&mut store, BORDER_US + 2_000, 4);
+    one.put_back(&terms, LeaseNode::mark_spent(BORDER_US - 500), 1);
+    granted += u64::from(one.spend(&terms, BORDER_US + 3_500, 1) == LeaseSpend::Taken);
+    call_one(&mut one, &mut store, BORDER_US + 4_000, 5);
+    granted + ask_other(&mut store, BORDER_US + 6_000, 6)
+}
+
+/// A region with a leased rate that owes units does not say that it has some.
+#[test]
+fn a_region_in_debt_has_nothing() {
+    let mut region = Region::new(2_000, 2_000, 300_000);
+    assert_eq!(region.ask_beside(0, ask(2_000, 0)), 2_000);
+    let mut call = region.begin(1_000);
+    call.call.pending = vec![PendingRun { count: 200, cost: 1 }];
+    let report = region.ask_home(41_000, &call);
+    assert!(matches!(report, HomeReport::Answered(_, [_, rate, ..]) if rate > 0));
+    region.call(81_000, ask(0, 2_000_000), report);
+    let owed = LeaseCall { owed: 200 * region.terms.unit, owed_since: 4, ..ask(0, 2_000_000) };
+    region.call(82_000, owed, HomeReport::Nothing);
+    for at in (150_000..400_000).step_by(3_000) {
+        let (answer, home_call) = region.call(at, ask(5, 2_000_000), HomeReport::Nothing);
+        if home_call.is_some() {
+            break;
+        }
+        assert!(answer.granted > 0 || answer.left < region.terms.unit, "{answer:?}");
+    }
+}
+
+/// What the floor brings and nobody spends is not charged at the home.
+#[test]
+fn unspent_units_of_the_floor_are_not_charged() {
+    let mut region = Region::new(2_000, 2_000, 300_000);
+    let call = region.begin(0);
+    region.fail(10_000, &call);
+    region.ask_beside(1_010_000, ask(2_000, 5_000_000));
+    let want = LeaseCall { want: 100 * region.terms.unit, ..ask(0, 400_000) };
+    let (answer, call) = region.call(1_010_000, want, HomeReport::Nothing);
+    let (held, mut call, own) = (answer.held, call, region.number);
+    assert!(held > 0);
+    let (mut debts, mut report) = (0, HomeReport::Nothing);
+    // A gateway keeps what it holds, and others use up the home.
+    for turn in 0..30 {
+        let at = 1_110_000 + turn * 100_000;
+        if let Some(call) = call.take() {
+            debts += call.call.owed;
+            report = region.ask_home(at - 60_000, &call);
+        }
+        region.ask_beside(at, ask(2_000, 5_000_000));
+        let keep = LeaseCall { applied: own, held, keep: held, ..ask(0, 400_000) };
+        call = region.call(at, keep, std::mem::take(&mut report)).1;
+    }
+    assert!(debts <= held, "{} units", debts / region.terms.unit);
+}
+
+/// What the floor admits is charged at the home once.
+#[test]
+fn units_of_the_floor_are_charged_once() {
+    let mut region = Region::new(2_000, 2_000, 300_000);
+    let call = region.begin(0);
+    region.fail(10_000, &call);
+    let (answer, call) = region.call(510_000, ask(200, 2_000_000), HomeReport::Nothing);
+    assert_eq!(answer.granted, 200);
+    let call = call.expect("the home is asked again");
+    assert_eq!(call.call.owed / region.terms.unit, 200);
+    // The answer is lost, and then the home answers the next call.
+    let _ = region.ask_home(550_000, &call);
+    let again = region.begin(1_010_000);
+    assert_eq!((again.call.owed, again.call.owed_since), (call.call.owed, call.call.owed_since));
+    let report = region.ask_home(1_050_000, &again);
+    region.call(1_090_000, ask(0, 2_000_000), report);
+    let (_, next) = region.call(1_500_000, ask(900, 2_000_000), HomeReport::Nothing);
+    let owed = next.map_or(0, |next| next.call.owed / region.terms.unit);
+    assert!(owed <= 1, "{owed}");
+}
+
+/// An answer to a region that was emptied is none to the one that follows.
+#[test]
+fn an_answer_to_a_forgotten_region_is_none() {
+    let mut region = Region::new(400, 2_000, 1);
+    let first = region.begin(0);
+    let report = region.ask_home(40_000, &first);
+    let later = region.home.own.hold + region.home.own.guard + 2_050_000;
+    region.script.forget("region");
+    let second = region.begin(later);
+    assert_ne!(first.name, second.name);
+    // The gateway that made the first call was stopped until now.
+    let beside = region.ask_beside(later + 500, ask(4_000, 1_000));
+    let granted = region.call(later + 1_000, ask(2_000, 2_000_000), report).0.granted;
+    assert!(beside + granted <= 2_001, "{beside} and {granted}");
+}
+
+/// A clock that steps back a little loses nothing of a region that has not leased yet.
+#[test]
+fn a_small_step_back_keeps_a_region() {
+    let mut region = Region::new(2_000, 2_000, 300_000);
+    let first = region.begin(0);
+    region.fail(10_000, &first);
+    region.call(400_000, ask(200, 2_000_000), HomeReport::Nothing);
+    let later = [399_000, 510_000].map(|at| region.call(at, ask(1, 2_000_000), HomeReport::Nothing).1);
+    assert!(later.into_iter().flatten().all(|call| call.name == first.name));
+}
+
+/// Requests do not wait for a home that did not answer.
+#[test]
+fn requests_do_not_wait_for_a_home_that_failed() {
+    let mut region = Region::new(2_000, 2_000, 300_000);
+    let call = region.begin(0);
+    let report = region.ask_home(40_000, &call);
+    region.call(80_000, ask(10_000, 2_000_000), report);
+    let mut waits = 0;
+    for at in (81_000..2_000_000).step_by(10_000) {
+        let (answer, call) = region.call(at, ask(1, 2_000_000), HomeReport::Nothing);
+        waits += u32::from(answer.asks_home);
+        if let Some(call) = call {
+            region.fail(at + 500, &call);
+        }
+    }
+    assert!(waits < 60, "{waits}");
+}
+
+/// A lease of the region ends by the moment of its call, however late the answer is applied, and those of gateways end
+/// before it.
+#[test]
+fn no_lease_outlives_that_at_the_home() {
+    let mut region = Region::new(400, 2_000, 1);
+    let (call, hold) = (region.begin(0), region.home.own.hold);
+    let report = region.ask_home(40_000, &call);
+    let at = hold - 300_000;
+    let want = LeaseCall { want: 100 * region.terms.unit, ..ask(0, 2_000_000) };
+    let (answer, _) = region.call(at, want, report);
+    assert!(answer.held > 0 && answer.rest < hold - at, "{answer:?}");
+    let later = hold + region.home.own.guard + 500_000;
+    let beside = region.ask_beside(later, ask(4_000, 1_000));
+    let granted = region.call(later, ask(2_000, 2_000_000), HomeReport::Nothing).0.granted;
+    assert!(beside + granted <= 2_000, "{beside} and {granted}");
+}
