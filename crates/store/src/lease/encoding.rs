@@ -43,8 +43,10 @@ impl LeaseAnswer {
         let mut next = || read_number(&mut bytes);
         let (held, rate, depth, granted, left) = (next()?, next()?, next()?, next()?, next()?);
         let (rest, window, wait) = (next()?, next()?, next()?);
-        let asks_home = next() == Some(1);
-        let answer = LeaseAnswer { held, rate, depth, granted, left, rest, window, wait, asks_home };
+        let outlook = next().unwrap_or(0);
+        let (asks_home, is_home_asked) = (outlook > 0, outlook == 2);
+        let answer =
+            LeaseAnswer { held, rate, depth, granted, left, rest, window, wait, asks_home, is_home_asked };
         Some((answer, HomeCall::decode(&mut bytes)))
     }
 }

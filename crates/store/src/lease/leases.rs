@@ -349,7 +349,7 @@ impl LimitLeases {
         match answer {
             Ok(answer) if lease.node.apply_answer(&name.terms, (now, number), &answer) => {
                 lease.answered = Now::read_clock();
-                lease.paused_until = if answer.asks_home { now + HOME_PAUSE_US } else { 0 };
+                lease.paused_until = if answer.is_home_asked { now + HOME_PAUSE_US } else { 0 };
                 lease.serve_waiters(&name.terms, now, &answer, &mut outcomes);
             }
             // The key was reset meanwhile.

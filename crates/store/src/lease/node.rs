@@ -147,8 +147,10 @@ pub(crate) struct LeaseAnswer {
     pub window: u64,
     /// Microseconds until the units for the first request without a grant come back, or one unit; 0: by the rate.
     pub wait: u64,
-    /// In a region: its home is being asked for more.
+    /// In a region: its home may have more.
     pub asks_home: bool,
+    /// Another gateway asks the home now.
+    pub is_home_asked: bool,
 }
 
 // === impl LeaseLeft ===

@@ -26,7 +26,8 @@
 --
 -- The answer: f64 each: ticks held, rate, depth, requests granted, free ticks; microseconds until the window ends (of a
 -- bucket: of a lease), the window, and microseconds until the first request that was not granted might be, or a unit (0:
--- by the rate). In a region f64 1 if requests may wait for the home, and if the caller is to call it: 8 bytes name, then
+-- by the rate). In a region f64 1 if requests may wait for the home, 2 if another node asks it now; and if the caller is to
+-- call it: 8 bytes name, then
 -- f64 each: its number, the last one that was answered, ticks held, kept and wanted, demand, 1 if it has no rate, ticks
 -- owed, and the number of the first call with them.
 --
@@ -340,8 +341,9 @@ if home then
     told = home.name .. pack('<ddddddddd', home.number, home.applied, had, home.kept, wanted, home_demand,
       home.rate == 0 and 1 or 0, home.sent, home.sent_since)
   end
-  -- Requests wait for the home unless it had nothing left.
-  told = pack('<d', home.failing == 0 and now < home.calling and home.quiet == 0 and home.rate == 0 and 1 or 0) .. told
+  -- Requests wait for the home unless it had nothing left, or did not answer.
+  local may_wait = home.failing == 0 and home.quiet == 0 and home.rate == 0
+  told = pack('<d', may_wait and (told == '' and now < home.calling and 2 or 1) or 0) .. told
   wait = math.max(home.quiet - now, home_term / 8)
   local refilled = is_floor and rate or home.rate
   if refilled > 0 then wait = math.max(lacking - free - home.level, unit) / refilled end

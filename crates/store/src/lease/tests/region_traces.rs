@@ -233,3 +233,19 @@ fn no_lease_outlives_that_at_the_home() {
     let granted = region.call(later, ask(2_000, 2_000_000), HomeReport::Nothing).0.granted;
     assert!(beside + granted <= 2_000, "{beside} and {granted}");
 }
+
+/// A region whose last unit is taken does not keep requests from its home.
+#[test]
+fn a_region_without_units_asks_its_home() {
+    let mut region = Region::new(100, 200, 400_000);
+    let mut call = region.begin(0);
+    call.call.pending = vec![PendingRun { count: 1, cost: 1 }];
+    call.call.want = 2 * region.terms.unit;
+    let report = region.ask_home(1_000, &call);
+    let (answer, _) = region.call(2_000, ask(2, 10_000), report);
+    assert_eq!((answer.granted, answer.left, answer.asks_home), (2, 0, true));
+    let (answer, call) = region.call(3_000, ask(1, 10_000), HomeReport::Nothing);
+    assert!(call.is_some() && answer.asks_home && !answer.is_home_asked);
+    let (answer, call) = region.call(4_000, ask(1, 10_000), HomeReport::Nothing);
+    assert!(call.is_none() && answer.is_home_asked);
+}

@@ -302,7 +302,7 @@ impl World<'_> {
         let granted = (answer.granted as usize).min(asked.len());
         let mut others = asked[granted..].to_vec();
         others.append(&mut own.waiting);
-        own.paused_until = if answer.asks_home { now + 5_000 } else { 0 };
+        own.paused_until = if answer.is_home_asked { now + 5_000 } else { 0 };
         self.admit(place, granted as u64);
         for came in others {
             match self.gateways[place].node.spend_again(&terms, now, 1) {
@@ -322,7 +322,7 @@ impl World<'_> {
             own.carried.insert(number, carried);
             self.push(now + self.home.own.term, place, Event::HomeAnswer(number, None));
             self.send_far(place, Event::HomeCall(home_call));
-        } else if answer.asks_home {
+        } else if answer.is_home_asked {
             self.push(now + 5_000, place, Event::Poll);
         }
         self.call_if_due(place);

@@ -121,6 +121,7 @@ impl StoreModel {
                 window: 0,
                 wait: 0,
                 asks_home: false,
+                is_home_asked: false,
             };
         };
         let rest = match self.flaw {
@@ -145,6 +146,7 @@ impl StoreModel {
             window: self.window as u64,
             wait,
             asks_home: false,
+            is_home_asked: false,
         }
     }
 
