@@ -33,11 +33,11 @@ impl World {
         let state = |place: usize| match place {
             4 => format!("url: \"{}\"", home.url()),
             _ => format!(
-                "url: \"{}\", home: {{ url: \"{}\", share: {FLOOR} }}",
+                "url: \"{}\", home: {{ url: \"{}\", share: {}% }}",
                 regions[place % 2].url(),
-                ways[place % 2].url()
-            )
-            .replace("share: 0.2", "share: 20%"),
+                ways[place % 2].url(),
+                100.0 * FLOOR
+            ),
         };
         let limit = format!("key: global, rate: {RATE}/s, burst: {BURST}, state: leased, on_failure: reject");
         let fleet = Fleet::start(5, |place, upstream| {
@@ -55,8 +55,9 @@ impl World {
     fn flood(&self, disturb: impl FnOnce() + Send) -> Vec<Fired> {
         thread::scope(|scope| {
             scope.spawn(disturb);
-            self.fleet.fire(2, Until::Span(SPAN), |_, _, _| {
-                thread::sleep(ms(2));
+            // Enough clients that those that wait for the home do not keep others from asking.
+            self.fleet.fire(8, Until::Span(SPAN), |_, _, _| {
+                thread::sleep(ms(4));
                 get("/all")
             })
         })

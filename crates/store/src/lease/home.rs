@@ -3,12 +3,13 @@
 //! A gateway that calls the store of its region is told when the home is to be called. It makes that call and tells the
 //! region what came of it with its next call: the region's store alone knows what the region holds.
 
+use super::terms::LEASED_PART;
 use super::{LeaseAnswer, LeaseCall, LeaseTerms};
 use crate::script::read_number;
 use sluicegate_limit::table::persistent::take_bytes;
 
-/// Parts of a limit of which regions may hold two.
-const LEASED_PARTS: u64 = 5;
+/// Regions may hold so many times what gateways of one zone may.
+const REGION_PARTS: u64 = 2;
 /// The longest term of a region's lease, in microseconds: several round trips between regions.
 const TERM_MAX_US: u64 = 1_000_000;
 
@@ -47,7 +48,7 @@ impl HomeTerms {
     /// The terms in a region with a floor of `share` millionths of the limit.
     pub(crate) fn new(terms: &LeaseTerms, share: u32) -> HomeTerms {
         let part = |ticks: u64| (u128::from(ticks) * u128::from(share) / 1_000_000) as u64;
-        let leased_max = terms.depth / LEASED_PARTS * 2;
+        let leased_max = terms.depth / LEASED_PART * REGION_PARTS;
         let term = (leased_max / terms.rate.max(1)).min(TERM_MAX_US);
         let own = LeaseTerms { leased_max, term, ..*terms }.with_hold();
         HomeTerms { own, floor_rate: part(terms.rate).max(1), floor_depth: part(terms.depth).max(terms.unit) }

@@ -78,6 +78,7 @@ pub(crate) struct HomeCallGuard {
     name: LeaseName,
     number: u64,
     waiting: Vec<LeaseWaiter>,
+    answer: Option<LeaseAnswer>,
 }
 
 struct LeaseWaiter {
@@ -282,7 +283,7 @@ impl LimitLeases {
         };
         let guard = LeaseCallGuard { leases: self.clone(), name: *name, number };
         let region = caller.home_share.map(|share| {
-            // A name of its own for each region that begins, since its calls are counted from 1.
+            // A region that begins has a name of its own: the home knows nothing of its calls.
             let new_name = caller.node ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             (HomeTerms::new(&name.terms, share), std::mem::take(&mut lease.report), new_name)
         });
@@ -295,7 +296,7 @@ impl LimitLeases {
         let waiting = held.get_mut(name).map(|lease| std::mem::take(&mut lease.waiting)).unwrap_or_default();
         call.pending = runs_of(&waiting);
         self.calls.fetch_add(1, Relaxed);
-        HomeCallGuard { leases: self.clone(), name: *name, number: call.number, waiting }
+        HomeCallGuard { leases: self.clone(), name: *name, number: call.number, waiting, answer: None }
     }
 
     /// The pause before the next call about a key of a region.
@@ -466,34 +467,28 @@ impl LeaseCallGuard {
 // === impl HomeCallGuard ===
 
 impl HomeCallGuard {
-    /// Ends the call with its answer: requests that the home admits go, others wait on.
-    pub(crate) fn end(mut self, answer: Option<&LeaseAnswer>) {
-        self.finish(answer);
-        self.number = 0;
-    }
-
-    fn finish(&mut self, answer: Option<&LeaseAnswer>) {
-        let mut held = self.leases.held.lock();
-        let Some(lease) = held.get_mut(&self.name) else { return };
-        let granted = answer.map_or(0, |answer| answer.granted as usize).min(self.waiting.len());
-        let admitted: Vec<LeaseWaiter> = self.waiting.drain(..granted).collect();
-        lease.waiting.splice(..0, self.waiting.drain(..));
-        lease.report = HomeReport::of_call(self.number, answer);
-        lease.paused_until = 0;
-        let left = lease.node.find_left(&self.name.terms, lease_time());
-        // What nobody waits for any more is lost: units are given back to the region alone.
-        let outcome = LeaseOutcome::Taken(lease.node.mark_granted(), left);
-        drop(held);
-        for waiter in admitted {
-            let _ = waiter.outcome.send(outcome);
-        }
+    /// Ends the call with its answer.
+    pub(crate) fn end(mut self, answer: Option<LeaseAnswer>) {
+        self.answer = answer;
     }
 }
 
 impl Drop for HomeCallGuard {
+    /// Requests that the home admits go, others wait on.
     fn drop(&mut self) {
-        if self.number > 0 {
-            self.finish(None);
+        let mut held = self.leases.held.lock();
+        let Some(lease) = held.get_mut(&self.name) else { return };
+        let granted = self.answer.map_or(0, |answer| answer.granted as usize).min(self.waiting.len());
+        let admitted: Vec<LeaseWaiter> = self.waiting.drain(..granted).collect();
+        lease.waiting.splice(..0, self.waiting.drain(..));
+        lease.report = HomeReport::of_call(self.number, self.answer.as_ref());
+        lease.paused_until = 0;
+        let left = lease.node.find_left(&self.name.terms, lease_time());
+        let outcome = LeaseOutcome::Taken(lease.node.mark_granted(), left);
+        drop(held);
+        for waiter in admitted {
+            // The region takes back no units that the home granted.
+            let _ = waiter.outcome.send(outcome);
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::script::rule_shape::RuleShape;
 use sluicegate_model::WindowAlign;
 
 /// One part of a limit in so many may be in the hands of gateways; `check` knows it, too.
-const LEASED_PART: u64 = 5;
+pub(super) const LEASED_PART: u64 = 5;
 /// The longest term of a lease among gateways of one zone, in microseconds.
 const TERM_MAX_US: u64 = 250_000;
 /// The shortest term that is worth a lease, in microseconds.

@@ -12,29 +12,31 @@
 -- first call that asked for it; ticks to give back beyond it, and microseconds since their charge; 1 in a region. There
 -- f64 each: microseconds of a term and of a lease at the home; ticks per microsecond and of a full bucket of the floor;
 -- the number of a call that the home answered, the ticks then held, rate, depth, and ticks left there, and the number of
--- one that it did not answer (0: none); 8 bytes a new name of the region. Then u16 runs of requests that wait, and for each u32 requests, u32
--- units of one.
+-- one that it did not answer (0: none); 8 bytes a new name of the region. Then u16 runs of requests that wait, and for
+-- each u32 requests, u32 units of one.
 --
 -- The hash: under `s` f64 each: free ticks, ticks in hands, the time, the sum of rates, the sum of demands, the time at
 -- which some lease may end; of windows also the end of the present one, and u32 units of earlier ones, newest first.
 -- Under `h`, in a region: 8 bytes name, then f64 each: the number of the last call of the home, of the last one that
 -- was answered, the time of that call, the end of the lease, the time until which no other call is made, the ticks kept,
--- the time before which the home has nothing (0: it has); ticks to charge there, those on their way, and the number of the first call
--- with them; 1 if the home does not answer; the leased rate, its depth, what it has brought, and the time of that. Under the name of a node: f64 each: rate and depth of the last answer, those
--- that count, the end, the number of the last call, and of that which charged what was owed last; u32 units held, f32
--- demand. When its lease has ended: these numbers, and f64 the time at which they are forgotten.
+-- the time before which the home has nothing (0: it has); ticks to charge there, those on their way, and the number of
+-- the first call with them; 1 if the home does not answer; the leased rate, its depth, what it has brought, and the time
+-- of that.
+-- Under the name of a node: f64 each: rate and depth of the last answer, those that count, the end, the number of the
+-- last call, and of that which charged what was owed last; u32 units held, f32 demand. When its lease has ended: these
+-- numbers, and f64 the time at which they are forgotten.
 --
 -- The answer: f64 each: ticks held, rate, depth, requests granted, free ticks; microseconds until the window ends (of a
 -- bucket: of a lease), the window, and microseconds until the first request that was not granted might be, or a unit (0:
 -- by the rate). In a region f64 1 if requests may wait for the home, 2 if another node asks it now; and if the caller is to
--- call it: 8 bytes name, then
--- f64 each: its number, the last one that was answered, ticks held, kept and wanted, demand, 1 if it has no rate, ticks
--- owed, and the number of the first call with them.
+-- call it: 8 bytes name, then f64 each: its number, the last one that was answered, ticks held, kept and wanted, demand,
+-- 1 if it has no rate, ticks owed, and the number of the first call with them.
 --
--- A lease ends with its window, and brings no rate. A window is named by its end. A region is a node of its home: its
--- bucket holds what it leases there, and no lease of its nodes outlives that; what a leased rate brings serves requests
--- that wait, and no lease of a node. While the home does not answer, and the
--- lease is over, it refills by a floor, and what that brings is charged at the home later.
+-- A lease ends with its window, and brings no rate. A window is named by its end.
+--
+-- A region is a node of its home: its bucket holds what it leases there, and no lease of its nodes outlives that. What a
+-- leased rate brings serves requests that wait, and no lease of a node. While the home does not answer, and the lease is
+-- over, the bucket refills by a floor, and what that brings is charged at the home later.
 --
 -- Numbers are whole, so nothing is lost by rounding. Limits with other numbers have other keys. Unsound state counts as
 -- absent. If the clock was set back, no time has passed.
@@ -74,18 +76,18 @@ if in_region == 1 then
   home = {}
   home_term, home_hold, rate, full, answered, home_held, home_rate, home_depth, home_left, failed, new_name, at =
     unpack_from('<ddddddddddc8', body, at)
+  local function read_home(text)
+    home.name, home.number, home.applied, home.begun, home.ends, home.calling, home.kept, home.quiet, home.owed,
+      home.sent, home.sent_since, home.failing, home.rate, home.depth, home.level, home.filled = unpack_from(HOME, text)
+    return home.number >= 0 and home.begun >= 0 and home.ends >= 0 and home.kept >= 0 and home.owed >= 0
+      and home.sent >= 0 and home.rate >= 0 and home.depth >= 0 and home.level >= 0
+  end
   local text = state and call('HGET', key, 'h')
-  state = text and #text == 128
-  if not state then text = string.rep('\0', 128) end
-  home.name, home.number, home.applied, home.begun, home.ends, home.calling, home.kept, home.quiet, home.owed,
-    home.sent, home.sent_since, home.failing, home.rate, home.depth, home.level, home.filled = unpack_from(HOME, text)
-  local is_sound = home.number >= 0 and home.begun >= 0 and home.ends >= 0 and home.kept >= 0 and home.owed >= 0
-  state = state and is_sound and home.sent >= 0 and home.rate >= 0 and home.depth >= 0 and home.level >= 0
+  state = text and #text == 128 and read_home(text)
   if not state then
+    read_home(new_name .. string.rep('\0', 120))
     -- Numbers begin at the time, so that no answer to a region that was forgotten has one of this region.
-    home.name, home.number, home.applied, home.begun, home.ends, home.calling = new_name, now, 0, 0, 0, 0
-    home.kept, home.quiet, home.owed, home.sent, home.sent_since, home.failing = 0, 0, 0, 0, 0, 0
-    home.rate, home.depth, home.level, home.filled = 0, 0, 0, 0
+    home.number = now
   end
 end
 local runs

@@ -255,7 +255,7 @@ impl WatchedLease {
         let guard = self.leases.begin_home_call(&self.name, &mut call);
         let sent = self.send_call(home_link, call.encode(&terms, name, None));
         let reply = tokio::time::timeout(Duration::from_micros(terms.term), sent).await;
-        guard.end(reply.ok().and_then(Result::ok).map(|(answer, _)| answer).as_ref());
+        guard.end(reply.ok().and_then(Result::ok).map(|(answer, _)| answer));
     }
 
     async fn send_call(

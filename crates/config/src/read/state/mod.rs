@@ -162,18 +162,18 @@ impl StateReader {
 
     /// True if units of this limit can be taken in advance, from a home too if there is one.
     pub(crate) fn can_lease(&self, limit: &LimitConfig) -> bool {
-        limit.shared.is_some() && check_leases(limit).is_ok() && !self.lacks_home(limit)
+        limit.shared.is_some() && check_leases(limit).is_ok() && !self.is_unfit_for_home(limit)
     }
 
     /// Reports a leased limit that no home leases.
     pub(crate) fn check_home(&self, limit: &LimitConfig, value: &FieldValue<'_>) {
-        if limit.leased && self.lacks_home(limit) {
+        if limit.leased && self.is_unfit_for_home(limit) {
             let message = format!("a {} is not leased from a home", limit.algorithm.word());
             value.refuse_name(codes::SHARED, message, "write state: redis, or algorithm: token_bucket");
         }
     }
 
-    fn lacks_home(&self, limit: &LimitConfig) -> bool {
+    fn is_unfit_for_home(&self, limit: &LimitConfig) -> bool {
         let has_home = self.config.redis.as_ref().is_some_and(|redis| redis.home.is_some());
         has_home && !matches!(limit.algorithm, Algorithm::TokenBucket { .. })
     }

@@ -4,10 +4,8 @@ use super::super::{
     HomeCall, HomeReport, HomeTerms, LeaseAnswer, LeaseCall, LeaseNode, LeaseSpend, LeaseTerms, PendingRun,
 };
 use super::oracle::OneLimit;
-use super::script_agrees::Script;
+use super::script_agrees::{START_US, Script};
 use super::simulation::{Random, Setting};
-
-const START_US: u64 = 1_700_000_000_000_000;
 
 #[derive(Default)]
 struct Region {

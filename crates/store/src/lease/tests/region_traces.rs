@@ -3,13 +3,12 @@
 use super::super::{
     HomeCall, HomeReport, HomeTerms, LeaseAnswer, LeaseCall, LeaseNode, LeaseSpend, LeaseTerms, PendingRun,
 };
-use super::script_agrees::Script;
+use super::script_agrees::{START_US, Script};
 use super::simulation::Setting;
 use super::store_model::StoreModel;
 use crate::script::rule_shape::RuleShape;
 use sluicegate_model::WindowAlign;
 
-const START_US: u64 = 1_700_000_000_000_000;
 const BORDER_US: u64 = 2_000_000;
 
 struct Region {

@@ -9,7 +9,8 @@ use crate::LuaScript;
 use crate::script::rule_shape::RuleShape;
 use sluicegate_model::WindowAlign;
 
-const START_US: u64 = 1_700_000_000_000_000;
+/// The time at which a script begins, in microseconds since 1970.
+pub(super) const START_US: u64 = 1_700_000_000_000_000;
 
 pub(super) struct Script {
     _redis: Redis,
