@@ -15,16 +15,17 @@
 -- one that it did not answer (0: none); 8 bytes a new name of the region. Then u16 runs of requests that wait, and for
 -- each u32 requests, u32 units of one.
 --
--- The hash: under `s` f64 each: free ticks, ticks in hands, the time, the sum of rates, the sum of demands, the time at
--- which some lease may end; of windows also the end of the present one, and u32 units of earlier ones, newest first.
--- Under `h`, in a region: 8 bytes name, then f64 each: the number of the last call of the home, of the last one that
--- was answered, the time of that call, the end of the lease, the time until which no other call is made, the ticks kept,
--- the time before which the home has nothing (0: it has); ticks to charge there, those on their way, and the number of
--- the first call with them; 1 if the home does not answer; the leased rate, its depth, what it has brought, and the time
--- of that.
--- Under the name of a node: f64 each: rate and depth of the last answer, those that count, the end, the number of the
--- last call, and of that which charged what was owed last; u32 units held, f32 demand. When its lease has ended: these
--- numbers, and f64 the time at which they are forgotten.
+-- The hash: under `1`, `2` ..., 64 bytes each, because Redis keeps a hash of longer values in thrice the memory: f64
+-- each: free ticks, ticks in hands, the time, the sum of rates, the sum of demands, the time at which some lease may end;
+-- of windows also the end of the present one, and u32 units of earlier ones, newest first. In a region: 8 bytes name, then
+-- f64 each: the number of the last call of the home, of the last one that was answered, the time of that call, the end of
+-- the lease, the time until which no other call is made, the ticks kept, the time before which the home has nothing (0: it
+-- has); ticks to charge there, those on their way, and the number of the first call with them; 1 if the home does not
+-- answer; the leased rate, its depth, what it has brought, and the time of that.
+-- Under the name of a node: u56 the end, u48 the number of the last call, f32 demand; then, in the shortest of some forms,
+-- u32 units held; u32 calls since the one that charged what was owed last, plus 1 (0: none did); u40 rate and u32 units of
+-- depth of the last answer, and those that count. When its lease has ended: u56 the time at which it is forgotten, u48
+-- the number, u32 those calls.
 --
 -- The answer: f64 each: ticks held, rate, depth, requests granted, free ticks; microseconds until the window ends (of a
 -- bucket: of a lease), the window, and microseconds until the first request that was not granted might be, or a unit (0:
@@ -49,19 +50,58 @@ if not now then
   now = now[1] * 1000000 + now[2]
 end
 local NUMBER_KEPT_US, OWED_KEPT_US, RATE_UNITS = 600000000, 60000000, 8
-local STATE, NODE, ENDED, HOME = '<dddddd', '<dddddddI4f', '<ddd', '<c8ddddddddddddddd'
+local STATE, HOME, PIECE = '<dddddd', '<c8ddddddddddddddd', 64
+local HELD, CHARGED, RATE, ALL, ENDED = '<I7I6fI4', '<I7I6fI4I4', '<I7I6fI5I4', '<I7I6fI4I4I5I4I5I4', '<I7I6I4'
 
 local node = string.sub(body, 1, 8)
 local rate, unit, depth, leased_max, term, hold, guard, width, earlier, is_aligned = unpack_from('<dddddddddd', body, 9)
 local number, applied, held, keep, want, demand, stopped, owed, owed_since, refund, refund_age, in_region, at =
   unpack_from('<dddddddddddd', body, 89)
 local is_window, home = width > 0, false
+
+-- `false` if its lease has ended, `nil` for what is no record.
+local function read_node(text)
+  local size, has_lease = #text, true
+  local ends, last, asked, units, since_charge, rate, depth, rate_counted, depth_counted = 0, 0, 0, 0, 0, 0, 0, 0, 0
+  if size == 21 then
+    ends, last, asked, units = unpack_from(HELD, text)
+  elseif size == 26 then
+    ends, last, asked, rate, depth = unpack_from(RATE, text)
+    rate_counted, depth_counted = rate, depth
+  elseif size == 25 then
+    ends, last, asked, units, since_charge = unpack_from(CHARGED, text)
+  elseif size == 43 then
+    ends, last, asked, units, since_charge, rate, depth, rate_counted, depth_counted = unpack_from(ALL, text)
+  elseif size == 17 then
+    has_lease, ends, last, since_charge = false, unpack_from(ENDED, text)
+  else
+    has_lease = nil
+  end
+  local charged = since_charge > 0 and last - since_charge + 1 or 0
+  return has_lease, ends, last, asked, units * unit, rate, depth * unit, rate_counted, depth_counted * unit, charged
+end
+
+local function write_node(ends, last, asked, held, rate, depth, rate_counted, depth_counted, charged)
+  local since_charge = charged > 0 and last - charged + 1 or 0
+  if rate_counted ~= rate or depth_counted ~= depth or rate > 0 and (held > 0 or charged > 0) then
+    return pack(ALL, ends, last, asked, held / unit, since_charge, rate, depth / unit, rate_counted,
+      depth_counted / unit)
+  end
+  if rate > 0 then return pack(RATE, ends, last, asked, rate, depth / unit) end
+  if charged > 0 then return pack(CHARGED, ends, last, asked, held / unit, since_charge) end
+  return pack(HELD, ends, last, asked, held / unit)
+end
+
 -- `full`: ticks of the present window if nothing were used, or of the bucket.
 local full, window, counts, counts_format = depth, 0, nil, nil
 if is_window then counts, counts_format = {}, '<d' .. string.rep('I4', earlier) end
-local state, own = pcall('HGET', key, 's'), false
-if state and (state.err or #state ~= (is_window and 56 + 4 * earlier or 48)) then state = false end
-local free, out, time, rates, demands, first_end = depth, 0, now, 0, 0, now
+local size = 48 + (is_window and 8 + 4 * earlier or in_region == 1 and 128 or 0)
+local pieces = math.ceil(size / PIECE)
+local own, state = false, pcall('HGET', key, 1)
+if state and state.err then state = false end
+for i = 2, state and pieces or 1 do state = state .. (call('HGET', key, i) or '') end
+state = state and #state == size and state
+local free, out, time, rates, demands, first_end, text = depth, 0, now, 0, 0, now, nil
 if state then
   free, out, time, rates, demands, first_end = unpack_from(STATE, state)
   if is_window then
@@ -69,7 +109,8 @@ if state then
     window = table.remove(counts, 1)
     for i = 1, earlier do full = full - counts[i] end
   end
-  state = free <= depth and free >= -depth and out >= 0 and out <= depth and rates >= 0 and rates <= rate and window >= 0
+  text, state = state, free <= depth and free >= -depth and out >= 0 and out <= depth
+    and rates >= 0 and rates <= rate and window >= 0
 end
 local home_term, home_hold, answered, home_held, home_rate, home_depth, home_left, failed, new_name
 if in_region == 1 then
@@ -82,12 +123,11 @@ if in_region == 1 then
     return home.number >= 0 and home.begun >= 0 and home.ends >= 0 and home.kept >= 0 and home.owed >= 0
       and home.sent >= 0 and home.rate >= 0 and home.depth >= 0 and home.level >= 0
   end
-  local text = state and call('HGET', key, 'h')
-  state = text and #text == 128 and read_home(text)
+  state = state and read_home(string.sub(text, 49))
   if not state then
     read_home(new_name .. string.rep('\0', 120))
     -- Numbers begin at the time, so that no answer to a region that was forgotten has one of this region.
-    home.number = now
+    home.number = floor(now / 64)
   end
 end
 local runs
@@ -135,35 +175,31 @@ if now >= first_end or is_set_back then
   local all, ending = call('HGETALL', key), {}
   first_end = now + NUMBER_KEPT_US
   for i = 1, #all, 2 do
-    local name, text = all[i], all[i + 1]
-    local ends
-    if #name == 8 and #text == 64 then
-      local r, d, r_counted, d_counted, e, n, charged, units, asked = unpack_from(NODE, text)
-      if is_set_back and e > latest then
-        e = latest
-        call('HSET', key, name, pack(NODE, r, d, r_counted, d_counted, e, n, charged, units, asked))
-      end
-      if e <= now then
-        ending[#ending + 1] = { e, name, n, charged, units * unit + d_counted, r_counted, asked }
-      else
-        ends = e
-      end
-    elseif #name == 8 and #text == 24 then
-      local _, _, forgotten = unpack_from(ENDED, text)
-      if forgotten <= now then call('HDEL', key, name) else ends = forgotten end
-    elseif name ~= 's' and not (home and name == 'h') then
+    local name, has_lease = all[i], nil
+    local ends, last, asked, held, r, d, r_counted, d_counted, charged
+    if #name == 8 then
+      has_lease, ends, last, asked, held, r, d, r_counted, d_counted, charged = read_node(all[i + 1])
+    end
+    if has_lease and is_set_back and ends > latest then
+      ends = latest
+      call('HSET', key, name, write_node(ends, last, asked, held, r, d, r_counted, d_counted, charged))
+    end
+    if has_lease and ends <= now then
+      ending[#ending + 1] = { ends, name, last, charged, held + d_counted, r_counted, asked }
+    elseif has_lease ~= nil and ends > now then
+      if ends < first_end then first_end = ends end
+    elseif has_lease == false or not tonumber(name) or tonumber(name) > pieces then
       call('HDEL', key, name)
     end
-    if ends and ends < first_end then first_end = ends end
   end
   table.sort(ending, function(one, other) return one[1] < other[1] end)
   for i = 1, #ending do
-    local e, name, n, charged, ticks, r_counted, asked = unpack(ending[i])
-    refill(e)
+    local ends, name, last, charged, ticks, r_counted, asked = unpack(ending[i])
+    refill(ends)
     out, rates, demands = out - ticks, rates - r_counted, demands - asked
-    local forgotten = e + NUMBER_KEPT_US
+    local forgotten = ends + NUMBER_KEPT_US
     if forgotten > now then
-      call('HSET', key, name, pack(ENDED, n, charged, forgotten))
+      call('HSET', key, name, pack(ENDED, forgotten, last, charged > 0 and last - charged + 1 or 0))
       if forgotten < first_end then first_end = forgotten end
     else
       call('HDEL', key, name)
@@ -205,16 +241,9 @@ if home then
   is_floor = home.failing == 1 and now >= home.ends
 end
 
-local own_rate, own_depth, rate_counted, depth_counted, own_held, own_demand = 0, 0, 0, 0, 0, 0
-local last, last_end, charged, granted = 0, 0, 0, 0
-local text = own
-if text and #text == 64 then
-  local units
-  own_rate, own_depth, rate_counted, depth_counted, last_end, last, charged, units, own_demand = unpack_from(NODE, text)
-  own_held = units * unit
-elseif text and #text == 24 then
-  last, charged = unpack_from(ENDED, text)
-end
+local has_lease, last_end, last, own_demand, own_held, own_rate, own_depth, rate_counted, depth_counted, charged =
+  read_node(own or '')
+local granted = 0
 
 local ends, lacking, rest, is_unmet = now + hold + guard, unit, hold, false
 if is_window then
@@ -249,7 +278,7 @@ if number > last then
     if free < -depth then free = -depth end
   end
   -- After the end of a window no lease is left, nor a charge that might be undone.
-  if refund > 0 and applied == last and last_end > 0 and not home then
+  if refund > 0 and applied == last and has_lease and not home then
     -- Less what the bucket has regained since the charge, and since the last call at most while this one was under way.
     refund = refund - rate * (refund_age + now - last_end + hold + guard)
     local most = full - out
@@ -299,6 +328,7 @@ if number > last then
     if most < unit then most = unit end
     if leased_max - out + counted_depth < most then most = leased_max - out + counted_depth end
     if full - free - out + counted_depth < most then most = full - free - out + counted_depth end
+    most = floor(most / unit) * unit
     if part * term >= RATE_UNITS * unit and offered > 0 and most >= unit then own_rate, own_depth = offered, most end
   end
   -- Until the node has the rate, the larger of the old and the new one counts.
@@ -306,8 +336,7 @@ if number > last then
   depth_counted = own_depth > counted_depth and own_depth or counted_depth
   rates, out = rates + rate_counted - counted_rate, out + depth_counted - counted_depth
   if ends < first_end then first_end = ends end
-  text = pack(NODE, own_rate, own_depth, rate_counted, depth_counted, ends, number, charged, own_held / unit, demand)
-  call('HSET', key, node, text)
+  own = write_node(ends, number, demand, own_held, own_rate, own_depth, rate_counted, depth_counted, charged)
 end
 
 -- A call of the home, which one node at a time makes for its region.
@@ -349,8 +378,6 @@ if home then
   wait = math.max(home.quiet - now, home_term / 8)
   local refilled = is_floor and rate or home.rate
   if refilled > 0 then wait = math.max(lacking - free - home.level, unit) / refilled end
-  call('HSET', key, 'h', pack(HOME, home.name, home.number, home.applied, home.begun, home.ends, home.calling, home.kept,
-    home.quiet, home.owed, home.sent, home.sent_since, home.failing, home.rate, home.depth, home.level, home.filled))
   free_shown = math.max(free + home.level, 0)
 end
 
@@ -367,11 +394,16 @@ if is_window then
     wait = wait + width
   end
 elseif home then
+  state = state .. pack(HOME, home.name, home.number, home.applied, home.begun, home.ends, home.calling, home.kept,
+    home.quiet, home.owed, home.sent, home.sent_since, home.failing, home.rate, home.depth, home.level, home.filled)
   life_us = life_us + 2 * home_hold + math.max(home.ends - now, 0) + (home.owed + home.sent > 0 and OWED_KEPT_US or 0)
 else
   life_us = life_us + (free < 0 and depth - free or depth) / rate
 end
 if charged > 0 then life_us = life_us + OWED_KEPT_US end
-call('HSET', key, 's', state)
+local words = { key }
+for i = 1, pieces do words[2 * i], words[2 * i + 1] = i, string.sub(state, PIECE * i - PIECE + 1, PIECE * i) end
+if own then words[2 * pieces + 2], words[2 * pieces + 3] = node, own end
+call('HSET', unpack(words))
 call('PEXPIRE', key, floor(life_us / 1000) + 1000)
 return pack('<dddddddd', own_held, own_rate, own_depth, granted, free_shown, rest, window, floor(wait)) .. told

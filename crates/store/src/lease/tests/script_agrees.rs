@@ -143,14 +143,24 @@ fn odd_clocks_and_foreign_state_do_no_harm() {
         [vec![0xff; 48], [f64::NAN; 6].iter().flat_map(|one| one.to_le_bytes()).collect(), vec![1, 2]]
     {
         let mut set = redis::cmd("HSET");
-        set.arg("key").arg("s").arg(state).arg("stranger").arg("x");
+        set.arg("key").arg("1").arg(state).arg("stranger").arg("x");
         set.query::<i64>(&mut script.connection).unwrap();
         let next = script.answer_call(&terms, back + 600_000, 1, "key", &asking(5, 1_000));
         assert_eq!((next.granted, next.left), (100, 0));
     }
+    for (number, record) in (6..).zip([vec![0xff_u8; 20], vec![1], vec![0; 26]]) {
+        let mut set = redis::cmd("HSET");
+        set.arg("key")
+            .arg(1_u64.to_le_bytes().as_slice())
+            .arg(record)
+            .query::<i64>(&mut script.connection)
+            .unwrap();
+        let next = script.answer_call(&terms, back + 600_000, 1, "key", &asking(number, 1_000));
+        assert_eq!((next.granted, next.left), (0, 0));
+    }
     redis::cmd("DEL").arg("key").query::<i64>(&mut script.connection).unwrap();
     redis::cmd("SET").arg("key").arg("x").query::<String>(&mut script.connection).unwrap();
-    assert_eq!(script.answer_call(&terms, back, 1, "key", &asking(6, 7)).granted, 7);
+    assert_eq!(script.answer_call(&terms, back, 1, "key", &asking(9, 7)).granted, 7);
 }
 
 /// What is owed is charged once, however often it is sent; a debt is paid before anybody gets more.
@@ -165,4 +175,35 @@ fn what_is_owed_is_charged_once() {
     assert_eq!([ask(START_US, 1, 1), ask(START_US + 400_000, 2, 1)], [0, 0]);
     // After 51 units have come.
     assert_eq!([ask(START_US + 510_000, 3, 1), ask(START_US + 510_000, 4, 1)], [1, 0]);
+}
+
+/// Fifty gateways, whether they hold units or a part of the rate, and a region with as many, take about 2 kB.
+#[test]
+fn a_key_of_many_gateways_is_small() {
+    let mut script = Script::start();
+    let bucket = Setting::new(0, 50, 20_000, 20_000).terms();
+    let sliding = RuleShape::SlidingWindow { max: 20_000, period: 10_000_000, buckets: 10 };
+    let sliding = LeaseTerms::new(sliding).unwrap();
+    let home = HomeTerms::new(&bucket, 400_000);
+    for (key, terms, most, count, is_region) in [
+        ("units", bucket, 1_900, 1, false),
+        ("rates", bucket, 2_200, 20_000, false),
+        ("window", sliding, 1_900, 1, false),
+        ("region", bucket, 2_200, 1, true),
+    ] {
+        for (number, node) in (0..3 * 50).map(|call| (1 + call / 50, call % 50)) {
+            let call = LeaseCall {
+                applied: number - 1,
+                want: 100 * terms.unit,
+                demand: 400_000,
+                stopped: number == 1,
+                ..asking(number, count)
+            };
+            let region = is_region.then_some((home, HomeReport::Nothing, 7));
+            script.answer(&terms, (START_US + number * 1_000 + node, node), key, &call, region);
+        }
+        let mut memory = redis::cmd("MEMORY");
+        let bytes = memory.arg("USAGE").arg(key).query::<u64>(&mut script.connection).unwrap();
+        assert!(bytes < most, "{key}: {bytes} bytes");
+    }
 }

@@ -314,6 +314,7 @@ impl StoreModel {
             .max((rate * term / 2.0).floor())
             .min(terms.leased_max as f64 - self.out + own.depth_counted)
             .min(self.depth_now(terms) - self.free - self.out + own.depth_counted);
+        let depth = (depth / unit).floor() * unit;
         (share * term >= RATE_UNITS * unit && rate > 0.0 && depth >= unit).then_some((rate, depth))
     }
 
