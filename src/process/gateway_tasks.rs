@@ -96,15 +96,19 @@ impl GatewayTasks {
         }
         self.entry_sharing = EntrySharing::start(self.entry_sharing.take(), gateway, &self.entries_changed);
         self.pause_sharing = PauseSharing::start(self.pause_sharing.take(), &self.current);
-        // The previous store stays supervised until its last gateway is gone.
-        if !same_arc(before.store.as_ref(), gateway.store.as_ref()) {
-            self.store = supervise_store(gateway);
-        }
         self.update_snapshot(gateway);
         if !same_arc(before.tracer.as_ref(), gateway.tracer.as_ref()) {
             self.span_export = gateway.tracer.as_deref().and_then(SpanExport::start);
         }
         watch_snapshots(gateway, &self.snapshot_fault);
+    }
+
+    /// Supervises the store of `gateway`, which is about to be in force. That of `before` stays supervised until its last
+    /// gateway is gone.
+    pub(super) fn supervise_store(&mut self, before: &Gateway, gateway: &Gateway) {
+        if !same_arc(before.store.as_ref(), gateway.store.as_ref()) {
+            self.store = supervise_store(gateway);
+        }
     }
 
     /// Restarts the snapshots if their file changed.

@@ -139,6 +139,8 @@ impl ControlThread {
         lost.iter().for_each(|(_, why)| changes.push_str(&format!("; {why}")));
 
         // Nothing can fail from here on.
+        self.with_tasks(|tasks| tasks.supervise_store(&before, &gateway));
+        super::wait_for_store(&gateway).await;
         self.end_lost(&lost);
         self.read_unix_ns.set(Now::read_clock().to_unix_ns());
         self.put_in_force(&gateway).await;

@@ -129,3 +129,39 @@ fn an_emptied_region_admits_no_more() {
     });
     assert_one_bucket(&fired, BURST);
 }
+
+/// A home that is added to one gateway of a region after the other is one more limit, not one for each call.
+#[test]
+fn a_home_is_rolled_out() {
+    let (home, region) = (Redis::start(), Redis::start());
+    let file = |has_home: bool, upstream: &str| {
+        let home = format!(", home: {{ url: \"{}\", share: 20% }}", home.url());
+        let limit = format!("key: global, rate: {RATE}/s, burst: {BURST}, state: leased, on_failure: reject");
+        format!(
+            "server: {{ trusted_proxies: 127.0.0.0/8 }}\n\
+             state: {{ store: redis, redis: {{ url: \"{}\", timeout: 200ms{} }} }}\n{}",
+            region.url(),
+            if has_home { &home } else { "" },
+            by_name(upstream, &[("all", &limit)])
+        )
+    };
+    let fleet = Fleet::start(2, |_, upstream| file(false, upstream));
+    fleet.wait_enforcing();
+    let with_home = file(true, &fleet.upstream.url());
+    let fired = thread::scope(|scope| {
+        scope.spawn(|| {
+            for gateway in &fleet.gateways {
+                thread::sleep(ms(1_000));
+                gateway.change(&with_home);
+            }
+        });
+        fleet.fire(8, Until::Span(SPAN), |_, _, _| {
+            thread::sleep(ms(4));
+            get("/all")
+        })
+    });
+    let passed = with_status(&fired, 200);
+    let most = 2.0 * (BURST + RATE * SPAN.as_secs_f64());
+    assert_eq!(passed + with_status(&fired, 429), fired.len());
+    assert!((passed as f64) < most, "{passed} of {most}");
+}

@@ -92,8 +92,11 @@ impl StoreReset {
             match rule.class() {
                 KeyClass::Entry => {}
                 KeyClass::Slots => continue,
-                _ => {
+                class => {
                     packed.keys.push(rule.counters_name(prefix, key));
+                    if class == KeyClass::Leases {
+                        packed.keys.push(KeyClass::RegionLeases.name_key(prefix, key, rule.id.into()));
+                    }
                     continue;
                 }
             }

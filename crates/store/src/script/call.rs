@@ -155,6 +155,9 @@ pub(crate) enum KeyClass {
     Promises,
     /// What gateways hold of a rate: see `lease.lua`.
     Leases,
+    /// The same in a region that leases from a home. The state is another one, so gateways that know of the home and
+    /// others must not share it.
+    RegionLeases,
 }
 
 const DRY_RUN: u8 = 1;
@@ -497,6 +500,7 @@ impl KeyClass {
             KeyClass::Promises => (7, ":P:"),
             KeyClass::Shares => (8, ":G:"),
             KeyClass::Leases => (9, ":H:"),
+            KeyClass::RegionLeases => (9, ":R:"),
         }
     }
 

@@ -10,6 +10,7 @@ use super::{Session, StoreAnswer, StoreQuestion};
 use crate::lease::{
     HomeCall, HomeTerms, LeaseAnswer, LeaseCallGuard, LeaseName, LeaseOutcome, LeaseStep, LimitLeases,
 };
+use crate::script::call::KeyClass;
 use crate::settlements::StoreUnits;
 use crate::{Link, LuaScript, PackedCall, RateAnswer, ScriptOp, SharedLimit, StoreFault};
 use sluicegate_limit::{Decision, LimitOutcome};
@@ -26,6 +27,8 @@ pub(super) struct WatchedLease {
     leases: Arc<LimitLeases>,
     name: LeaseName,
     key_name: Vec<u8>,
+    /// The name of the key at the home.
+    home_name: Option<Vec<u8>>,
 }
 
 /// Watches a key until it is dropped.
@@ -150,8 +153,13 @@ impl Session {
     }
 
     fn watched_lease(&self, limit: &SharedLimit, rate: usize, name: LeaseName) -> WatchedLease {
-        let key_name = limit.rules[rate].counters_name(self.store.prefix(), &name.key);
-        WatchedLease { leases: limit.leases.clone(), name, key_name }
+        let (prefix, rule) = (self.store.prefix(), &limit.rules[rate]);
+        let own_name = rule.counters_name(prefix, &name.key);
+        let (key_name, home_name) = match self.home_link {
+            Some(_) => (KeyClass::RegionLeases.name_key(prefix, &name.key, rule.id.into()), Some(own_name)),
+            None => (own_name, None),
+        };
+        WatchedLease { leases: limit.leases.clone(), name, key_name, home_name }
     }
 
     /// Has leased limits charge debts with their next calls.
@@ -240,20 +248,28 @@ impl WatchedLease {
         home_link: Option<&Link>,
         (guard, body): (LeaseCallGuard, Vec<u8>),
     ) -> bool {
-        let reply = self.send_call(link, body).await;
+        let reply = self.send_call(link, &self.key_name, body).await;
         let home_call = reply.as_ref().ok().and_then(|(_, home_call)| home_call.clone());
         let is_due = guard.end(reply.map(|(answer, _)| answer));
-        let (Some(home_call), Some(home_link)) = (home_call, home_link) else { return is_due };
-        self.call_home(link, home_link, home_call).await;
+        let (Some(home_call), Some(home_link), Some(name)) = (home_call, home_link, &self.home_name) else {
+            return is_due;
+        };
+        self.call_home(link, home_link, name, home_call).await;
         true
     }
 
     /// Asks the home for this region; no request waits for longer than its own deadline.
-    async fn call_home(&self, link: &Link, home_link: &Link, HomeCall { name, mut call }: HomeCall) {
+    async fn call_home(
+        &self,
+        link: &Link,
+        home_link: &Link,
+        key_name: &[u8],
+        HomeCall { name, mut call }: HomeCall,
+    ) {
         let share = link.store().lease_caller().home_share.unwrap_or_default();
         let terms = HomeTerms::new(&self.name.terms, share).own;
         let guard = self.leases.begin_home_call(&self.name, &mut call);
-        let sent = self.send_call(home_link, call.encode(&terms, name, None));
+        let sent = self.send_call(home_link, key_name, call.encode(&terms, name, None));
         let reply = tokio::time::timeout(Duration::from_micros(terms.term), sent).await;
         guard.end(reply.ok().and_then(Result::ok).map(|(answer, _)| answer));
     }
@@ -261,9 +277,10 @@ impl WatchedLease {
     async fn send_call(
         &self,
         link: &Link,
+        key_name: &[u8],
         body: Vec<u8>,
     ) -> Result<(LeaseAnswer, Option<HomeCall>), StoreFault> {
-        let packed = PackedCall { keys: [self.key_name.clone()].into_iter().collect(), body };
+        let packed = PackedCall { keys: [key_name.to_vec()].into_iter().collect(), body };
         let group = link.store().group_of(&self.name.key);
         let bytes = link.call_script(group, LuaScript::lease_script(), &packed).await?;
         LeaseAnswer::decode(&bytes).ok_or(StoreFault::Garbled)

@@ -50,6 +50,8 @@ struct Outcome {
     beside_home: u64,
     /// What the first region admitted while it was cut off.
     cut_off: u64,
+    /// What one bucket has left at the end.
+    level: i128,
 }
 
 enum Event {
@@ -158,6 +160,8 @@ impl World<'_> {
             }
             self.handle(place, event);
         }
+        self.bucket.refill(&self.terms, START_US + self.case.span_us);
+        self.outcome.level = self.bucket.level();
     }
 
     fn push(&mut self, at: u64, place: usize, event: Event) {
@@ -375,16 +379,32 @@ fn regions_have_their_part_beside_the_home() {
     assert!(outcome.beside_home * 10 <= outcome.admitted * 4, "{outcome:?}");
 }
 
-/// A region that is cut off admits its floor, which is charged at its home later.
+/// A region that is cut off admits its floor and no more beyond one bucket, and pays for it later.
 #[test]
 fn a_region_that_is_cut_off_has_its_floor() {
     let mut script = Script::start();
-    let case =
-        Case { share: Some(300_000), cut_us: (1_000_000, 4_000_000), span_us: 7_000_000, ..Case::new(200) };
-    let (outcome, floor) = (case.run(&mut script), case.rate * 3 / 10);
-    assert!(
-        outcome.excess <= i128::from(4 * floor * Setting::new(0, 1, 2_000, 2_000).terms().unit),
-        "{outcome:?}"
-    );
-    assert!((floor * 2..=floor * 4 + case.rate * 2 / 5).contains(&outcome.cut_off), "{outcome:?}");
+    for seed in 200..208 {
+        let mut random = Random(seed);
+        let (from, cut_for) = (500_000 + random.below(1_000_000), 500_000 + random.below(2_500_000));
+        let share = [100_000, 200_000, 300_000][random.below(3) as usize];
+        let case = Case {
+            load: [1.5, 2.0, 4.0][random.below(3) as usize],
+            jitter: 2.0 * random.fraction(),
+            share: Some(share),
+            cut_us: (from, from + cut_for),
+            span_us: from + cut_for + 4_000_000,
+            ..Case::new(seed)
+        };
+        let (outcome, unit) = (case.run(&mut script), Setting::new(0, 1, 2_000, 2_000).terms().unit);
+        let floor = case.rate * u64::from(share) / 1_000_000;
+        // A full bucket of the floor, and its rate from the end of the lease until the home answers again.
+        let most = floor + floor * (cut_for + 400_000) / 1_000_000;
+        assert!(outcome.excess <= i128::from(most * unit), "seed {seed}: {outcome:?}");
+        assert!(outcome.cut_off <= most + case.burst * 2 / 5, "seed {seed}: {outcome:?}");
+        assert!(
+            outcome.cut_off >= floor * cut_for.saturating_sub(1_200_000) / 1_000_000,
+            "seed {seed}: {outcome:?}"
+        );
+        assert!(outcome.level >= 0, "seed {seed}: {outcome:?}");
+    }
 }
