@@ -21,6 +21,7 @@ mod delay;
 mod facts;
 #[path = "../side_by_side/heading.rs"]
 mod heading;
+mod leases;
 #[path = "../support/limits.rs"]
 mod limits;
 mod load;
@@ -53,7 +54,7 @@ cargo bench --bench redis -- [OPTIONS]
 
   --rounds N       interleaved rounds per table                        [5]
   --secs N         seconds of each end-to-end run                      [2]
-  --only A,B       calls memory load delay                             [all]
+  --only A,B       calls leases memory load delay                      [all]
   --quick          2 rounds of 1 s, one rate
   --write          rewrite the section in benches/results.md also after --quick or --only
   --no-write       leave benches/results.md alone
@@ -98,7 +99,7 @@ impl Plan {
             secs: if quick { 1 } else { 2 },
             call_run: Duration::from_millis(if quick { 150 } else { 300 }),
             rates: if quick { vec![4000] } else { vec![1000, 4000] },
-            parts: ["calls", "memory", "load", "delay"].map(str::to_owned).to_vec(),
+            parts: ["calls", "leases", "memory", "load", "delay"].map(str::to_owned).to_vec(),
             write: !quick && !typed.iter().any(|word| word == "--only"),
             gateway: PathBuf::from(env!("CARGO_BIN_EXE_sluicegate")),
             typed: typed.clone(),
@@ -158,8 +159,9 @@ fn in_folder(plan: &Plan, folder: &Path, proxy_core: usize, load_core: usize) ->
     let tools: [&[&str]; 3] = [&["nginx", "-v"], &["wrk", "-v"], &["redis-server", "--version"]];
     let mut section = heading::heading("bench-redis", "redis", &plan.typed, &tools);
     let rounds = format!("median of {} interleaved rounds", plan.rounds);
-    let parts: [(&str, String, Measure); 4] = [
+    let parts: [(&str, String, Measure); 5] = [
         ("calls", format!("Processor time of redis-server per decision: {rounds}"), calls::measure),
+        ("leases", "Leases: one key and the gateways that hold of it".to_owned(), leases::measure),
         ("memory", "Memory of redis-server per client".to_owned(), memory::measure),
         (
             "load",

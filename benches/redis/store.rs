@@ -68,6 +68,11 @@ impl Redis {
         self.number("memory", "used_memory:")
     }
 
+    /// Bytes of one key.
+    pub fn key_memory(&mut self, key: &str) -> Result<u64> {
+        Ok(self.ask(&[b"MEMORY", b"USAGE", key.as_bytes()])?.trim_start_matches(':').trim().parse()?)
+    }
+
     pub fn keys(&mut self) -> Result<u64> {
         Ok(self.ask(&[b"DBSIZE"])?.trim_start_matches(':').trim().parse()?)
     }
