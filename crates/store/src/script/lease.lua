@@ -23,9 +23,8 @@
 -- has); ticks to charge there, those on their way, and the number of the first call with them; 1 if the home does not
 -- answer; the leased rate, its depth, what it has brought, and the time of that.
 -- Under the name of a node: u56 the end, u48 the number of the last call, f32 demand; then, in the shortest of some forms,
--- u32 units held; u32 calls since the one that charged what was owed last, plus 1 (0: none did); u40 rate and u32 units of
--- depth of the last answer, and those that count. When its lease has ended: u56 the time at which it is forgotten, u48
--- the number, u32 those calls.
+-- u32 units held; u40 rate and u32 units of depth of the last answer, and those that count. When its lease has ended: u56
+-- the time at which it is forgotten, u48 the number.
 --
 -- The answer: f64 each: ticks held, rate, depth, requests granted, free ticks; microseconds until the window ends (of a
 -- bucket: of a lease), the window, and microseconds until the first request that was not granted might be, or a unit (0:
@@ -49,9 +48,9 @@ if not now then
   now = call('TIME')
   now = now[1] * 1000000 + now[2]
 end
-local NUMBER_KEPT_US, OWED_KEPT_US, RATE_UNITS = 600000000, 60000000, 8
+local NUMBER_KEPT_US, OWED_KEPT_US, RATE_UNITS, TIME_MAX = 600000000, 60000000, 8, 1e17
 local STATE, HOME, PIECE = '<dddddd', '<c8ddddddddddddddd', 64
-local HELD, CHARGED, RATE, ALL, ENDED = '<I7I6fI4', '<I7I6fI4I4', '<I7I6fI5I4', '<I7I6fI4I4I5I4I5I4', '<I7I6I4'
+local HELD, RATE, ALL, ENDED = '<I7I6fI4', '<I7I6fI5I4', '<I7I6fI4I5I4I5I4', '<I7I6'
 
 local node = string.sub(body, 1, 8)
 local rate, unit, depth, leased_max, term, hold, guard, width, earlier, is_aligned = unpack_from('<dddddddddd', body, 9)
@@ -62,33 +61,27 @@ local is_window, home = width > 0, false
 -- `false` if its lease has ended, `nil` for what is no record.
 local function read_node(text)
   local size, has_lease = #text, true
-  local ends, last, asked, units, since_charge, rate, depth, rate_counted, depth_counted = 0, 0, 0, 0, 0, 0, 0, 0, 0
+  local ends, last, asked, units, rate, depth, rate_counted, depth_counted = 0, 0, 0, 0, 0, 0, 0, 0
   if size == 21 then
     ends, last, asked, units = unpack_from(HELD, text)
   elseif size == 26 then
     ends, last, asked, rate, depth = unpack_from(RATE, text)
     rate_counted, depth_counted = rate, depth
-  elseif size == 25 then
-    ends, last, asked, units, since_charge = unpack_from(CHARGED, text)
-  elseif size == 43 then
-    ends, last, asked, units, since_charge, rate, depth, rate_counted, depth_counted = unpack_from(ALL, text)
-  elseif size == 17 then
-    has_lease, ends, last, since_charge = false, unpack_from(ENDED, text)
+  elseif size == 39 then
+    ends, last, asked, units, rate, depth, rate_counted, depth_counted = unpack_from(ALL, text)
+  elseif size == 13 then
+    has_lease, ends, last = false, unpack_from(ENDED, text)
   else
     has_lease = nil
   end
-  local charged = since_charge > 0 and last - since_charge + 1 or 0
-  return has_lease, ends, last, asked, units * unit, rate, depth * unit, rate_counted, depth_counted * unit, charged
+  return has_lease, ends, last, asked, units * unit, rate, depth * unit, rate_counted, depth_counted * unit
 end
 
-local function write_node(ends, last, asked, held, rate, depth, rate_counted, depth_counted, charged)
-  local since_charge = charged > 0 and last - charged + 1 or 0
-  if rate_counted ~= rate or depth_counted ~= depth or rate > 0 and (held > 0 or charged > 0) then
-    return pack(ALL, ends, last, asked, held / unit, since_charge, rate, depth / unit, rate_counted,
-      depth_counted / unit)
+local function write_node(ends, last, asked, held, rate, depth, rate_counted, depth_counted)
+  if rate_counted ~= rate or depth_counted ~= depth or rate > 0 and held > 0 then
+    return pack(ALL, ends, last, asked, held / unit, rate, depth / unit, rate_counted, depth_counted / unit)
   end
   if rate > 0 then return pack(RATE, ends, last, asked, rate, depth / unit) end
-  if charged > 0 then return pack(CHARGED, ends, last, asked, held / unit, since_charge) end
   return pack(HELD, ends, last, asked, held / unit)
 end
 
@@ -110,7 +103,7 @@ if state then
     for i = 1, earlier do full = full - counts[i] end
   end
   text, state = state, free <= depth and free >= -depth and out >= 0 and out <= depth
-    and rates >= 0 and rates <= rate and window >= 0
+    and rates >= 0 and rates <= rate and demands >= 0 and first_end < TIME_MAX and window >= 0
 end
 local home_term, home_hold, answered, home_held, home_rate, home_depth, home_left, failed, new_name
 if in_region == 1 then
@@ -120,8 +113,8 @@ if in_region == 1 then
   local function read_home(text)
     home.name, home.number, home.applied, home.begun, home.ends, home.calling, home.kept, home.quiet, home.owed,
       home.sent, home.sent_since, home.failing, home.rate, home.depth, home.level, home.filled = unpack_from(HOME, text)
-    return home.number >= 0 and home.begun >= 0 and home.ends >= 0 and home.kept >= 0 and home.owed >= 0
-      and home.sent >= 0 and home.rate >= 0 and home.depth >= 0 and home.level >= 0
+    return home.number >= 0 and home.begun >= 0 and home.ends >= 0 and home.ends < TIME_MAX and home.kept >= 0
+      and home.owed >= 0 and home.sent >= 0 and home.rate >= 0 and home.depth >= 0 and home.level >= 0
   end
   state = state and read_home(string.sub(text, 49))
   if not state then
@@ -176,16 +169,14 @@ if now >= first_end or is_set_back then
   first_end = now + NUMBER_KEPT_US
   for i = 1, #all, 2 do
     local name, has_lease = all[i], nil
-    local ends, last, asked, held, r, d, r_counted, d_counted, charged
-    if #name == 8 then
-      has_lease, ends, last, asked, held, r, d, r_counted, d_counted, charged = read_node(all[i + 1])
-    end
+    local ends, last, asked, held, r, d, r_counted, d_counted
+    if #name == 8 then has_lease, ends, last, asked, held, r, d, r_counted, d_counted = read_node(all[i + 1]) end
     if has_lease and is_set_back and ends > latest then
       ends = latest
-      call('HSET', key, name, write_node(ends, last, asked, held, r, d, r_counted, d_counted, charged))
+      call('HSET', key, name, write_node(ends, last, asked, held, r, d, r_counted, d_counted))
     end
     if has_lease and ends <= now then
-      ending[#ending + 1] = { ends, name, last, charged, held + d_counted, r_counted, asked }
+      ending[#ending + 1] = { ends, name, last, held + d_counted, r_counted, asked }
     elseif has_lease ~= nil and ends > now then
       if ends < first_end then first_end = ends end
     elseif has_lease == false or not tonumber(name) or tonumber(name) > pieces then
@@ -194,12 +185,12 @@ if now >= first_end or is_set_back then
   end
   table.sort(ending, function(one, other) return one[1] < other[1] end)
   for i = 1, #ending do
-    local ends, name, last, charged, ticks, r_counted, asked = unpack(ending[i])
+    local ends, name, last, ticks, r_counted, asked = unpack(ending[i])
     refill(ends)
     out, rates, demands = out - ticks, rates - r_counted, demands - asked
     local forgotten = ends + NUMBER_KEPT_US
     if forgotten > now then
-      call('HSET', key, name, pack(ENDED, forgotten, last, charged > 0 and last - charged + 1 or 0))
+      call('HSET', key, name, pack(ENDED, forgotten, last))
       if forgotten < first_end then first_end = forgotten end
     else
       call('HDEL', key, name)
@@ -241,7 +232,7 @@ if home then
   is_floor = home.failing == 1 and now >= home.ends
 end
 
-local has_lease, last_end, last, own_demand, own_held, own_rate, own_depth, rate_counted, depth_counted, charged =
+local has_lease, last_end, last, own_demand, own_held, own_rate, own_depth, rate_counted, depth_counted =
   read_node(own or '')
 local granted = 0
 
@@ -268,12 +259,8 @@ if number > last then
   end
   rates, out = rates + counted_rate - rate_counted, out + counted_depth - depth_counted
 
-  if owed_since <= charged then
-    owed = 0
-  elseif owed > 0 then
-    charged = owed_since
-  end
-  if owed > 0 then
+  -- All calls from that one until an answer charge the same.
+  if owed > 0 and owed_since > last then
     free = free - owed
     if free < -depth then free = -depth end
   end
@@ -336,7 +323,7 @@ if number > last then
   depth_counted = own_depth > counted_depth and own_depth or counted_depth
   rates, out = rates + rate_counted - counted_rate, out + depth_counted - counted_depth
   if ends < first_end then first_end = ends end
-  own = write_node(ends, number, demand, own_held, own_rate, own_depth, rate_counted, depth_counted, charged)
+  own = write_node(ends, number, demand, own_held, own_rate, own_depth, rate_counted, depth_counted)
 end
 
 -- A call of the home, which one node at a time makes for its region.
@@ -383,7 +370,7 @@ end
 
 state = pack(STATE, free, out, time, rates, demands, first_end)
 -- After that no lease is left, and the bucket is full; a call that is sent again does not charge what is owed twice.
-local life_us = hold + guard
+local life_us = hold + guard + OWED_KEPT_US
 if is_window then
   state = state .. pack(counts_format, window, unpack(counts, 1, earlier))
   life_us = life_us + rest + (earlier + 1) * width
@@ -396,11 +383,10 @@ if is_window then
 elseif home then
   state = state .. pack(HOME, home.name, home.number, home.applied, home.begun, home.ends, home.calling, home.kept,
     home.quiet, home.owed, home.sent, home.sent_since, home.failing, home.rate, home.depth, home.level, home.filled)
-  life_us = life_us + 2 * home_hold + math.max(home.ends - now, 0) + (home.owed + home.sent > 0 and OWED_KEPT_US or 0)
+  life_us = life_us + 2 * home_hold + math.max(home.ends - now, 0)
 else
   life_us = life_us + (free < 0 and depth - free or depth) / rate
 end
-if charged > 0 then life_us = life_us + OWED_KEPT_US end
 local words = { key }
 for i = 1, pieces do words[2 * i], words[2 * i + 1] = i, string.sub(state, PIECE * i - PIECE + 1, PIECE * i) end
 if own then words[2 * pieces + 2], words[2 * pieces + 3] = node, own end

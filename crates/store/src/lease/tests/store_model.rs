@@ -56,8 +56,6 @@ pub(super) struct NodeRecord {
     ends: f64,
     has_ended: bool,
     number: u64,
-    /// The number of the call that charged what was owed last.
-    charged: u64,
     demand: f64,
 }
 
@@ -85,8 +83,7 @@ impl StoreModel {
             return self.answer_of(terms, &own, (0, 1));
         }
         self.take_back(&mut own, call);
-        if call.owed != 0 && call.owed_since > own.charged {
-            own.charged = call.owed_since;
+        if call.owed != 0 && call.owed_since > own.number {
             self.charge_owed(terms, call.owed as f64);
         }
         if call.applied == own.number && own.ends > 0.0 && !own.has_ended {
@@ -204,7 +201,6 @@ impl StoreModel {
         self.demands -= own.demand;
         let kept = NodeRecord {
             number: own.number,
-            charged: own.charged,
             has_ended: true,
             ends: own.ends + NUMBER_KEPT_US,
             ..NodeRecord::default()
@@ -330,7 +326,7 @@ impl StoreModel {
         for (node, own) in &self.nodes {
             let NodeRecord { held, rate, depth, rate_counted, depth_counted, ends, demand, .. } = *own;
             digest.extend([held, rate, depth, rate_counted, depth_counted, ends, demand]);
-            digest.extend([*node, own.number, own.charged, own.has_ended.into()].map(|number| number as f64));
+            digest.extend([*node, own.number, own.has_ended.into()].map(|number| number as f64));
         }
         digest.into_iter().map(f64::to_bits).collect()
     }
