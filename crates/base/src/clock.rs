@@ -22,9 +22,6 @@ pub struct ClockShift(i128);
 
 static START: OnceLock<Instant> = OnceLock::new();
 static UNIX_AT_ZERO: AtomicU64 = AtomicU64::new(0);
-static SUSPENDED_NS: AtomicU64 = AtomicU64::new(0);
-/// A shorter suspension is not told from the time between two reads of clocks.
-const SUSPENSION_MIN_NS: u64 = 5_000_000;
 
 thread_local! {
     /// The moment that this thread's clock shows; `None` = it runs.
@@ -49,25 +46,10 @@ pub fn set_unix_time(now: Now, unix_ns: u64) {
     UNIX_AT_ZERO.store(unix_ns.saturating_sub(now.0), Relaxed);
 }
 
-/// The nanoseconds for which the machine has slept, which no [`Now`] counts.
-pub fn suspended_ns() -> u64 {
-    let known = SUSPENDED_NS.load(Relaxed);
-    let is_known = |ns: u64| ns < known.saturating_add(SUSPENSION_MIN_NS);
-    let first = read_suspended_ns();
-    if is_known(first) {
-        return known;
-    }
-    // A thread that stood still between its reads finds too much.
-    let least = first.min(read_suspended_ns()).min(read_suspended_ns());
-    if is_known(least) { known } else { SUSPENDED_NS.fetch_max(least, Relaxed).max(least) }
-}
-
-fn read_suspended_ns() -> u64 {
-    let [running, all] = [ClockId::Monotonic, ClockId::Boottime].map(|clock| {
-        let time = clock_gettime(clock);
-        i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
-    });
-    (all - running).max(0) as u64
+/// Microseconds since the machine started, those in which it slept included, which no [`Now`] counts.
+pub fn boot_time_us() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
 }
 
 /// The nanoseconds of a span; the greatest number for one beyond 584 years.

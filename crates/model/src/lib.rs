@@ -464,19 +464,6 @@ labelled_enum! {
     }
 }
 
-labelled_enum! {
-    /// The place where one limit counts.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum LimitStore: as_str -> &'static str {
-        /// The memory of this process.
-        Local = "local",
-        /// Redis or Valkey, which decides about each request.
-        Redis = "redis",
-        /// Redis or Valkey, from which gateways take units in advance.
-        Leased = "leased",
-    }
-}
-
 /// The default of [`RedisConfig::prefix`].
 pub const DEFAULT_PREFIX: &str = "sg";
 

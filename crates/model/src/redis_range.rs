@@ -85,32 +85,33 @@ fn least_leased_burst(rate: Rate) -> u64 {
 /// # Errors
 /// The reason and the remedy, separated by ": ".
 pub fn check_leases(limit: &LimitConfig) -> Result<(), String> {
+    let charge = limit.charge.as_ref();
+    let is_queue = matches!(limit.algorithm, Algorithm::LeakyBucket { .. });
+    let has_shadow = limit.shadow.is_some() || limit.shadow_of.is_some();
+    let quotas = || limit.algorithm_variants().flat_map(Algorithm::rate_quotas);
+    let has_calendar = quotas().any(|(rate, _)| rate.calendar.is_some());
+    let unfit = [
+        (limit.shares.is_some(), "a limit with shares"),
+        (charge.is_some_and(|charge| charge.over == OverrunAction::Cut), "a limit that cuts responses"),
+        (charge.is_some_and(|charge| !charge.clear.is_empty()), "a limit that responses clear"),
+        (!limit.views.is_empty(), "a limit with other numbers at a place"),
+        (limit.on_reject.retry_after == Some(RetryAfter::Turns), "a limit that tells turns"),
+        (has_calendar || !limit.steps.is_empty(), "a limit with windows of the calendar or steps"),
+        (is_queue && !limit.fair_by.is_empty(), "a queue with fair_by"),
+        (is_queue && has_shadow, "a queue with a shadow"),
+    ];
     let refuse = |what: &str| Err(format!("{what} is not leased: write state: redis"));
-    if limit.shares.is_some() {
-        return refuse("a limit with shares");
-    }
-    if let Some(charge) = &limit.charge {
-        if charge.over == OverrunAction::Cut {
-            return refuse("a limit that cuts responses");
-        }
-        if !charge.clear.is_empty() {
-            return refuse("a limit that responses clear");
-        }
-    }
-    if !limit.views.is_empty() {
-        return refuse("a limit with other numbers at a place");
-    }
-    if limit.on_reject.retry_after == Some(RetryAfter::Turns) {
-        return refuse("a limit that tells turns");
+    if let Some((_, what)) = unfit.iter().find(|(is_unfit, _)| *is_unfit) {
+        return refuse(what);
     }
     for numbers in limit.algorithm_variants() {
         match numbers {
             Algorithm::TokenBucket { rates } => rates.iter().try_for_each(check_leased_bucket)?,
-            Algorithm::LeakyBucket { rates, max_wait } => check_leased_queue(limit, rates, *max_wait)?,
+            Algorithm::LeakyBucket { rates, max_wait } => match &rates[..] {
+                [only] => check_leased_queue(only, *max_wait)?,
+                _ => return refuse("a leaky_bucket with several rates"),
+            },
             Algorithm::FixedWindow { rates, .. } => {
-                if !limit.steps.is_empty() || rates.iter().any(|rate| rate.calendar.is_some()) {
-                    return refuse("a limit with windows of the calendar or steps");
-                }
                 rates.iter().try_for_each(|rate| check_leased_window(*rate, LEASED_WINDOW_US, ""))?;
             }
             Algorithm::SlidingWindow { rates, buckets } => {
@@ -155,20 +156,8 @@ fn check_leased_window(rate: Rate, least_us: u128, fewer: &str) -> Result<(), St
 }
 
 /// Gateways take departures of a quarter of the longest wait in advance: of two at least.
-fn check_leased_queue(
-    limit: &LimitConfig,
-    rates: &[LeakyBucketRate],
-    max_wait: Option<Duration>,
-) -> Result<(), String> {
-    let [LeakyBucketRate { rate, queue, .. }] = rates else {
-        return Err("a leaky_bucket with several rates is not leased: write state: redis".into());
-    };
-    if !limit.fair_by.is_empty() {
-        return Err("a queue with fair_by is not leased: write state: redis".into());
-    }
-    if limit.shadow.is_some() || limit.shadow_of.is_some() {
-        return Err("a queue with a shadow is not leased: write state: redis".into());
-    }
+fn check_leased_queue(only: &LeakyBucketRate, max_wait: Option<Duration>) -> Result<(), String> {
+    let LeakyBucketRate { rate, queue, .. } = only;
     if *queue < LEASED_QUEUE_MIN {
         return Err(format!(
             "a queue of {queue} is too short for leases: write queue: {LEASED_QUEUE_MIN} or more, or state: redis"

@@ -12,7 +12,7 @@ mod spares;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 
 use parking_lot::Mutex;
@@ -36,8 +36,6 @@ pub struct Departures {
     /// Locked after `waiters`.
     spares: Mutex<Spares>,
     spare_count: AtomicUsize,
-    /// Calls for several departures.
-    calls: AtomicU64,
 }
 
 #[derive(Default)]
@@ -240,9 +238,9 @@ impl DepartureQueue {
 
     /// Removes a departure of the same cost that is later.
     fn remove_later(&mut self, than: &Departure) -> Option<Departure> {
-        let later = self.departures.iter().rev().take_while(|other| other.due > than.due);
-        let behind = { later }.position(|other| other.cost == than.cost)?;
-        self.departures.remove(self.departures.len() - 1 - behind)
+        let is_later = |other: &Departure| other.cost == than.cost && other.due > than.due;
+        let index = self.departures.iter().rposition(is_later)?;
+        self.departures.remove(index)
     }
 }
 

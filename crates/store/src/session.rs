@@ -249,7 +249,6 @@ impl Session {
     /// Sends refunds once: a refund that ran twice would admit more than the limit. Those that were certainly not sent
     /// go to `unsent`. A call reads before it writes, so it may name an entry of a key only once.
     async fn send_refunds(&self, mut refunds: Vec<StoreUnits>, unsent: &mut Vec<StoreUnits>) {
-        refunds.retain(|refund| !self.put_back_lease(refund));
         while let Some(first) = refunds.first() {
             let group = self.store.group_of(&first.key);
             let (mut now, mut later): (Vec<StoreUnits>, Vec<StoreUnits>) = (Vec::new(), Vec::new());

@@ -113,13 +113,7 @@ impl SettlementQueue {
     /// Queues a settlement; if too many wait, it is lost. Those of leases need no call of their own.
     pub fn queue_settlement(&self, mut settlement: StoreSettlement) {
         let StoreSettlement { limit, key, marks, reserved, used, .. } = &mut settlement;
-        marks.retain(|(rate, mark)| {
-            let is_leased = limit.rules[*rate].leases.is_some();
-            if is_leased {
-                limit.settle_leased(*rate, *key, *mark, (*reserved, *used));
-            }
-            !is_leased
-        });
+        marks.retain(|(rate, mark)| !limit.settle_leased(*rate, *key, *mark, (*reserved, *used)));
         if marks.is_empty() {
             return;
         }

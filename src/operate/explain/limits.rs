@@ -203,8 +203,8 @@ impl LookMode {
             if let Some(looked) = place_of(index).and_then(|place| self.limits.get_mut(place)) {
                 let own = looked.key.and_then(|key| limit.own_units(decision.rate.into(), &key, now));
                 let own = own.map(|own| limit.config.amount(own));
-                let placed = &limits.chain.limits()[index];
-                let leased = looked.shared_key.and_then(|key| placed.leased_units(decision.rate.into(), key));
+                let shared = limits.chain.limits()[index].in_store.as_ref().zip(looked.shared_key);
+                let leased = shared.and_then(|(own, key)| own.leased_units_of(decision.rate.into(), key));
                 let leased = leased.map(|left| LeasedUnits { here: left.here, store: left.stored });
                 let counter = explain_counter(limit, decision, now);
                 looked.counters.push(CounterExplanation { own, leased, ..counter });
@@ -237,10 +237,9 @@ fn explain_limit(
     match demand {
         Ok(LimitDemand::Units(units) | LimitDemand::Shared(units, _)) => {
             explanation.counts_by = Some(key);
-            explanation.shared_key = match demand {
-                Ok(LimitDemand::Shared(_, key)) => Some(*key),
-                _ => None,
-            };
+            if let Ok(LimitDemand::Shared(_, own)) = demand {
+                explanation.shared_key = Some(*own);
+            }
             explanation.class = explain_class(caller, config, units.key.class);
             explanation.key = Some(units.key).filter(|_| config.shares.is_some() && config.shared.is_none());
             explanation.unenforced = units.unenforced;

@@ -47,7 +47,7 @@ use smallvec::SmallVec;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, Units};
 use sluicegate_model::{KeyPart, OnFailure};
-use sluicegate_store::{LeaseLeft, RateAnswer, ScriptOp, SharedKey, SharedLimit, SlotKey, StoreQuestion};
+use sluicegate_store::{RateAnswer, ScriptOp, SharedKey, SharedLimit, SlotKey, StoreQuestion};
 
 use pass::ChainPass;
 pub use permit::ChainPermit;
@@ -130,7 +130,7 @@ pub struct Chain {
 pub struct ChainedLimit {
     limit: Arc<Limit>,
     /// Present if the store has its counters.
-    in_store: Option<Arc<SharedLimit>>,
+    pub in_store: Option<Arc<SharedLimit>>,
     /// The furthest turn that rejected requests are told, ns; 0 = they are told the exact time.
     turns_ns: u64,
     /// It counts callers apart, of which each holds one turn of a limit behind it.
@@ -198,16 +198,6 @@ impl Deref for ChainedLimit {
     #[inline]
     fn deref(&self) -> &Arc<Limit> {
         &self.limit
-    }
-}
-
-// === impl ChainedLimit ===
-
-impl ChainedLimit {
-    /// The units of a leased rate that this process holds, and those that the store had left at its last answer; `None`
-    /// if it knows nothing.
-    pub fn leased_units(&self, rate: usize, key: SharedKey) -> Option<LeaseLeft> {
-        self.in_store.as_ref()?.leased_units_of(rate, key)
     }
 }
 

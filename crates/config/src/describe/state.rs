@@ -1,6 +1,6 @@
 //! Describes the store of counters, without its credentials.
 
-use super::join_names;
+use super::{join_names, show_percent};
 use sluicegate_model::{
     Config, DEFAULT_PREFIX, LimitConfig, OnFailure, RedisConfig, RedisServers, StoreConfig, check_leases,
 };
@@ -32,7 +32,7 @@ fn describe_redis(redis: &RedisConfig) -> String {
     let nodes = redis.nodes_at_least;
     details.extend((nodes > 1).then(|| format!("at least {nodes} gateways")));
     let home = redis.home.as_ref().map(|home| {
-        let (servers, share) = (describe_servers(&home.redis.servers), format_share(home.share));
+        let (servers, share) = (describe_servers(&home.redis.servers), show_percent(home.share.into()));
         format!("; a region with a floor of {share} of its home, {servers}")
     });
     format!("{servers} ({}){}", details.join(", "), home.unwrap_or_default())
@@ -46,11 +46,6 @@ fn describe_servers(servers: &RedisServers) -> String {
         }
         RedisServers::Cluster(seeds) => format!("redis, the Cluster at {}", format_addresses(seeds)),
     }
-}
-
-/// A share in millionths as a percentage.
-fn format_share(share: u32) -> String {
-    format!("{}%", f64::from(share) / 10_000.0)
 }
 
 fn format_address(host: &str, port: u16) -> String {
@@ -74,7 +69,7 @@ pub(super) fn describe_store(config: &Config, limit: &LimitConfig) -> Option<Str
     };
     let how = match (limit.leased, home) {
         (true, Some(home)) => {
-            let share = format_share(home.share);
+            let share = show_percent(home.share.into());
             return Some(format!(
                 "leased from the home for all regions together; {share} of it while that does not answer; \
                  while Redis does not answer: {otherwise}"

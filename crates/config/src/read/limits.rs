@@ -245,7 +245,6 @@ impl<'a> LimitReader<'a> {
         let (missing_key, missing_key_status) = keys::read_missing_key(fields);
         let fair_by = fields.find(&limit::FAIR_BY).filter(|value| !value.is_word("none"));
         let bypass = fields.find(&limit::BYPASS);
-        let (shared, leased) = self.state.read_shared(fields);
         if self.state.is_leased_by_default(fields) {
             self.leased_by_default.push(LimitId(self.list.len()));
         }
@@ -278,8 +277,8 @@ impl<'a> LimitReader<'a> {
             enforce: None,
             shadow: None,
             shadow_of: None,
-            shared,
-            leased,
+            shared: self.state.read_shared(fields),
+            leased: fields.find(&limit::STATE).is_some_and(|value| value.is_word("leased")),
             on_reject: reject::read_patch(fields.find(&limit::ON_REJECT).as_ref(), self.upstreams),
         }
     }

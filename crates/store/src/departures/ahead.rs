@@ -2,7 +2,6 @@
 //! will come until the next departure is due, as many as came in the time before.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Departures, SharedKey};
 use sluicegate_base::clock::Now;
@@ -29,11 +28,6 @@ pub(super) struct KeyDemand {
 // === impl Departures ===
 
 impl Departures {
-    /// The number of calls for several departures.
-    pub(crate) fn call_count(&self) -> u64 {
-        self.calls.load(Relaxed)
-    }
-
     /// Counts a request, where demands are those of a term.
     pub(crate) fn count_request(&self, of: (SharedKey, u64), term_ns: u64, now: Now) {
         let demands = &mut self.spares.lock().demands;
@@ -60,7 +54,6 @@ impl Departures {
         let wait_ns = demand.next.ns_since(now).min(term_ns);
         let count = (demand.last.saturating_mul(wait_ns) / term_ns).min(most).max(1);
         if count > 1 {
-            self.calls.fetch_add(1, Relaxed);
             demand.asking_until = Now(now.0.saturating_add(term_ns));
         }
         count

@@ -12,19 +12,18 @@ impl LeaseCall {
         &self,
         terms: &LeaseTerms,
         node: u64,
-        region: Option<(HomeTerms, HomeReport, u64)>,
+        region: Option<(HomeTerms, Option<HomeReport>, u64)>,
     ) -> Vec<u8> {
         let mut body = Vec::with_capacity(274 + 8 * self.pending.len());
         body.extend(node.to_le_bytes());
         let own =
             [self.number, self.applied, self.held, self.keep, self.want, self.demand, self.stopped.into()];
         let beyond = [self.owed, self.owed_since, self.refund, self.refund_age, region.is_some().into()];
-        for number in terms.to_numbers().into_iter().chain(own).chain(beyond) {
-            body.extend((number as f64).to_le_bytes());
-        }
-        if let Some((terms, report, new_name)) = region {
-            terms.encode(report, new_name, &mut body);
-        }
+        let of_region = region.map(|(terms, report, _)| terms.to_numbers(report));
+        let numbers = terms.to_numbers().into_iter().chain(own).chain(beyond);
+        let numbers = numbers.chain(of_region.into_iter().flatten());
+        body.extend(numbers.flat_map(|number| (number as f64).to_le_bytes()));
+        body.extend(region.into_iter().flat_map(|(.., new_name)| new_name.to_le_bytes()));
         let runs = &self.pending[..self.pending.len().min(u16::MAX.into())];
         body.extend((runs.len() as u16).to_le_bytes());
         for run in runs {

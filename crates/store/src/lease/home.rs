@@ -23,15 +23,12 @@ pub(crate) struct HomeTerms {
     floor_depth: u64,
 }
 
-/// What came of a call of the home, for the region's store.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum HomeReport {
-    #[default]
-    Nothing,
-    /// The home answered the call with this number: ticks held, rate, depth, and ticks left.
-    Answered(u64, [u64; 4]),
-    /// It did not answer this call.
-    Failed(u64),
+/// What came of the call of the home with a number, for the region's store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HomeReport {
+    pub(crate) number: u64,
+    /// `None` if the home did not answer.
+    pub(crate) answer: Option<LeaseAnswer>,
 }
 
 /// A call that a gateway makes for its region.
@@ -54,32 +51,13 @@ impl HomeTerms {
         HomeTerms { own, floor_rate: part(terms.rate).max(1), floor_depth: part(terms.depth).max(terms.unit) }
     }
 
-    /// The part of a call that is only for regions. `new_name` names the region at its home if it has no name.
-    pub(super) fn encode(&self, report: HomeReport, new_name: u64, body: &mut Vec<u8>) {
-        let (answered, told, failed) = match report {
-            HomeReport::Nothing => (0, [0; 4], 0),
-            HomeReport::Answered(number, told) => (number, told, 0),
-            HomeReport::Failed(number) => (0, [0; 4], number),
-        };
+    /// The numbers of a call that are only for regions.
+    pub(super) fn to_numbers(self, report: Option<HomeReport>) -> [u64; 10] {
+        let (number, answer) = report.map_or((0, None), |report| (report.number, report.answer));
+        let (answered, failed) = if answer.is_some() { (number, 0) } else { (0, number) };
+        let LeaseAnswer { held, rate, depth, left, .. } = answer.unwrap_or_default();
         let LeaseTerms { term, hold, .. } = self.own;
-        let own = [term, hold, self.floor_rate, self.floor_depth, answered];
-        own.iter()
-            .chain(&told)
-            .chain(&[failed])
-            .for_each(|number| body.extend((*number as f64).to_le_bytes()));
-        body.extend(new_name.to_le_bytes());
-    }
-}
-
-// === impl HomeReport ===
-
-impl HomeReport {
-    /// The report on the call with this number.
-    pub(crate) fn of_call(number: u64, answer: Option<&LeaseAnswer>) -> HomeReport {
-        let answered = |answer: &LeaseAnswer| {
-            HomeReport::Answered(number, [answer.held, answer.rate, answer.depth, answer.left])
-        };
-        answer.map_or(HomeReport::Failed(number), answered)
+        [term, hold, self.floor_rate, self.floor_depth, answered, held, rate, depth, left, failed]
     }
 }
 
@@ -90,18 +68,16 @@ impl HomeCall {
     pub(super) fn decode(bytes: &mut &[u8]) -> Option<HomeCall> {
         let name = u64::from_le_bytes(take_bytes(bytes)?);
         let mut next = || read_number(bytes);
-        let (number, applied, held, keep) = (next()?, next()?, next()?, next()?);
-        let (want, demand, stopped, owed, owed_since) = (next()?, next()?, next()?, next()?, next()?);
         let call = LeaseCall {
-            number,
-            applied,
-            held,
-            keep,
-            want,
-            demand,
-            owed,
-            owed_since,
-            stopped: stopped == 1,
+            number: next()?,
+            applied: next()?,
+            held: next()?,
+            keep: next()?,
+            want: next()?,
+            demand: next()?,
+            stopped: next()? == 1,
+            owed: next()?,
+            owed_since: next()?,
             ..LeaseCall::default()
         };
         Some(HomeCall { name, call })

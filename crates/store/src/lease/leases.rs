@@ -13,7 +13,7 @@ use super::{
     HomeReport, HomeTerms, LeaseAnswer, LeaseCall, LeaseLeft, LeaseNode, LeaseSpend, LeaseTerms, PendingRun,
 };
 use crate::{RateRule, SharedKey, StoreFault};
-use sluicegate_base::clock::{Now, suspended_ns};
+use sluicegate_base::clock::{Now, boot_time_us};
 
 /// Keys that a process holds something of, for one limit; requests of others fail over.
 const KEYS_MAX: usize = 65_536;
@@ -31,7 +31,8 @@ static LAST_CALL: AtomicU64 = AtomicU64::new(0);
 #[derive(Default)]
 pub(crate) struct LimitLeases {
     held: Mutex<HashMap<LeaseName, KeyLease>>,
-    calls: AtomicU64,
+    /// Calls about the limit, those for several departures included.
+    pub(crate) calls: AtomicU64,
     swept_at: AtomicU64,
 }
 
@@ -58,30 +59,13 @@ struct KeyLease {
     /// The moment of the last answer.
     answered: Now,
     /// What the next call tells the store of a region.
-    report: HomeReport,
+    report: Option<HomeReport>,
     /// The home is asked by another gateway, and the region again after that moment.
     paused_until: u64,
 }
 
-/// A process as it calls a store.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LeaseCaller {
-    /// The number that names it in the store.
-    pub node: u64,
-    /// The floor of its region in millionths of a limit; `None` if its store has no home.
-    pub home_share: Option<u32>,
-}
-
-/// A call of the home under way, and the requests that wait for it. Dropping it ends the call without an answer.
-pub(crate) struct HomeCallGuard {
-    leases: Arc<LimitLeases>,
-    name: LeaseName,
-    number: u64,
-    waiting: Vec<LeaseWaiter>,
-    answer: Option<LeaseAnswer>,
-}
-
-struct LeaseWaiter {
+/// A request that waits for the answer to a call.
+pub(crate) struct LeaseWaiter {
     cost: u32,
     outcome: oneshot::Sender<LeaseOutcome>,
 }
@@ -97,17 +81,11 @@ pub enum LeaseOutcome {
     Failed(StoreFault),
 }
 
-/// What a request does about a key.
-pub(crate) enum LeaseStep {
-    /// It is decided.
-    Done(LeaseOutcome),
-    /// It waits for the answer to a call.
-    Waits(LeaseWait),
-}
-
-/// A request that waits. Dropping it gives back units that the answer brings.
-pub(crate) struct LeaseWait {
-    outcome: oneshot::Receiver<LeaseOutcome>,
+/// A request for units. Dropping it gives back those that it has, or that the answer to a call brings.
+pub(crate) struct LeaseRequest {
+    /// `None` until the answer has come.
+    outcome: Option<LeaseOutcome>,
+    answer: oneshot::Receiver<LeaseOutcome>,
     leases: Arc<LimitLeases>,
     name: LeaseName,
     cost: u64,
@@ -118,11 +96,6 @@ pub(crate) struct LeaseCallGuard {
     leases: Arc<LimitLeases>,
     name: LeaseName,
     number: u64,
-}
-
-/// The time by which leases end, in microseconds: it runs on while the machine sleeps.
-pub(crate) fn lease_time() -> u64 {
-    Now::read_clock().0.saturating_add(suspended_ns()) / 1_000
 }
 
 // === impl LeaseName ===
@@ -146,46 +119,36 @@ impl LeaseName {
 impl LimitLeases {
     /// Spends units if no call is needed for it.
     pub(crate) fn take_at_once(&self, name: &LeaseName, cost: u64) -> Option<LeaseOutcome> {
-        let (now, mut held) = (lease_time(), self.held.lock());
+        let (now, mut held) = (boot_time_us(), self.held.lock());
         let lease = held.get_mut(name)?;
         let spent = lease.node.spend_at_once(&name.terms, now, cost)?;
-        let left = lease.node.find_left(&name.terms, now);
-        match spent {
-            LeaseSpend::Taken => Some(LeaseOutcome::Taken(LeaseNode::mark_spent(now), left)),
-            LeaseSpend::Refused(wait_us) => Some(LeaseOutcome::Refused(wait_us, left)),
-            LeaseSpend::Ask => None,
-        }
+        lease.outcome_of(spent, &name.terms, now)
     }
 
     /// Spends units, or has the request wait for more. The flag is true if the caller has to make the next call.
-    pub(crate) fn take_units(self: &Arc<Self>, name: &LeaseName, cost: u64) -> (LeaseStep, bool) {
-        let (now, mut held) = (lease_time(), self.held.lock());
+    pub(crate) fn take_units(self: &Arc<Self>, name: &LeaseName, cost: u64) -> (LeaseRequest, bool) {
+        let (sender, answer) = oneshot::channel();
+        let mut request = LeaseRequest { outcome: None, answer, leases: self.clone(), name: *name, cost };
+        let (now, mut held) = (boot_time_us(), self.held.lock());
         let Some(lease) = self.find_or_add(&mut held, name, now) else {
-            return (LeaseStep::Done(LeaseOutcome::Failed(StoreFault::Busy)), false);
+            request.outcome = Some(LeaseOutcome::Failed(StoreFault::Busy));
+            return (request, false);
         };
         lease.is_ending = false;
-        let step = match lease.node.spend(&name.terms, now, cost) {
-            LeaseSpend::Taken => {
-                let mark = LeaseNode::mark_spent(now);
-                LeaseStep::Done(LeaseOutcome::Taken(mark, lease.node.find_left(&name.terms, now)))
-            }
-            LeaseSpend::Refused(wait_us) => {
-                LeaseStep::Done(LeaseOutcome::Refused(wait_us, lease.node.find_left(&name.terms, now)))
-            }
-            LeaseSpend::Ask if lease.waiting.len() >= WAITING_MAX => {
-                LeaseStep::Done(LeaseOutcome::Failed(StoreFault::Busy))
-            }
-            LeaseSpend::Ask => {
-                let (sender, outcome) = oneshot::channel();
+        let spent = lease.node.spend(&name.terms, now, cost);
+        request.outcome = match lease.outcome_of(spent, &name.terms, now) {
+            None if lease.waiting.len() < WAITING_MAX => {
                 // No bucket that is leased holds more.
                 let units = u32::try_from(cost).unwrap_or(u32::MAX);
                 lease.waiting.push(LeaseWaiter { cost: units, outcome: sender });
-                LeaseStep::Waits(LeaseWait { outcome, leases: self.clone(), name: *name, cost })
+                None
             }
+            None => Some(LeaseOutcome::Failed(StoreFault::Busy)),
+            decided => decided,
         };
         let calls =
-            !lease.node.is_calling() && (!lease.waiting.is_empty() || lease.node.is_due(&name.terms, now));
-        (step, calls)
+            !lease.node.is_calling && (!lease.waiting.is_empty() || lease.node.is_due(&name.terms, now));
+        (request, calls)
     }
 
     /// Gives back units of a request that were not used; `mark` is that of [`LeaseOutcome::Taken`]. False if the key
@@ -198,7 +161,7 @@ impl LimitLeases {
 
     /// Has the next call charge units. False if there are too many keys.
     pub(crate) fn owe(&self, name: &LeaseName, units: u64) -> bool {
-        let (now, mut held) = (lease_time(), self.held.lock());
+        let (now, mut held) = (boot_time_us(), self.held.lock());
         let lease = self.find_or_add(&mut held, name, now);
         lease.map(|lease| lease.node.owe(&name.terms, units)).is_some()
     }
@@ -224,14 +187,14 @@ impl LimitLeases {
 
     /// What the limit has left for a key, and the moment of the store's last answer; `None` without one.
     pub(crate) fn find_left(&self, name: &LeaseName) -> Option<(LeaseLeft, Now)> {
-        let (now, mut held) = (lease_time(), self.held.lock());
+        let (now, mut held) = (boot_time_us(), self.held.lock());
         let lease = held.get_mut(name).filter(|lease| lease.answered > Now::default())?;
         Some((lease.node.find_left(&name.terms, now), lease.answered))
     }
 
     /// What one more request would find, by what this process knows.
     pub(crate) fn look_at(&self, name: &LeaseName, cost: u64) -> LeaseOutcome {
-        let (now, terms, mut held) = (lease_time(), &name.terms, self.held.lock());
+        let (now, terms, mut held) = (boot_time_us(), &name.terms, self.held.lock());
         let Some(lease) = held.get_mut(name).filter(|lease| lease.answered > Now::default()) else {
             let stored = terms.depth / terms.unit;
             return LeaseOutcome::Taken(0, LeaseLeft { here: 0, stored, next_us: 0, full_us: 0 });
@@ -256,12 +219,13 @@ impl LimitLeases {
     pub(crate) fn begin_call(
         self: &Arc<Self>,
         name: &LeaseName,
-        caller: LeaseCaller,
+        node: u64,
+        home: Option<HomeTerms>,
     ) -> Option<(LeaseCallGuard, Vec<u8>)> {
-        let (now, mut held) = (lease_time(), self.held.lock());
+        let (now, mut held) = (boot_time_us(), self.held.lock());
         let lease = held.get_mut(name)?;
-        let has_report = lease.report != HomeReport::Nothing;
-        if lease.node.is_calling() || now < lease.paused_until && !has_report {
+        let has_report = lease.report.is_some();
+        if lease.node.is_calling || now < lease.paused_until && !has_report {
             return None;
         }
         lease.waiting.retain(|waiter| !waiter.outcome.is_closed());
@@ -273,7 +237,8 @@ impl LimitLeases {
         if !is_due && !is_idle {
             return None;
         }
-        let number = self.next_number();
+        self.calls.fetch_add(1, Relaxed);
+        let number = LAST_CALL.fetch_add(1, Relaxed) + 1;
         let call = match is_idle {
             true => lease.node.begin_return(now, number),
             false => {
@@ -282,27 +247,44 @@ impl LimitLeases {
             }
         };
         let guard = LeaseCallGuard { leases: self.clone(), name: *name, number };
-        let region = caller.home_share.map(|share| {
+        let region = home.map(|terms| {
             // A region that begins has a name of its own: the home knows nothing of its calls.
-            let new_name = caller.node ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            (HomeTerms::new(&name.terms, share), std::mem::take(&mut lease.report), new_name)
+            let new_name = node ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (terms, lease.report.take(), new_name)
         });
-        Some((guard, call.encode(&name.terms, caller.node, region)))
+        Some((guard, call.encode(&name.terms, node, region)))
     }
 
-    /// Begins a call of the home for the requests that wait, which becomes part of `call`.
-    pub(crate) fn begin_home_call(self: &Arc<Self>, name: &LeaseName, call: &mut LeaseCall) -> HomeCallGuard {
+    /// Begins a call of the home for the requests that wait: they become part of `call`, and
+    /// [`LimitLeases::end_home_call`] must follow.
+    pub(crate) fn begin_home_call(&self, name: &LeaseName, call: &mut LeaseCall) -> Vec<LeaseWaiter> {
         let mut held = self.held.lock();
         let waiting = held.get_mut(name).map(|lease| std::mem::take(&mut lease.waiting)).unwrap_or_default();
         call.pending = runs_of(&waiting);
         self.calls.fetch_add(1, Relaxed);
-        HomeCallGuard { leases: self.clone(), name: *name, number: call.number, waiting, answer: None }
+        waiting
+    }
+
+    /// Ends the call of the home for the requests `waiting`: those that it admits go, others wait on.
+    pub(crate) fn end_home_call(&self, name: &LeaseName, report: HomeReport, mut waiting: Vec<LeaseWaiter>) {
+        let mut held = self.held.lock();
+        let Some(lease) = held.get_mut(name) else { return };
+        let granted = report.answer.map_or(0, |answer| answer.granted as usize).min(waiting.len());
+        lease.waiting.splice(..0, waiting.drain(granted..));
+        (lease.report, lease.paused_until) = (Some(report), 0);
+        let left = lease.node.find_left(&name.terms, boot_time_us());
+        let outcome = LeaseOutcome::Taken(lease.node.mark_granted(), left);
+        drop(held);
+        for waiter in waiting {
+            // The region takes back no units that the home granted.
+            let _ = waiter.outcome.send(outcome);
+        }
     }
 
     /// The pause before the next call about a key of a region.
     pub(crate) fn pause_us(&self, name: &LeaseName) -> u64 {
         let held = self.held.lock();
-        held.get(name).map_or(0, |lease| lease.paused_until.saturating_sub(lease_time()))
+        held.get(name).map_or(0, |lease| lease.paused_until.saturating_sub(boot_time_us()))
     }
 
     /// Has the next call return what is held of a key. False if nothing is.
@@ -310,7 +292,7 @@ impl LimitLeases {
         let mut held = self.held.lock();
         let Some(lease) = held.get_mut(name) else { return false };
         lease.is_ending = true;
-        lease.node.is_calling() || lease.node.holds_units()
+        lease.node.is_calling || lease.node.holds_units()
     }
 
     /// Begins to look after a key; false if another worker does, or nothing is known of it.
@@ -319,18 +301,9 @@ impl LimitLeases {
         held.get_mut(name).is_some_and(|lease| !std::mem::replace(&mut lease.is_watched, true))
     }
 
-    pub(crate) fn call_count(&self) -> u64 {
-        self.calls.load(Relaxed)
-    }
-
     pub(crate) fn units_held(&self) -> u64 {
-        let (now, mut held) = (lease_time(), self.held.lock());
+        let (now, mut held) = (boot_time_us(), self.held.lock());
         held.iter_mut().map(|(name, lease)| lease.node.ticks_held(now).0 / name.terms.unit).sum()
-    }
-
-    fn next_number(&self) -> u64 {
-        self.calls.fetch_add(1, Relaxed);
-        LAST_CALL.fetch_add(1, Relaxed) + 1
     }
 
     /// Nobody looks after a key any more.
@@ -343,8 +316,10 @@ impl LimitLeases {
     /// Ends a call with its answer, or the reason why there is none. True if another call is due.
     fn end_call(&self, name: &LeaseName, number: u64, answer: Result<LeaseAnswer, StoreFault>) -> bool {
         let mut outcomes: Vec<(LeaseWaiter, LeaseOutcome)> = Vec::new();
-        let (now, mut held) = (lease_time(), self.held.lock());
-        let Some(lease) = held.get_mut(name).filter(|lease| lease.node.is_calling_by(number)) else {
+        let (now, mut held) = (boot_time_us(), self.held.lock());
+        let Some(lease) =
+            held.get_mut(name).filter(|lease| lease.node.is_calling && lease.node.call == number)
+        else {
             return false;
         };
         match answer {
@@ -355,11 +330,11 @@ impl LimitLeases {
             }
             // The key was reset meanwhile.
             Ok(_) => {
-                lease.node.give_up_call();
+                lease.node.is_calling = false;
                 lease.waiting.splice(..0, std::mem::take(&mut lease.asked));
             }
             Err(fault) => {
-                lease.node.give_up_call();
+                lease.node.is_calling = false;
                 let mut failed = std::mem::take(&mut lease.asked);
                 if matches!(fault, StoreFault::Down | StoreFault::Busy) {
                     failed.append(&mut lease.waiting);
@@ -368,7 +343,7 @@ impl LimitLeases {
             }
         }
         let is_due = !lease.waiting.is_empty() || lease.is_ending && lease.node.holds_units();
-        let is_due = is_due || lease.report != HomeReport::Nothing;
+        let is_due = is_due || lease.report.is_some();
         drop(held);
         for (waiter, outcome) in outcomes {
             let cost = waiter.cost;
@@ -381,7 +356,7 @@ impl LimitLeases {
 
     /// False if nothing is held of a key any more, which is then forgotten.
     pub(crate) fn keeps_key(&self, name: &LeaseName) -> bool {
-        let (now, mut held) = (lease_time(), self.held.lock());
+        let (now, mut held) = (boot_time_us(), self.held.lock());
         let Some(lease) = held.get(name) else { return false };
         let is_forgotten = lease.is_forgettable(&name.terms, now);
         if is_forgotten {
@@ -396,6 +371,16 @@ impl LimitLeases {
 impl KeyLease {
     fn is_forgettable(&self, terms: &LeaseTerms, now: u64) -> bool {
         self.waiting.is_empty() && self.node.is_forgettable(terms, now)
+    }
+
+    /// The outcome of a request; `None` if the store is to be asked.
+    fn outcome_of(&mut self, spent: LeaseSpend, terms: &LeaseTerms, now: u64) -> Option<LeaseOutcome> {
+        let left = self.node.find_left(terms, now);
+        match spent {
+            LeaseSpend::Taken => Some(LeaseOutcome::Taken(LeaseNode::mark_spent(now), left)),
+            LeaseSpend::Refused(wait_us) => Some(LeaseOutcome::Refused(wait_us, left)),
+            LeaseSpend::Ask => None,
+        }
     }
 
     /// Serves the requests that the answer admits, and then those that its units are enough for. Those that fit into
@@ -415,17 +400,12 @@ impl KeyLease {
         for waiter in asked.chain(std::mem::take(&mut self.waiting)) {
             let cost = waiter.cost.into();
             let spent = self.node.spend_again(terms, now, cost);
-            let units = self.node.find_left(terms, now);
-            match spent {
-                LeaseSpend::Taken => {
-                    outcomes.push((waiter, LeaseOutcome::Taken(LeaseNode::mark_spent(now), units)));
-                }
-                LeaseSpend::Refused(wait_us) => {
-                    outcomes.push((waiter, LeaseOutcome::Refused(wait_us, units)))
-                }
-                LeaseSpend::Ask if left >= cost || answer.asks_home => self.waiting.push(waiter),
-                LeaseSpend::Ask => {
+            match self.outcome_of(spent, terms, now) {
+                Some(outcome) => outcomes.push((waiter, outcome)),
+                None if left >= cost || answer.asks_home => self.waiting.push(waiter),
+                None => {
                     let wait_us = self.node.wait_for(terms, now, cost.saturating_mul(terms.unit));
+                    let units = self.node.find_left(terms, now);
                     outcomes.push((waiter, LeaseOutcome::Refused(wait_us, units)));
                 }
             }
@@ -433,23 +413,32 @@ impl KeyLease {
     }
 }
 
-// === impl LeaseWait ===
+// === impl LeaseRequest ===
 
-impl LeaseWait {
+impl LeaseRequest {
     /// Waits for the outcome, until `deadline` at most.
-    pub(crate) async fn wait(&mut self, deadline: Instant) -> LeaseOutcome {
-        match timeout_at(deadline, &mut self.outcome).await {
+    pub(crate) async fn wait_until(&mut self, deadline: Instant) -> LeaseOutcome {
+        if let Some(outcome) = self.outcome {
+            return outcome;
+        }
+        let outcome = match timeout_at(deadline, &mut self.answer).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => LeaseOutcome::Failed(StoreFault::Down),
-            Err(_) => LeaseOutcome::Failed(StoreFault::Timeout),
-        }
+            Err(_) => return LeaseOutcome::Failed(StoreFault::Timeout),
+        };
+        *self.outcome.insert(outcome)
+    }
+
+    /// Keeps its units: only a refund gives them back from now on.
+    pub(crate) fn keep_units(mut self) {
+        self.outcome = None;
     }
 }
 
-impl Drop for LeaseWait {
+impl Drop for LeaseRequest {
     fn drop(&mut self) {
-        self.outcome.close();
-        if let Ok(LeaseOutcome::Taken(mark, _)) = self.outcome.try_recv() {
+        self.answer.close();
+        if let Some(LeaseOutcome::Taken(mark, _)) = self.outcome.or_else(|| self.answer.try_recv().ok()) {
             self.leases.put_back(&self.name, mark, self.cost);
         }
     }
@@ -461,35 +450,6 @@ impl LeaseCallGuard {
     /// Ends the call with its answer, or the reason why there is none. True if another call is due.
     pub(crate) fn end(self, answer: Result<LeaseAnswer, StoreFault>) -> bool {
         self.leases.end_call(&self.name, self.number, answer)
-    }
-}
-
-// === impl HomeCallGuard ===
-
-impl HomeCallGuard {
-    /// Ends the call with its answer.
-    pub(crate) fn end(mut self, answer: Option<LeaseAnswer>) {
-        self.answer = answer;
-    }
-}
-
-impl Drop for HomeCallGuard {
-    /// Requests that the home admits go, others wait on.
-    fn drop(&mut self) {
-        let mut held = self.leases.held.lock();
-        let Some(lease) = held.get_mut(&self.name) else { return };
-        let granted = self.answer.map_or(0, |answer| answer.granted as usize).min(self.waiting.len());
-        let admitted: Vec<LeaseWaiter> = self.waiting.drain(..granted).collect();
-        lease.waiting.splice(..0, self.waiting.drain(..));
-        lease.report = HomeReport::of_call(self.number, self.answer.as_ref());
-        lease.paused_until = 0;
-        let left = lease.node.find_left(&self.name.terms, lease_time());
-        let outcome = LeaseOutcome::Taken(lease.node.mark_granted(), left);
-        drop(held);
-        for waiter in admitted {
-            // The region takes back no units that the home granted.
-            let _ = waiter.outcome.send(outcome);
-        }
     }
 }
 

@@ -19,7 +19,7 @@ mod terms;
 
 pub(crate) use home::{HomeCall, HomeReport, HomeTerms};
 pub use leases::LeaseOutcome;
-pub(crate) use leases::{LeaseCallGuard, LeaseCaller, LeaseName, LeaseStep, LimitLeases};
+pub(crate) use leases::{LeaseCallGuard, LeaseName, LeaseRequest, LimitLeases};
 pub use node::LeaseLeft;
 pub(crate) use node::{LeaseAnswer, LeaseCall, LeaseNode, LeaseSpend, PendingRun};
 pub(crate) use terms::LeaseTerms;

@@ -356,23 +356,19 @@ impl LeaseNode {
         if self.owed_sent == 0 {
             (self.owed_sent, self.owed_since) = (std::mem::take(&mut self.owed), number);
         }
-        let (held, applied, stopped) = (self.held, self.applied, self.rate == 0);
-        let (owed, owed_since) = (self.owed_sent, self.owed_since);
-        let (refund, refund_age) = (std::mem::take(&mut self.refund), now.saturating_sub(self.refund_since));
-        (self.call, self.called_at, self.is_calling) = (number, now, true);
-        (self.held, self.spent) = (keep, 0);
+        (self.call, self.called_at, self.is_calling, self.spent) = (number, now, true, 0);
         LeaseCall {
             number,
-            applied,
-            held,
+            applied: self.applied,
+            held: std::mem::replace(&mut self.held, keep),
             keep,
             want,
-            owed,
-            owed_since,
-            refund,
-            refund_age,
+            owed: self.owed_sent,
+            owed_since: self.owed_since,
+            refund: std::mem::take(&mut self.refund),
+            refund_age: now.saturating_sub(self.refund_since),
             demand,
-            stopped,
+            stopped: self.rate == 0,
             pending,
         }
     }
@@ -419,16 +415,6 @@ impl LeaseNode {
         (self.applied, self.left) = (self.call, terms.depth);
     }
 
-    /// True while the call with this number is under way.
-    pub(crate) fn is_calling_by(&self, number: u64) -> bool {
-        self.is_calling && self.call == number
-    }
-
-    /// True while a call is under way.
-    pub(crate) fn is_calling(&self) -> bool {
-        self.is_calling
-    }
-
     /// True if nothing would be lost with the node.
     pub(crate) fn is_forgettable(&self, terms: &LeaseTerms, now: u64) -> bool {
         let is_unused = self.demand.asked == 0 && now >= self.demand.measured_at + FORGOTTEN_US;
@@ -437,11 +423,6 @@ impl LeaseNode {
             && now >= self.called_at + terms.hold
             && !self.is_calling
             && !self.owes()
-    }
-
-    /// The call under way is given up: its answer may still come, and serves nobody.
-    pub(crate) fn give_up_call(&mut self) {
-        self.is_calling = false;
     }
 
     /// Brings what the leased rate brings until `now`; ends what has no time left.
@@ -466,8 +447,8 @@ impl Demand {
         let seen = self.asked as f64 * 1e9 / elapsed as f64;
         let weight = 1.0 - (-(elapsed as f64) / terms.term as f64).exp();
         let rate = self.rate as f64 + (seen - self.rate as f64) * weight;
-        // The store keeps it in 32 bits.
-        *self = Demand { rate: rate as f32 as u64, asked: 0, measured_at: now };
+        // The store keeps it in 32 bits, and sums of it exactly.
+        *self = Demand { rate: rate.min(1e15) as f32 as u64, asked: 0, measured_at: now };
     }
 
     /// The ticks of a term; 0 if so few that each request may ask by itself.

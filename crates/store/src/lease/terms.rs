@@ -62,19 +62,19 @@ impl LeaseTerms {
             RuleShape::FixedWindow { max, period, align } => {
                 let is_aligned = align == WindowAlign::Clock;
                 let windows = LeaseWindows { width: period, earlier: 0, is_aligned };
-                LeaseTerms::of_windows(max, period / LEASED_PART, windows)
+                LeaseTerms::of_depth(0, (1, max), period / LEASED_PART, Some(windows))
             }
             RuleShape::SlidingWindow { max, buckets, .. } => {
                 let width = shape.bucket_width();
                 let windows = LeaseWindows { width, earlier: buckets.max(1).into(), is_aligned: true };
-                LeaseTerms::of_windows(max, width / TERMS_OF_WINDOW, windows)
+                LeaseTerms::of_depth(0, (1, max), width / TERMS_OF_WINDOW, Some(windows))
             }
             _ => None,
         }
     }
 
     fn of_bucket(num: u64, unit: u64, burst: u64) -> Option<LeaseTerms> {
-        let depth = unit.checked_mul(burst).filter(|depth| *depth <= DEPTH_MAX && burst <= UNITS_MAX)?;
+        let depth = unit.checked_mul(burst).filter(|depth| *depth <= DEPTH_MAX)?;
         let mut scale = 1;
         while depth * scale * 2 <= DEPTH_MAX && num.saturating_mul(scale * 2) <= RATE_MAX {
             scale *= 2;
@@ -83,11 +83,7 @@ impl LeaseTerms {
         LeaseTerms::of_depth(rate, (unit, depth), depth / LEASED_PART / rate, None)
     }
 
-    /// A window has no rate.
-    fn of_windows(max: u64, term: u64, windows: LeaseWindows) -> Option<LeaseTerms> {
-        LeaseTerms::of_depth(0, (1, max), term, Some(windows)).filter(|_| max <= UNITS_MAX)
-    }
-
+    /// Windows have no rate.
     fn of_depth(
         rate: u64,
         (unit, depth): (u64, u64),
@@ -95,7 +91,7 @@ impl LeaseTerms {
         windows: Option<LeaseWindows>,
     ) -> Option<LeaseTerms> {
         let (leased_max, term) = (depth / LEASED_PART, term.min(TERM_MAX_US));
-        if term < TERM_MIN_US || leased_max < 2 * unit {
+        if term < TERM_MIN_US || leased_max < 2 * unit || depth / unit > UNITS_MAX {
             return None;
         }
         let terms = LeaseTerms { rate, unit, depth, leased_max, term, hold: 0, guard: 0, windows };

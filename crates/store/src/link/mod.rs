@@ -30,11 +30,11 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::*};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::fleet::FleetCount;
-use super::lease::LeaseCaller;
 use super::{Debts, Fleet, LuaScript, ScriptReply, SharedKey, SharedLimit};
 use sluicegate_base::clock::Now;
 use sluicegate_model::{self as model, RedisServers};
@@ -87,14 +87,10 @@ pub struct Store {
     outages: Mutex<OutageReport>,
     /// The secret that the gateways share, once the store told it; the same after a reload.
     pub(super) secret: Arc<Mutex<Option<[u8; 16]>>>,
-    home: Option<StoreHome>,
-}
-
-/// The store from which a region leases its units.
-struct StoreHome {
-    store: Arc<Store>,
-    /// The floor of the region in millionths of a limit, for the time in which this store does not answer.
-    share: u32,
+    /// The store from which a region leases its units.
+    home: Option<Arc<Store>>,
+    /// The floor of the region in millionths of a limit, for the time in which its home does not answer.
+    home_share: u32,
 }
 
 /// The time between two checks that a store is still used.
@@ -131,10 +127,8 @@ impl Store {
             ahead_s: AtomicI64::new(before.map_or(0, |before| before.ahead_s.load(Relaxed))),
             outages: Mutex::default(),
             secret: before.map(|before| before.secret.clone()).unwrap_or_default(),
-            home: config
-                .home
-                .as_ref()
-                .map(|home| StoreHome { store: Store::new(&home.redis, None), share: home.share }),
+            home: config.home.as_ref().map(|home| Store::new(&home.redis, None)),
+            home_share: config.home.as_ref().map_or(0, |home| home.share),
         })
     }
 
@@ -154,23 +148,19 @@ impl Store {
 
     /// The store of the home of this region; `None` if this is no region.
     pub fn home(&self) -> Option<&Arc<Store>> {
-        self.home.as_ref().map(|home| &home.store)
+        self.home.as_ref()
     }
 
-    /// This process as the caller of leases.
-    pub(super) fn lease_caller(&self) -> LeaseCaller {
-        LeaseCaller { node: self.process_node, home_share: self.home.as_ref().map(|home| home.share) }
+    /// The floor of this region in millionths of a limit.
+    pub(super) fn home_share(&self) -> u32 {
+        self.home_share
     }
 
     /// Finds the servers, probes whether they answer, and announces this gateway to them; those of the home, too. Never
     /// returns.
     pub async fn supervise(self: Arc<Store>) {
-        match self.home().cloned() {
-            Some(home) => {
-                tokio::join!(self.supervise_servers(), home.supervise_servers());
-            }
-            None => self.supervise_servers().await,
-        }
+        let of_home = join_all(self.home.clone().map(Store::supervise_servers));
+        tokio::join!(self.supervise_servers(), of_home);
     }
 
     async fn supervise_servers(self: Arc<Store>) {

@@ -1,5 +1,7 @@
 //! Questions about a departure of a queue, and at a leased queue about those of requests to come, too.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use smallvec::SmallVec;
 
 use super::{Session, StoreAnswer, StoreQuestion};
@@ -31,6 +33,7 @@ impl Session {
     /// Asks for `count` departures, of which the request gets the first.
     async fn ask_for_departures(&self, question: &StoreQuestion<'_>, count: u64) -> StoreAnswer {
         let StoreQuestion { limit, rate, item: CallItem { key, cost, .. }, .. } = *question;
+        limit.leases.calls.fetch_add(1, Relaxed);
         let (limit, link, node) = (limit.clone(), self.link.clone(), self.worker_node);
         // The departures of others are not lost with this request.
         let call = tokio::task::spawn_local(async move {

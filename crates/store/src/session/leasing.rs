@@ -1,5 +1,6 @@
 //! Questions about leased limits, and the calls that renew what this process holds of them.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use tokio::time::Instant;
 
 use super::{Session, StoreAnswer, StoreQuestion};
 use crate::lease::{
-    HomeCall, HomeTerms, LeaseAnswer, LeaseCallGuard, LeaseName, LeaseOutcome, LeaseStep, LimitLeases,
+    HomeCall, HomeReport, HomeTerms, LeaseAnswer, LeaseCallGuard, LeaseName, LeaseOutcome, LeaseRequest,
+    LimitLeases,
 };
 use crate::script::call::KeyClass;
 use crate::settlements::StoreUnits;
@@ -26,20 +28,17 @@ const RETURN_TRIES: usize = 500;
 pub(super) struct WatchedLease {
     leases: Arc<LimitLeases>,
     name: LeaseName,
+    link: Rc<Link>,
     key_name: Vec<u8>,
-    /// The name of the key at the home.
-    home_name: Option<Vec<u8>>,
+    /// In a region: the link to its home, its terms there, and the name of the key there.
+    home: Option<(Rc<Link>, HomeTerms, Vec<u8>)>,
 }
 
 /// Watches a key until it is dropped.
-pub(super) struct LeaseWatch {
-    lease: WatchedLease,
-    /// The key is forgotten.
-    is_over: bool,
-}
+pub(super) struct LeaseWatch(WatchedLease);
 
-/// Units that were taken, until all questions are answered. Dropping it gives them back.
-struct TakenUnits<'a>(SmallVec<[(&'a StoreQuestion<'a>, LeaseName, u64); 2]>);
+/// The request for the units of each question; `None` where none are taken.
+type LeaseRequests = SmallVec<[Option<LeaseRequest>; 4]>;
 
 // === impl Session ===
 
@@ -50,116 +49,87 @@ impl Session {
         op: ScriptOp,
         questions: &[StoreQuestion<'_>],
     ) -> SmallVec<[StoreAnswer; 4]> {
-        let (mut answers, mut taken) = self.take_leases(op, questions).await;
+        let (answers, mut requests) = self.take_leases(op, questions).await;
         let rejects = |(question, answer): (&StoreQuestion<'_>, &Option<StoreAnswer>)| {
             !question.item.dry_run && answer.is_some_and(|answer| answer.rejects())
         };
         let is_rejected = questions.iter().zip(&answers).any(rejects);
-        let is_exact = |index: &usize| answers[*index].is_none();
-        let others: SmallVec<[usize; 4]> = (0..questions.len()).filter(is_exact).collect();
-        if !others.is_empty() {
-            let exact: SmallVec<[StoreQuestion<'_>; 4]> =
-                others.iter().map(|index| questions[*index]).collect();
-            let op = if is_rejected && op == ScriptOp::Take { ScriptOp::Peek } else { op };
-            for (index, answer) in others.iter().zip(self.ask_exactly(op, &exact).await) {
-                answers[*index] = Some(answer);
-            }
-        }
+        let unknown = questions.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
+        let others: SmallVec<[StoreQuestion<'_>; 4]> = unknown.map(|(question, _)| *question).collect();
+        let exact_op = if is_rejected && op == ScriptOp::Take { ScriptOp::Peek } else { op };
+        let mut exact = self.ask_exactly(exact_op, &others).await.into_iter();
         if is_rejected {
-            taken.give_back(|_| true);
+            requests.clear();
         }
-        let uncharged = |(question, answer): (&StoreQuestion<'_>, Option<StoreAnswer>)| match answer {
-            Some(answer) if is_rejected && op == ScriptOp::Take => {
-                answer.uncharge(question.item.cost, false).skip_slots(question)
+        let answer_of = |(question, answer): (&StoreQuestion<'_>, Option<StoreAnswer>)| {
+            let answer = answer.or_else(|| exact.next()).unwrap_or(StoreAnswer::Failed(StoreFault::Garbled));
+            match is_rejected && op == ScriptOp::Take {
+                true => answer.uncharge(question.item.cost, false).skip_slots(question),
+                false => answer,
             }
-            Some(answer) => answer,
-            None => StoreAnswer::Failed(StoreFault::Garbled),
         };
-        let answers = questions.iter().zip(answers).map(uncharged).collect();
-        taken.0.clear();
+        let answers = questions.iter().zip(answers).map(answer_of).collect();
+        requests.into_iter().flatten().for_each(LeaseRequest::keep_units);
         answers
     }
 
     /// The answers on leased limits, whose units are taken if all rates of a limit have them.
-    async fn take_leases<'a>(
+    async fn take_leases(
         &self,
         op: ScriptOp,
-        questions: &'a [StoreQuestion<'a>],
-    ) -> (SmallVec<[Option<StoreAnswer>; 4]>, TakenUnits<'a>) {
+        questions: &[StoreQuestion<'_>],
+    ) -> (SmallVec<[Option<StoreAnswer>; 4]>, LeaseRequests) {
         let deadline = Instant::now() + self.store.call_timeout();
-        let (mut taken, mut steps) = (TakenUnits(SmallVec::new()), SmallVec::<[_; 4]>::new());
         // All wait for their answers at once.
-        for question in questions {
-            steps.push(question.lease_name().map(|name| (name, self.begin_lease(op, question, &name))));
-        }
-        // What is at hand is given back if the request goes while it waits for the rest.
-        for (question, step) in questions.iter().zip(&steps) {
-            if let Some((name, Some(LeaseStep::Done(LeaseOutcome::Taken(mark, _))))) = step {
-                taken.0.push((question, *name, *mark));
-            }
-        }
+        let begin = |question| if op == ScriptOp::Take { self.begin_lease(question) } else { None };
+        let mut requests: LeaseRequests = questions.iter().map(begin).collect();
         let mut answers: SmallVec<[Option<StoreAnswer>; 4]> = SmallVec::new();
-        for (question, step) in questions.iter().zip(steps) {
-            let Some((name, step)) = step else {
-                answers.push(None);
-                continue;
+        for (question, request) in questions.iter().zip(&mut requests) {
+            let outcome = match (request, question.lease_name()) {
+                (Some(request), _) => Some(request.wait_until(deadline).await),
+                (None, name) => name.map(|name| question.limit.leases.look_at(&name, question.item.cost)),
             };
-            let outcome = match step {
-                None => question.limit.leases.look_at(&name, question.item.cost),
-                Some(LeaseStep::Done(outcome)) => outcome,
-                Some(LeaseStep::Waits(mut wait)) => {
-                    let outcome = wait.wait(deadline).await;
-                    if let LeaseOutcome::Taken(mark, _) = outcome {
-                        taken.0.push((question, name, mark));
-                    }
-                    outcome
-                }
-            };
-            answers.push(Some(question.answer_lease(outcome)));
+            answers.push(outcome.map(|outcome| question.answer_lease(outcome)));
         }
-        for index in 0..questions.len() {
-            let limit_index = questions[index].item.limit_index;
-            let own = |other: &usize| questions[*other].item.limit_index == limit_index;
-            let rejects = |other: usize| answers[other].is_some_and(|answer| answer.rejects());
-            let failed =
-                |other: usize| answers[other].filter(|answer| matches!(answer, StoreAnswer::Failed(_)));
-            let question = &questions[index];
-            if answers[index].is_some()
-                && let Some(failed) = (0..questions.len()).filter(own).find_map(failed)
-            {
-                // All rates of a limit are judged by the store, or none.
-                taken.give_back(|other| std::ptr::eq(other, question));
-                answers[index] = Some(failed);
-            } else if op == ScriptOp::Take && (0..questions.len()).filter(own).any(rejects) {
-                taken.give_back(|other| std::ptr::eq(other, question));
-                // As in the script, a limit that does not act rejects nothing.
-                let dry_run = question.item.dry_run;
-                answers[index] = answers[index].map(|answer| answer.uncharge(question.item.cost, dry_run));
+        for (index, question) in questions.iter().enumerate() {
+            let is_own = |other: &StoreQuestion<'_>| other.item.limit_index == question.item.limit_index;
+            let own = questions.iter().zip(&answers).filter(|(other, _)| is_own(other));
+            let own = own.filter_map(|(_, answer)| *answer);
+            let failed = own.clone().find(|answer| matches!(answer, StoreAnswer::Failed(_)));
+            let is_rejected = op == ScriptOp::Take && own.clone().any(|answer| answer.rejects());
+            // All rates of a limit are judged by the store, or none. As in the script, a limit that does not act
+            // rejects nothing.
+            let uncharge = |answer: StoreAnswer| match failed {
+                Some(failed) => failed,
+                None => answer.uncharge(question.item.cost, question.item.dry_run),
+            };
+            if failed.is_some() || is_rejected {
+                requests[index] = None;
+                answers[index] = answers[index].map(uncharge);
             }
         }
-        (answers, taken)
+        (answers, requests)
     }
 
-    fn begin_lease(&self, op: ScriptOp, question: &StoreQuestion<'_>, name: &LeaseName) -> Option<LeaseStep> {
-        if op != ScriptOp::Take {
-            return None;
-        }
-        let leases = &question.limit.leases;
-        let (step, calls) = leases.take_units(name, question.item.cost);
+    fn begin_lease(&self, question: &StoreQuestion<'_>) -> Option<LeaseRequest> {
+        let name = question.lease_name()?;
+        let (request, calls) = question.limit.leases.take_units(&name, question.item.cost);
         if calls {
-            self.start_lease_calls(&self.watched_lease(question.limit, question.rate, *name));
+            self.start_lease_calls(&self.watched_lease(question.limit, question.rate, name));
         }
-        Some(step)
+        Some(request)
     }
 
     fn watched_lease(&self, limit: &SharedLimit, rate: usize, name: LeaseName) -> WatchedLease {
         let (prefix, rule) = (self.store.prefix(), &limit.rules[rate]);
         let own_name = rule.counters_name(prefix, &name.key);
-        let (key_name, home_name) = match self.home_link {
-            Some(_) => (KeyClass::RegionLeases.name_key(prefix, &name.key, rule.id.into()), Some(own_name)),
-            None => (own_name, None),
+        let (leases, link) = (limit.leases.clone(), self.link.clone());
+        let Some(home_link) = &self.home_link else {
+            return WatchedLease { leases, name, link, key_name: own_name, home: None };
         };
-        WatchedLease { leases: limit.leases.clone(), name, key_name, home_name }
+        let key_name = KeyClass::RegionLeases.name_key(prefix, &name.key, rule.id.into());
+        let terms = HomeTerms::new(&name.terms, self.store.home_share());
+        WatchedLease { leases, name, link, key_name, home: Some((home_link.clone(), terms, own_name)) }
     }
 
     /// Has leased limits charge debts with their next calls.
@@ -176,18 +146,18 @@ impl Session {
     /// Makes the calls about a key that are due, one after the other.
     fn start_lease_calls(&self, lease: &WatchedLease) {
         if lease.leases.begin_watch(&lease.name) {
-            self.watched_leases.borrow_mut().push_back(LeaseWatch { lease: lease.clone(), is_over: false });
+            self.watched_leases.borrow_mut().push_back(LeaseWatch(lease.clone()));
         }
-        let caller = self.store.lease_caller();
-        let Some(mut begun) = lease.leases.begin_call(&lease.name, caller) else { return };
-        let (link, home_link, lease) = (self.link.clone(), self.home_link.clone(), lease.clone());
+        let node = self.store.process_node();
+        let Some(mut begun) = lease.begin_call(node) else { return };
+        let lease = lease.clone();
         tokio::task::spawn_local(async move {
-            while lease.make_call(&link, home_link.as_deref(), begun).await {
+            while lease.make_call(begun).await {
                 match lease.leases.pause_us(&lease.name) {
                     0 => {}
                     pause_us => tokio::time::sleep(Duration::from_micros(pause_us)).await,
                 }
-                let Some(next) = lease.leases.begin_call(&lease.name, caller) else { break };
+                let Some(next) = lease.begin_call(node) else { break };
                 begun = next;
             }
         });
@@ -198,7 +168,7 @@ impl Session {
     pub async fn return_leases(&self) {
         for _ in 0..RETURN_TRIES {
             let watched: Vec<WatchedLease> =
-                self.watched_leases.borrow().iter().map(|watch| watch.lease.clone()).collect();
+                self.watched_leases.borrow().iter().map(|watch| watch.0.clone()).collect();
             let mut is_done = true;
             for lease in watched.iter().filter(|lease| lease.leases.end_lease(&lease.name)) {
                 self.start_lease_calls(lease);
@@ -216,62 +186,39 @@ impl Session {
     pub(super) fn poll_leases(&self) {
         let count = self.watched_leases.borrow().len().min(POLLED_MAX);
         for _ in 0..count {
-            let Some(mut watch) = self.watched_leases.borrow_mut().pop_front() else { return };
-            if watch.lease.leases.keeps_key(&watch.lease.name) {
-                self.start_lease_calls(&watch.lease);
+            let Some(watch) = self.watched_leases.borrow_mut().pop_front() else { return };
+            if watch.0.leases.keeps_key(&watch.0.name) {
+                self.start_lease_calls(&watch.0);
                 self.watched_leases.borrow_mut().push_back(watch);
-            } else {
-                watch.is_over = true;
             }
         }
-    }
-
-    /// Gives units of a leased limit back in this process; false for others.
-    pub(super) fn put_back_lease(&self, refund: &StoreUnits) -> bool {
-        let StoreUnits { limit, rate, key, cost, mark, .. } = refund;
-        let Some(name) = LeaseName::of_rule(&limit.rules[*rate], *key) else { return false };
-        match limit.leases.put_back(&name, *mark, *cost) {
-            true => self.start_lease_calls(&self.watched_lease(limit, *rate, name)),
-            false => limit.count_lost(),
-        }
-        true
     }
 }
 
 // === impl WatchedLease ===
 
 impl WatchedLease {
-    /// Makes a call that has begun, and the call of the home to which it leads; true if another one is due.
-    async fn make_call(
-        &self,
-        link: &Link,
-        home_link: Option<&Link>,
-        (guard, body): (LeaseCallGuard, Vec<u8>),
-    ) -> bool {
-        let reply = self.send_call(link, &self.key_name, body).await;
-        let home_call = reply.as_ref().ok().and_then(|(_, home_call)| home_call.clone());
-        let is_due = guard.end(reply.map(|(answer, _)| answer));
-        let (Some(home_call), Some(home_link), Some(name)) = (home_call, home_link, &self.home_name) else {
-            return is_due;
-        };
-        self.call_home(link, home_link, name, home_call).await;
-        true
+    /// The next call about the key, if one is due.
+    fn begin_call(&self, node: u64) -> Option<(LeaseCallGuard, Vec<u8>)> {
+        self.leases.begin_call(&self.name, node, self.home.as_ref().map(|(_, terms, _)| *terms))
     }
 
-    /// Asks the home for this region; no request waits for longer than its own deadline.
-    async fn call_home(
-        &self,
-        link: &Link,
-        home_link: &Link,
-        key_name: &[u8],
-        HomeCall { name, mut call }: HomeCall,
-    ) {
-        let share = link.store().lease_caller().home_share.unwrap_or_default();
-        let terms = HomeTerms::new(&self.name.terms, share).own;
-        let guard = self.leases.begin_home_call(&self.name, &mut call);
-        let sent = self.send_call(home_link, key_name, call.encode(&terms, name, None));
-        let reply = tokio::time::timeout(Duration::from_micros(terms.term), sent).await;
-        guard.end(reply.ok().and_then(Result::ok).map(|(answer, _)| answer));
+    /// Makes a call that has begun, and the call of the home to which it leads; true if another one is due.
+    async fn make_call(&self, (guard, body): (LeaseCallGuard, Vec<u8>)) -> bool {
+        let reply = self.send_call(&self.link, &self.key_name, body).await;
+        let home_call = reply.as_ref().ok().and_then(|(_, home_call)| home_call.clone());
+        let is_due = guard.end(reply.map(|(answer, _)| answer));
+        let (Some(HomeCall { name, mut call }), Some((link, terms, key_name))) = (home_call, &self.home)
+        else {
+            return is_due;
+        };
+        let waiting = self.leases.begin_home_call(&self.name, &mut call);
+        let sent = self.send_call(link, key_name, call.encode(&terms.own, name, None));
+        // No request waits for longer than its own deadline.
+        let reply = tokio::time::timeout(Duration::from_micros(terms.own.term), sent).await;
+        let answer = reply.ok().and_then(Result::ok).map(|(answer, _)| answer);
+        self.leases.end_home_call(&self.name, HomeReport { number: call.number, answer }, waiting);
+        true
     }
 
     async fn send_call(
@@ -291,9 +238,7 @@ impl WatchedLease {
 
 impl Drop for LeaseWatch {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.lease.leases.end_watch(&self.lease.name);
-        }
+        self.0.leases.end_watch(&self.0.name);
     }
 }
 
@@ -305,15 +250,11 @@ impl<'a> StoreQuestion<'a> {
     }
 
     fn answer_lease(&self, outcome: LeaseOutcome) -> StoreAnswer {
-        let mark = match outcome {
-            LeaseOutcome::Taken(mark, _) => mark,
-            LeaseOutcome::Refused(..) => 0,
-            LeaseOutcome::Failed(fault) => return StoreAnswer::Failed(fault),
-        };
-        StoreAnswer::Answered {
-            answer: self.limit.leased_answer(self.rate, &outcome, mark),
-            charged: mark != 0,
+        if let LeaseOutcome::Failed(fault) = outcome {
+            return StoreAnswer::Failed(fault);
         }
+        let answer = self.limit.leased_answer(self.rate, &outcome);
+        StoreAnswer::Answered { answer, charged: answer.mark != 0 }
     }
 }
 
@@ -341,26 +282,6 @@ impl StoreAnswer {
             }
         }
         self
-    }
-}
-
-// === impl TakenUnits ===
-
-impl TakenUnits<'_> {
-    fn give_back(&mut self, is_selected: impl Fn(&StoreQuestion<'_>) -> bool) {
-        self.0.retain(|(question, name, mark)| {
-            let is_kept = !is_selected(question);
-            if !is_kept {
-                question.limit.leases.put_back(name, *mark, question.item.cost);
-            }
-            is_kept
-        });
-    }
-}
-
-impl Drop for TakenUnits<'_> {
-    fn drop(&mut self) {
-        self.give_back(|_| true);
     }
 }
 

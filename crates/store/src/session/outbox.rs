@@ -92,8 +92,11 @@ impl StoreOutbox {
         }
     }
 
-    /// Queues a refund; if the queue is full, it is lost.
+    /// Queues a refund; if the queue is full, it is lost. Units of leases go back at once.
     pub fn queue_refund(&self, refund: StoreUnits) {
+        if refund.limit.settle_leased(refund.rate, refund.key, refund.mark, (refund.cost, 0)) {
+            return;
+        }
         if let Err(error) = self.refunds.try_send(refund) {
             let (mpsc::error::TrySendError::Full(refund) | mpsc::error::TrySendError::Closed(refund)) = error;
             refund.limit.count_lost();

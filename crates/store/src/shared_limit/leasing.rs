@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::SharedLimit;
 use crate::lease::{LeaseLeft, LeaseName, LeaseOutcome};
@@ -20,7 +21,7 @@ impl SharedLimit {
         if self.find_last_answer(rate, &units.key).is_some_and(|last| { last.at } >= answered.0) {
             return;
         }
-        let answer = self.leased_answer(rate, &LeaseOutcome::Taken(0, left), 0);
+        let answer = self.leased_answer(rate, &LeaseOutcome::Taken(0, left));
         self.record_answer(rate, units, answered, &answer);
     }
 
@@ -48,7 +49,7 @@ impl SharedLimit {
 
     /// The number of calls about leases.
     pub fn lease_calls(&self) -> u64 {
-        self.leases.call_count() + self.departures.iter().map(|own| own.call_count()).sum::<u64>()
+        self.leases.calls.load(Relaxed)
     }
 
     /// The units of leases and the departures in hand.
@@ -57,18 +58,16 @@ impl SharedLimit {
             + self.departures.iter().map(|own| own.kept_count(Now::read_clock())).sum::<u64>()
     }
 
-    /// Gives back units of [`SharedLimit::take_leased`]; `mark` is that of its outcome.
-    pub fn put_back_leased(&self, rate: usize, key: SharedKey, cost: u64, mark: u64) {
-        let name = LeaseName::of_rule(&self.rules[rate], key);
-        if name.is_some_and(|name| !self.leases.put_back(&name, mark, cost)) {
-            self.count_lost();
-        }
-    }
-
     /// Corrects a charge of [`SharedLimit::take_leased`] from the units that were reserved to those that were used: an
-    /// excess goes with the next call.
-    pub fn settle_leased(&self, rate: usize, key: SharedKey, mark: u64, (reserved, used): (u64, u64)) {
-        let Some(name) = LeaseName::of_rule(&self.rules[rate], key) else { return };
+    /// excess goes with the next call. `used` is 0 for a refund. False if the rate is not leased.
+    pub fn settle_leased(
+        &self,
+        rate: usize,
+        key: SharedKey,
+        mark: u64,
+        (reserved, used): (u64, u64),
+    ) -> bool {
+        let Some(name) = LeaseName::of_rule(&self.rules[rate], key) else { return false };
         let is_known = match used.checked_sub(reserved) {
             Some(excess) => self.leases.owe(&name, excess),
             None => self.leases.put_back(&name, mark, reserved - used),
@@ -76,6 +75,7 @@ impl SharedLimit {
         if !is_known {
             self.count_lost();
         }
+        true
     }
 
     /// The decision on a request, with what is left after it.
@@ -95,8 +95,9 @@ impl SharedLimit {
         }
     }
 
-    /// The answer that a lease gives; `mark` is that of its charge.
-    pub(crate) fn leased_answer(&self, rate: usize, outcome: &LeaseOutcome, mark: u64) -> RateAnswer {
+    /// The answer that a lease gives.
+    pub(crate) fn leased_answer(&self, rate: usize, outcome: &LeaseOutcome) -> RateAnswer {
+        let mark = if let LeaseOutcome::Taken(mark, _) = outcome { *mark } else { 0 };
         let decision = self.leased_decision(rate, outcome);
         let is_fixed = matches!(self.rules[rate].shape, RuleShape::FixedWindow { .. });
         let window_ns = Some(decision.full_ns).filter(|_| is_fixed);

@@ -40,11 +40,7 @@ impl SharedLimit {
     /// requests that they would have rejected ask the store once.
     pub fn forget_key(&self, rates: Range<usize>, key: &SharedKey, debts: &Debts, now: Now) {
         self.resets.0.fetch_max(now.0, Relaxed);
-        self.rules
-            .get(rates.clone())
-            .into_iter()
-            .flatten()
-            .for_each(|rule| self.leases.forget_key(rule.id, key));
+        self.rules[rates.clone()].iter().for_each(|rule| self.leases.forget_key(rule.id, key));
         self.departures[rates.clone()].iter().for_each(|own| own.forget_spares(key));
         debts.forget_key(self, rates, key);
     }

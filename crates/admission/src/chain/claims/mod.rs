@@ -254,7 +254,7 @@ impl Claim {
             ClaimKind::Charge(_) | ClaimKind::Leased(_) if keeps_charges => {}
             ClaimKind::Leased(mark) => {
                 if let Some(shared) = &limit.in_store {
-                    shared.put_back_leased(rate, self.key_in_store(), self.cost, mark);
+                    shared.settle_leased(rate, self.key_in_store(), mark, (self.cost, 0));
                 }
             }
             ClaimKind::Charge(charge) => {

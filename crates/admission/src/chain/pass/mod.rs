@@ -6,9 +6,6 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use smallvec::SmallVec;
-
-use super::claims::holds::uncharge_decision;
 use super::claims::{Claim, ClaimKind, ClaimSet};
 use super::slots::LackingSlots;
 use super::{Chain, ChainCause, ChainMode, ChainedLimit, Decisions, RateDecision, SharedDemand};
@@ -210,41 +207,27 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         if !is_plain || self.findings.rejection.is_some() {
             return false;
         }
-        let mut taken: SmallVec<[(usize, u64, Decision); 2]> = SmallVec::new();
-        let mut refused = None;
+        let (claimed, decided, class) = (self.held.claims.len(), self.decisions.len(), units.key.class);
+        // A refund names the key as the store does.
+        let by_name = Units { key: CounterKey { id: u128::from_le_bytes(key.0), ..units.key }, ..*units };
         for rate in limit.rate_range(units.variant) {
-            let outcome = shared_limit.take_leased(rate, key, units.cost);
-            let decision = outcome.as_ref().map(|outcome| shared_limit.leased_decision(rate, outcome));
-            match (outcome, decision) {
-                (Some(LeaseOutcome::Taken(mark, _)), Some(decision)) => taken.push((rate, mark, decision)),
-                (Some(LeaseOutcome::Refused(..)), Some(decision)) => {
-                    refused = Some((rate, decision));
-                    break;
-                }
-                _ => {
-                    let back = |(rate, mark, _)| shared_limit.put_back_leased(rate, key, units.cost, mark);
-                    taken.into_iter().for_each(back);
-                    return false;
-                }
+            let Some(outcome) = shared_limit.take_leased(rate, key, units.cost) else {
+                self.held.undo_claims(claimed, self.decisions);
+                self.decisions.truncate(decided);
+                return false;
+            };
+            if let LeaseOutcome::Taken(mark, _) = outcome {
+                self.held.claims.push(Claim::new(&by_name, limit_index, rate, ClaimKind::Leased(mark)));
+            }
+            // A rejection undoes all claims.
+            let decision = shared_limit.leased_decision(rate, &outcome);
+            self.push_decision(limit_index, (rate, class), false, decision, ChainCause::Rate);
+            if decision.outcome == LimitOutcome::Reject {
+                shared_limit.counts.cache_hits.fetch_add(1, Relaxed);
+                break;
             }
         }
         shared_limit.counts.leased.fetch_add(1, Relaxed);
-        let class = units.key.class;
-        // A refund names the key as the store does.
-        let by_name = Units { key: CounterKey { id: u128::from_le_bytes(key.0), ..units.key }, ..*units };
-        for (rate, mark, mut decision) in taken {
-            if refused.is_some() {
-                shared_limit.put_back_leased(rate, key, units.cost, mark);
-                uncharge_decision(&mut decision, units.cost, limit.max_units(rate, class));
-            } else {
-                self.held.claims.push(Claim::new(&by_name, limit_index, rate, ClaimKind::Leased(mark)));
-            }
-            self.push_decision(limit_index, (rate, class), false, decision, ChainCause::Rate);
-        }
-        if let Some((rate, decision)) = refused {
-            shared_limit.counts.cache_hits.fetch_add(1, Relaxed);
-            self.push_decision(limit_index, (rate, class), false, decision, ChainCause::Rate);
-        }
         true
     }
 

@@ -148,16 +148,10 @@ impl StateReader {
             endpoint.map(|endpoint| RedisConfig { prefix, timeout, nodes_at_least, home, ..endpoint });
     }
 
-    /// Reads `state` and `on_failure` of a limit: its behaviour while Redis fails, if it counts there.
-    pub(crate) fn read_shared(&self, fields: &FieldReader<'_>) -> (Option<OnFailure>, bool) {
-        let leased = fields.find(&limit::STATE).is_some_and(|value| value.is_word("leased"));
-        (self.read_fallback(fields), leased)
-    }
-
     /// True if a limit is leased because `state.store` says so.
     pub(crate) fn is_leased_by_default(&self, fields: &FieldReader<'_>) -> bool {
-        let has_own = fields.find(&limit::STATE).is_some_and(|value| !value.is_word("auto"));
-        self.store == Some(StoreConfig::Leased) && !has_own
+        self.store == Some(StoreConfig::Leased)
+            && fields.find(&limit::STATE).is_none_or(|value| value.is_word("auto"))
     }
 
     /// True if units of this limit can be taken in advance, from a home too if there is one.
@@ -180,17 +174,17 @@ impl StateReader {
 
     /// Warns if no limit is leased though `state.store` says so, or there is a home.
     pub(crate) fn check_leased_store(root: &FieldReader<'_>, limits: &[LimitConfig]) {
+        if limits.iter().any(|limit| limit.leased) {
+            return;
+        }
         root.read_section(&root::STATE, |fields| {
             let redis = fields.find(&state::REDIS).filter(FieldValue::is_map);
             let redis = redis.map(|value| value.open_section(&redis::SECTION));
-            let home = redis.and_then(|redis| redis.find(&redis::HOME)).filter(FieldValue::is_map);
-            if let Some(home) = home.filter(|_| limits.iter().all(|limit| !limit.leased)) {
+            if let Some(home) = redis.and_then(|redis| redis.find(&redis::HOME)).filter(FieldValue::is_map) {
                 let help = "write state: leased in a limit, or remove home";
                 home.warn(codes::NO_EFFECT, "no limit is leased from the home", help);
             }
-            if let Some(value) = fields.find(&state::STORE).filter(|value| value.is_word("leased"))
-                && limits.iter().all(|limit| !limit.leased)
-            {
+            if let Some(value) = fields.find(&state::STORE).filter(|value| value.is_word("leased")) {
                 let help =
                     "write store: redis, or a limit that can be leased: check tells why each one is not";
                 value.warn(codes::NO_EFFECT, "no limit is leased", help);
@@ -198,7 +192,8 @@ impl StateReader {
         });
     }
 
-    fn read_fallback(&self, fields: &FieldReader<'_>) -> Option<OnFailure> {
+    /// Reads `state` and `on_failure` of a limit: its behaviour while Redis fails, if it counts there.
+    pub(crate) fn read_shared(&self, fields: &FieldReader<'_>) -> Option<OnFailure> {
         let state = fields.find(&limit::STATE);
         let store =
             state.as_ref().map_or(self.store, |value| value.parse_with(|text| self.parse_store(text))?);

@@ -20,8 +20,8 @@ use sluicegate_model::value::statuses::{parse_grpc_code, parse_status_range};
 use sluicegate_model::value::words::parse_word_or;
 use sluicegate_model::value::{methods, names, scalars};
 use sluicegate_model::{
-    AlgorithmKind, BUCKETS_MAX, ChargedUnits, Cost, Currency, InvalidCost, KeyPart, LimitStore, LlmWeights,
-    McpPart, MissingKey, MissingUnits, OnFailure, OverrunAction, Parsed, QuotaStep, Rate, ValueError,
+    AlgorithmKind, BUCKETS_MAX, ChargedUnits, Cost, Currency, InvalidCost, KeyPart, LlmWeights, McpPart,
+    MissingKey, MissingUnits, OnFailure, OverrunAction, Parsed, QuotaStep, Rate, StoreConfig, ValueError,
     WindowAlign, codes, did_you_mean,
 };
 
@@ -104,7 +104,7 @@ section! {
     /// Where it counts; `auto` is `state.store`. With `leased`, gateways take units from Redis in advance, and never
     /// admit more than the limit together; for a `token_bucket` with a burst of at least what the rate lets pass in
     /// 50 ms, for windows, and for a `leaky_bucket` with a queue of at least 8.
-    STATE: OrWord<Words<LimitStore>> = OrWord("auto", Words(&LimitStore::WORDS)), "state", "auto", "redis";
+    STATE: OrWord<Words<StoreConfig>> = OrWord("auto", Words(&StoreConfig::WORDS)), "state", "auto", "redis";
     /// What decides while Redis does not answer; `auto` is `state.redis.on_failure`.
     ON_FAILURE: OrWord<Words<OnFailure>> = OrWord("auto", Words(&OnFailure::WORDS)), "on_failure", "auto", "allow";
 }

@@ -13,7 +13,7 @@ struct Region {
     answers: Vec<(usize, u64, LeaseAnswer)>,
     /// Calls of the home that arrive some time, perhaps twice, and what came of them.
     calls: Vec<HomeCall>,
-    reports: Vec<HomeReport>,
+    reports: Vec<Option<HomeReport>>,
 }
 
 struct World<'a> {
@@ -48,7 +48,7 @@ impl World<'_> {
         if count > 0 { vec![PendingRun { count: count as u32, cost: 1 }] } else { vec![] }
     }
 
-    fn call_region(&mut self, region: usize, node: usize, report: HomeReport) {
+    fn call_region(&mut self, region: usize, node: usize, report: Option<HomeReport>) {
         let (now, unit) = (self.now, self.terms.unit);
         self.numbers += 1;
         let number = self.numbers;
@@ -112,7 +112,7 @@ impl World<'_> {
                 self.call_home(999, self.terms, &call);
             }
             1..=4 => {
-                self.call_region(region, node, HomeReport::Nothing);
+                self.call_region(region, node, None);
                 if self.random.below(4) > 0 {
                     self.apply_answer(region, self.regions[region].answers.len() - 1);
                 }
@@ -154,7 +154,9 @@ impl World<'_> {
         };
         home_call.call.pending = self.any_pending(3);
         let answer = self.call_home(home_call.name, self.home.own, &home_call.call);
-        self.regions[region].reports.push(HomeReport::of_call(home_call.call.number, Some(&answer)));
+        self.regions[region]
+            .reports
+            .push(Some(HomeReport { number: home_call.call.number, answer: Some(answer) }));
     }
 
     fn break_something(&mut self, region: usize, node: usize) {
@@ -170,7 +172,7 @@ impl World<'_> {
             2..=4 if self.fails => {
                 let last = self.regions[region].calls.last().map(|call| call.call.number);
                 if let Some(number) = last {
-                    self.call_region(region, node, HomeReport::Failed(number));
+                    self.call_region(region, node, Some(HomeReport { number, answer: None }));
                 }
             }
             _ => {}

@@ -26,7 +26,12 @@ impl Region {
         Region { script: Script::start(), terms, home: HomeTerms::new(&terms, share), number: 0 }
     }
 
-    fn call(&mut self, at: u64, call: LeaseCall, report: HomeReport) -> (LeaseAnswer, Option<HomeCall>) {
+    fn call(
+        &mut self,
+        at: u64,
+        call: LeaseCall,
+        report: Option<HomeReport>,
+    ) -> (LeaseAnswer, Option<HomeCall>) {
         self.number += 1;
         let (call, new_name) = (LeaseCall { number: self.number, ..call }, 1_000_000 + self.number);
         let part = Some((self.home, report, new_name));
@@ -35,17 +40,17 @@ impl Region {
 
     /// The call of the home to which a request leads.
     fn begin(&mut self, at: u64) -> HomeCall {
-        self.call(at, ask(1, 2_000_000), HomeReport::Nothing).1.expect("a call of the home")
+        self.call(at, ask(1, 2_000_000), None).1.expect("a call of the home")
     }
 
     fn fail(&mut self, at: u64, call: &HomeCall) {
-        self.call(at, ask(1, 2_000_000), HomeReport::Failed(call.call.number));
+        self.call(at, ask(1, 2_000_000), Some(HomeReport { number: call.call.number, answer: None }));
     }
 
-    fn ask_home(&mut self, at: u64, call: &HomeCall) -> HomeReport {
+    fn ask_home(&mut self, at: u64, call: &HomeCall) -> Option<HomeReport> {
         let (terms, caller) = (self.home.own, (START_US + at, call.name));
         let (answer, _) = self.script.answer(&terms, caller, "home", &call.call, None);
-        HomeReport::of_call(call.call.number, Some(&answer))
+        Some(HomeReport { number: call.call.number, answer: Some(answer) })
     }
 
     /// What a gateway beside the home gets.
@@ -111,12 +116,12 @@ fn a_region_in_debt_has_nothing() {
     let mut call = region.begin(1_000);
     call.call.pending = vec![PendingRun { count: 200, cost: 1 }];
     let report = region.ask_home(41_000, &call);
-    assert!(matches!(report, HomeReport::Answered(_, [_, rate, ..]) if rate > 0));
+    assert!(report.and_then(|report| report.answer).is_some_and(|answer| answer.rate > 0));
     region.call(81_000, ask(0, 2_000_000), report);
     let owed = LeaseCall { owed: 200 * region.terms.unit, owed_since: 4, ..ask(0, 2_000_000) };
-    region.call(82_000, owed, HomeReport::Nothing);
+    region.call(82_000, owed, None);
     for at in (150_000..400_000).step_by(3_000) {
-        let (answer, home_call) = region.call(at, ask(5, 2_000_000), HomeReport::Nothing);
+        let (answer, home_call) = region.call(at, ask(5, 2_000_000), None);
         if home_call.is_some() {
             break;
         }
@@ -132,10 +137,10 @@ fn unspent_units_of_the_floor_are_not_charged() {
     region.fail(10_000, &call);
     region.ask_beside(1_010_000, ask(2_000, 5_000_000));
     let want = LeaseCall { want: 100 * region.terms.unit, ..ask(0, 400_000) };
-    let (answer, call) = region.call(1_010_000, want, HomeReport::Nothing);
+    let (answer, call) = region.call(1_010_000, want, None);
     let (held, mut call, own) = (answer.held, call, region.number);
     assert!(held > 0);
-    let (mut debts, mut report) = (0, HomeReport::Nothing);
+    let (mut debts, mut report) = (0, None);
     // A gateway keeps what it holds, and others use up the home.
     for turn in 0..30 {
         let at = 1_110_000 + turn * 100_000;
@@ -156,7 +161,7 @@ fn units_of_the_floor_are_charged_once() {
     let mut region = Region::new(2_000, 2_000, 300_000);
     let call = region.begin(0);
     region.fail(10_000, &call);
-    let (answer, call) = region.call(510_000, ask(200, 2_000_000), HomeReport::Nothing);
+    let (answer, call) = region.call(510_000, ask(200, 2_000_000), None);
     assert_eq!(answer.granted, 200);
     let call = call.expect("the home is asked again");
     assert_eq!(call.call.owed / region.terms.unit, 200);
@@ -166,7 +171,7 @@ fn units_of_the_floor_are_charged_once() {
     assert_eq!((again.call.owed, again.call.owed_since), (call.call.owed, call.call.owed_since));
     let report = region.ask_home(1_050_000, &again);
     region.call(1_090_000, ask(0, 2_000_000), report);
-    let (_, next) = region.call(1_500_000, ask(900, 2_000_000), HomeReport::Nothing);
+    let (_, next) = region.call(1_500_000, ask(900, 2_000_000), None);
     let owed = next.map_or(0, |next| next.call.owed / region.terms.unit);
     assert!(owed <= 1, "{owed}");
 }
@@ -193,8 +198,8 @@ fn a_small_step_back_keeps_a_region() {
     let mut region = Region::new(2_000, 2_000, 300_000);
     let first = region.begin(0);
     region.fail(10_000, &first);
-    region.call(400_000, ask(200, 2_000_000), HomeReport::Nothing);
-    let later = [399_000, 510_000].map(|at| region.call(at, ask(1, 2_000_000), HomeReport::Nothing).1);
+    region.call(400_000, ask(200, 2_000_000), None);
+    let later = [399_000, 510_000].map(|at| region.call(at, ask(1, 2_000_000), None).1);
     assert!(later.into_iter().flatten().all(|call| call.name == first.name));
 }
 
@@ -207,7 +212,7 @@ fn requests_do_not_wait_for_a_home_that_failed() {
     region.call(80_000, ask(10_000, 2_000_000), report);
     let mut waits = 0;
     for at in (81_000..2_000_000).step_by(10_000) {
-        let (answer, call) = region.call(at, ask(1, 2_000_000), HomeReport::Nothing);
+        let (answer, call) = region.call(at, ask(1, 2_000_000), None);
         waits += u32::from(answer.asks_home);
         if let Some(call) = call {
             region.fail(at + 500, &call);
@@ -229,7 +234,7 @@ fn no_lease_outlives_that_at_the_home() {
     assert!(answer.held > 0 && answer.rest < hold - at, "{answer:?}");
     let later = hold + region.home.own.guard + 500_000;
     let beside = region.ask_beside(later, ask(4_000, 1_000));
-    let granted = region.call(later, ask(2_000, 2_000_000), HomeReport::Nothing).0.granted;
+    let granted = region.call(later, ask(2_000, 2_000_000), None).0.granted;
     assert!(beside + granted <= 2_000, "{beside} and {granted}");
 }
 
@@ -243,8 +248,8 @@ fn a_region_without_units_asks_its_home() {
     let report = region.ask_home(1_000, &call);
     let (answer, _) = region.call(2_000, ask(2, 10_000), report);
     assert_eq!((answer.granted, answer.left, answer.asks_home), (2, 0, true));
-    let (answer, call) = region.call(3_000, ask(1, 10_000), HomeReport::Nothing);
+    let (answer, call) = region.call(3_000, ask(1, 10_000), None);
     assert!(call.is_some() && answer.asks_home && !answer.is_home_asked);
-    let (answer, call) = region.call(4_000, ask(1, 10_000), HomeReport::Nothing);
+    let (answer, call) = region.call(4_000, ask(1, 10_000), None);
     assert!(call.is_none() && answer.is_home_asked);
 }

@@ -56,7 +56,7 @@ struct Outcome {
 
 enum Event {
     Request,
-    Call(LeaseCall, HomeReport),
+    Call(LeaseCall, Option<HomeReport>),
     Answer(u64, LeaseAnswer, Option<HomeCall>),
     HomeCall(HomeCall),
     HomeAnswer(u64, Option<LeaseAnswer>),
@@ -74,7 +74,7 @@ struct Gateway {
     asked: Vec<u64>,
     /// Those that calls of the home ask for.
     carried: HashMap<u64, Vec<u64>>,
-    report: HomeReport,
+    report: Option<HomeReport>,
     paused_until: u64,
 }
 
@@ -207,10 +207,8 @@ impl World<'_> {
                 let granted = answer.map_or(0, |answer| answer.granted as usize).min(carried.len());
                 carried.drain(..granted);
                 own.waiting.splice(..0, carried);
-                own.report = match HomeReport::of_call(number, answer.as_ref()) {
-                    HomeReport::Failed(_) if self.case.share.is_none() => HomeReport::Nothing,
-                    report => report,
-                };
+                let is_told = answer.is_some() || self.case.share.is_some();
+                own.report = is_told.then_some(HomeReport { number, answer });
                 own.paused_until = 0;
                 self.admit(place, granted as u64);
                 self.call_if_due(place);
@@ -268,8 +266,8 @@ impl World<'_> {
         let (now, terms) = (self.now, self.terms);
         let own = &mut self.gateways[place];
         own.waiting.retain(|came| now < came + WAIT_US);
-        let has_report = own.report != HomeReport::Nothing;
-        if own.node.is_calling() || now < own.paused_until && !has_report {
+        let has_report = own.report.is_some();
+        if own.node.is_calling || now < own.paused_until && !has_report {
             return;
         }
         if own.waiting.is_empty() && !has_report && !own.node.is_due(&terms, now) {
@@ -287,7 +285,7 @@ impl World<'_> {
         self.push(self.now + NEAR_US / 2, place, Event::Call(call, report));
     }
 
-    fn answer_call(&mut self, place: usize, call: &LeaseCall, report: HomeReport) {
+    fn answer_call(&mut self, place: usize, call: &LeaseCall, report: Option<HomeReport>) {
         let region = self.gateways[place].region;
         let key = region.map_or_else(|| format!("{} home", self.case.seed), |region| self.key(region));
         let part = region.map(|_| (self.home, report, self.random.next()));

@@ -48,7 +48,7 @@ impl Script {
         (now, node): (u64, u64),
         key: &str,
         call: &LeaseCall,
-        region: Option<(HomeTerms, HomeReport, u64)>,
+        region: Option<(HomeTerms, Option<HomeReport>, u64)>,
     ) -> (LeaseAnswer, Option<HomeCall>) {
         let mut eval = redis::cmd("EVALSHA");
         eval.arg(&LuaScript::lease_script().sha).arg(1).arg(key);
@@ -175,6 +175,10 @@ fn what_is_owed_is_charged_once() {
     assert_eq!([ask(START_US, 1, 1), ask(START_US + 400_000, 2, 1)], [0, 0]);
     // After 51 units have come.
     assert_eq!([ask(START_US + 510_000, 3, 1), ask(START_US + 510_000, 4, 1)], [1, 0]);
+    // A call of another node does not have the numbers forgotten before.
+    script.answer_call(&terms, START_US + 510_000, 2, "key", &asking(5, 0));
+    let left_ms = redis::cmd("PTTL").arg("key").query::<u64>(&mut script.connection).unwrap();
+    assert!(left_ms > 59_000, "{left_ms} ms");
 }
 
 /// Fifty gateways, whether they hold units or a part of the rate, and a region with as many, take about 2 kB.
@@ -199,7 +203,7 @@ fn a_key_of_many_gateways_is_small() {
                 stopped: number == 1,
                 ..asking(number, count)
             };
-            let region = is_region.then_some((home, HomeReport::Nothing, 7));
+            let region = is_region.then_some((home, None, 7));
             script.answer(&terms, (START_US + number * 1_000 + node, node), key, &call, region);
         }
         let mut memory = redis::cmd("MEMORY");

@@ -458,7 +458,7 @@ impl Simulation {
         if own.name != name || own.lease.call != number || !own.lease.is_calling {
             return;
         }
-        own.lease.give_up_call();
+        own.lease.is_calling = false;
         own.asked.clear();
         self.call_if_due(node);
     }
