@@ -141,9 +141,10 @@ fn cut_at_one_limit(algorithm: &str) -> Option<()> {
     let sum: u64 = delivered.iter().sum();
     let most = LIMIT + 4 * (STEP + 2 * PER_MS * 10 + PIECE as u64);
     println!("{algorithm}: {delivered:?}, {sum} of {LIMIT}, {most} at most");
-    assert!((LIMIT - 3 * STEP..=most).contains(&sum), "{algorithm}: {sum} of {most}");
+    assert!(sum >= LIMIT - 3 * STEP, "{algorithm}: {sum} of {most}");
     wait_stored(&redis, sum);
-    Some(())
+    // Beyond that only if a round trip took longer than 10 ms.
+    (sum <= most).then_some(())
 }
 
 /// What fits passes whole, and no more is charged than that; a bucket gives the rest back, too.

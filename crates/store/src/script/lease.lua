@@ -386,6 +386,8 @@ elseif home then
   life_us = life_us + 2 * home_hold + math.max(home.ends - now, 0)
 else
   life_us = life_us + (free < 0 and depth - free or depth) / rate
+  -- The answer shows no debt.
+  if free < 0 then wait = (lacking - free) / rate end
 end
 local words = { key }
 for i = 1, pieces do words[2 * i], words[2 * i + 1] = i, string.sub(state, PIECE * i - PIECE + 1, PIECE * i) end

@@ -170,11 +170,15 @@ fn what_is_owed_is_charged_once() {
     let owed = 150 * terms.unit;
     let mut ask = |now: u64, number: u64, owed_since: u64| {
         let call = LeaseCall { owed, owed_since, ..asking(number, 1) };
-        script.answer_call(&terms, now, 1, "key", &call).granted
+        let answer = script.answer_call(&terms, now, 1, "key", &call);
+        (answer.granted, answer.wait)
     };
-    assert_eq!([ask(START_US, 1, 1), ask(START_US + 400_000, 2, 1)], [0, 0]);
+    // The wait is that for all of the debt and one unit more.
+    assert_eq!(ask(START_US, 1, 1), (0, 510_000));
+    assert_eq!(ask(START_US + 400_000, 2, 1), (0, 110_000));
     // After 51 units have come.
-    assert_eq!([ask(START_US + 510_000, 3, 1), ask(START_US + 510_000, 4, 1)], [1, 0]);
+    assert_eq!(ask(START_US + 510_000, 3, 1), (1, 0));
+    assert_eq!(ask(START_US + 510_000, 4, 1), (0, 0));
     // A call of another node does not have the numbers forgotten before.
     script.answer_call(&terms, START_US + 510_000, 2, "key", &asking(5, 0));
     let left_ms = redis::cmd("PTTL").arg("key").query::<u64>(&mut script.connection).unwrap();

@@ -108,6 +108,8 @@ impl StoreModel {
         let [held, rate, depth, left] = [own.held, own.rate, own.depth, self.free].map(|ticks| ticks as u64);
         let Some(LeaseWindows { width, .. }) = terms.windows else {
             let rest = terms.hold;
+            let debt_wait = (f64::from(lacking) * terms.unit as f64 - self.free) / terms.rate as f64;
+            let wait = if self.free < 0.0 { debt_wait as u64 } else { 0 };
             return LeaseAnswer {
                 held,
                 rate,
@@ -116,7 +118,7 @@ impl StoreModel {
                 left,
                 rest,
                 window: 0,
-                wait: 0,
+                wait,
                 asks_home: false,
                 is_home_asked: false,
             };
