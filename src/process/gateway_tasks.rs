@@ -103,8 +103,8 @@ impl GatewayTasks {
         watch_snapshots(gateway, &self.snapshot_fault);
     }
 
-    /// Supervises the store of `gateway`, which is about to be in force. That of `before` stays supervised until its last
-    /// gateway is gone.
+    /// Supervises the store of `gateway`, which is about to be in force. That of `before` stays supervised until its
+    /// last gateway is gone.
     pub(super) fn supervise_store(&mut self, before: &Gateway, gateway: &Gateway) {
         if !same_arc(before.store.as_ref(), gateway.store.as_ref()) {
             self.store = supervise_store(gateway);
