@@ -161,9 +161,10 @@ fn a_trusted_header_sets_the_cost() {
             return None;
         }
         assert_eq!((left(&one), left(&two)), (2, 0));
-        assert!((1000..=1125).contains(&five.retry_after_ms()), "retry_after_ms {}", five.retry_after_ms());
+        // The first token was taken a little after `start`.
+        assert!((1000..=1135).contains(&five.retry_after_ms()), "retry_after_ms {}", five.retry_after_ms());
         let wait = last.retry_after_ms();
-        assert!((1..=125).contains(&wait), "retry_after_ms {wait}: the rejection before it was charged");
+        assert!((1..=135).contains(&wait), "retry_after_ms {wait}: the rejection before it was charged");
         Some(())
     });
 }
