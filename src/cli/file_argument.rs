@@ -13,8 +13,6 @@ const DEFAULT_FILE: &str = "gateway.yaml";
 const STDIN: &str = "-";
 /// Stands for stdin in messages.
 const STDIN_NAME: &str = "stdin";
-/// The most bytes read from stdin, as of a file.
-const STDIN_MAX: u64 = 1 << 20;
 
 /// The place of a command's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,14 +66,15 @@ impl ConfigInput {
     }
 }
 
+/// The text of stdin, which may be as long as a file.
 fn read_text(stdin: impl Read) -> Result<String, String> {
     let mut bytes = Vec::new();
     stdin
-        .take(STDIN_MAX + 1)
+        .take(config::FILE_MAX + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| format!("stdin cannot be read: {error}"))?;
-    if bytes.len() as u64 > STDIN_MAX {
-        return Err(format!("stdin has more than {STDIN_MAX} bytes"));
+    if bytes.len() as u64 > config::FILE_MAX {
+        return Err(format!("stdin has more than {} bytes", config::FILE_MAX));
     }
     String::from_utf8(bytes).map_err(|_| "stdin is not UTF-8".to_owned())
 }

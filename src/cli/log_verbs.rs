@@ -27,12 +27,9 @@ pub(super) fn run_replay(input: &ConfigInput, args: &ReplayArgs) -> CommandResul
     let format = read_format(args.format.as_deref())?;
     let config = input.load()?.config;
     let against = args.against.as_deref().map(config::load).transpose()?.map(|loaded| loaded.config);
-    let progress = ProgressLine::start();
-    let mut stream = LogStream::open(&args.logs, format.as_ref()).map_err(failed)?;
-    let show = |count, log: &LogStream| progress.show_log(count, log);
-    let report = replay::replay_log(&mut stream, config, against, |_, _| {}, show);
-    drop(progress);
-    let report = report.map_err(failed)?;
+    let report = read_logs(&args.logs, format, |stream, show| {
+        replay::replay_log(stream, config, against, |_, _| {}, show)
+    })?;
     write_page(args.html.as_deref(), || page::render_replay(&report, &name_files(input, args)))?;
     print_result(&match (args.json, args.csv) {
         (true, _) => render_json(&report),
@@ -55,31 +52,31 @@ pub(super) fn run_recommend(args: &RecommendArgs) -> CommandResult {
     let spare = read_share(&args.spare).map_err(usage)?;
     if let Some(unit) = CalendarUnit::from_word(args.period.trim()) {
         let task = QuotaTask { key, spare, unit, calendar: read_calendar(args).map_err(usage)? };
-        let found = read_logs(args, |stream, progress| {
-            quota::recommend_quota(stream, &task, |count, log| progress.show_log(count, log))
-        })?;
+        let format = read_format(args.format.as_deref())?;
+        let found =
+            read_logs(&args.logs, format, |stream, show| quota::recommend_quota(stream, &task, show))?;
         return print_result(&if args.json { render_json(&found) } else { found.to_string() });
     }
     let task = RecommendTask { key, spare, periods: read_periods(&args.period).map_err(usage)? };
     if args.zone.is_some() {
         return Err(usage("--zone is for windows of the calendar; write e.g. --period month"));
     }
-    let found = read_logs(args, |stream, progress| {
-        recommend::recommend_limit(stream, &task, |count, log| progress.show_log(count, log))
-    })?;
+    let format = read_format(args.format.as_deref())?;
+    let found =
+        read_logs(&args.logs, format, |stream, show| recommend::recommend_limit(stream, &task, show))?;
     write_page(args.html.as_deref(), || page::render_recommendation(&found))?;
     print_result(&if args.json { render_json(&found) } else { found.to_string() })
 }
 
-/// Opens the logs of `recommend` and reads them, with a line of progress.
+/// Opens the logs, and reads them by `read`, which gets what shows the progress.
 fn read_logs<T>(
-    args: &RecommendArgs,
-    read: impl FnOnce(&mut LogStream, &ProgressLine) -> Result<T, String>,
+    logs: &[PathBuf],
+    format: Option<LogLineFormat>,
+    read: impl FnOnce(&mut LogStream, &dyn Fn(u64, &LogStream)) -> Result<T, String>,
 ) -> Result<T, CommandFault> {
-    let format = read_format(args.format.as_deref())?;
     let progress = ProgressLine::start();
-    let mut stream = LogStream::open(&args.logs, format.as_ref()).map_err(failed)?;
-    read(&mut stream, &progress).map_err(failed)
+    let mut stream = LogStream::open(logs, format.as_ref()).map_err(failed)?;
+    read(&mut stream, &|count, log| progress.show_log(count, log)).map_err(failed)
 }
 
 /// The calendar of `--zone`, with the default beginnings.

@@ -129,24 +129,16 @@ pub(super) enum OperatorVerb {
         /// How long, e.g. 1h; 10 minutes without
         #[arg(long = "for", value_name = "DURATION", value_hint = ValueHint::Other)]
         length: Option<String>,
-        /// Why, for the audit line
-        #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
-        reason: Option<String>,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        change: ChangeArgs,
     },
     /// End a ban
     Unban {
         /// An address, a network, or account=NAME, as `bans` lists it
         #[arg(value_name = "WHOM", value_hint = ValueHint::Other)]
         whom: String,
-        /// Why, for the audit line
-        #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
-        reason: Option<String>,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        change: ChangeArgs,
     },
 }
 
@@ -172,7 +164,7 @@ pub(super) struct LimitArgs {
     pub change: ChangeArgs,
 }
 
-/// The options of a change of limits.
+/// The options of a change.
 #[derive(Debug, Args)]
 pub(super) struct ChangeArgs {
     /// Why, for the audit line
@@ -206,11 +198,11 @@ impl OperatorVerb {
             | OperatorVerb::Revoke { key, .. } => key.json,
             OperatorVerb::Usage { .. } => true,
             OperatorVerb::Pause { limits, .. } | OperatorVerb::Resume { limits, .. } => limits.change.json,
-            OperatorVerb::Set { change, .. } | OperatorVerb::Unset { change, .. } => change.json,
-            OperatorVerb::Bans(JsonArgs { json })
-            | OperatorVerb::Keys { json, .. }
-            | OperatorVerb::Ban { json, .. }
-            | OperatorVerb::Unban { json, .. } => *json,
+            OperatorVerb::Set { change, .. }
+            | OperatorVerb::Unset { change, .. }
+            | OperatorVerb::Ban { change, .. }
+            | OperatorVerb::Unban { change, .. } => change.json,
+            OperatorVerb::Bans(JsonArgs { json }) | OperatorVerb::Keys { json, .. } => *json,
         }
     }
 }

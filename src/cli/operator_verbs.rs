@@ -96,15 +96,15 @@ fn build_request(verb: &OperatorVerb) -> OperatorRequest {
             OperatorRequest::with_body("DELETE", path, render_body([("reason", json!(change.reason))]))
         }
         OperatorVerb::Bans(_) => OperatorRequest::get("/bans"),
-        OperatorVerb::Ban { whom, length, reason, .. } => {
+        OperatorVerb::Ban { whom, length, change } => {
             let account = whom.strip_prefix("account=");
             let (field, whom) = account.map_or(("ip", whom.as_str()), |name| ("account", name));
-            let body = [(field, json!(whom)), ("for", json!(length)), ("reason", json!(reason))];
+            let body = [(field, json!(whom)), ("for", json!(length)), ("reason", json!(change.reason))];
             OperatorRequest::with_body("POST", "/bans", render_body(body))
         }
-        OperatorVerb::Unban { whom, reason, .. } => {
+        OperatorVerb::Unban { whom, change } => {
             let path = format!("/bans/{}", encode_segment(whom));
-            OperatorRequest::with_body("DELETE", path, render_body([("reason", json!(reason))]))
+            OperatorRequest::with_body("DELETE", path, render_body([("reason", json!(change.reason))]))
         }
     }
 }

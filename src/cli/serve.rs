@@ -20,9 +20,6 @@ use sluicegate_model::{LogFormat, Problem, ProblemReport};
 use sluicegate_observe::logging;
 use sluicegate_observe::stderr_line::StderrLine;
 
-/// Bytes of an invalid file that are searched for the format of the log.
-const FILE_MAX: u64 = 1 << 20;
-
 pub(super) fn serve_file(file: &Path) -> CommandResult {
     let startup = Startup::begin()?;
     let started = Instant::now();
@@ -98,7 +95,7 @@ fn find_log_format(file: &Path) -> LogFormat {
         // A pipe would be waited for.
         fs::metadata(file).ok().filter(fs::Metadata::is_file)?;
         let mut text = String::new();
-        fs::File::open(file).ok()?.take(FILE_MAX).read_to_string(&mut text).ok()?;
+        fs::File::open(file).ok()?.take(config::FILE_MAX).read_to_string(&mut text).ok()?;
         let root: LogSection = serde_yaml::from_str(&text).ok()?;
         let section = serde_json::to_string(&root.log).ok()?;
         let name = file.display().to_string();

@@ -1,4 +1,4 @@
-//! Aligned tables of text, for people.
+//! Tables of text: aligned ones for people, and the fields of CSV.
 
 use indicatif::HumanCount;
 
@@ -30,6 +30,14 @@ pub fn render_table<const N: usize>(
         out.push_str(&format!("and {more} more; --json shows all\n"));
     }
     out
+}
+
+/// A field of CSV (RFC 4180).
+pub fn quote_csv(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
 }
 
 /// A number in groups of three digits.

@@ -141,8 +141,7 @@ pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Resu
     let file_hash = if files.is_empty() { String::new() } else { file_hash };
     config.share_certificates(None);
     acme::fill_certificates(&config);
-    let failed = |error: std::io::Error| ProcessFault::Run(error.to_string());
-    let gateway = Gateway::build(&config, None).map_err(failed)?;
+    let gateway = Gateway::build(&config, None).map_err(run_fault)?;
     for (target, sockets) in handover.iter_mut().flat_map(|handover| handover.sockets.drain_all()) {
         spare.add_sockets(target, sockets);
     }

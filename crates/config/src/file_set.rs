@@ -33,7 +33,7 @@ const LOCATIONS: &str = "locations";
 pub(crate) struct FileSet {
     name: String,
     /// The folder of the main file.
-    pub folder: PathBuf,
+    folder: PathBuf,
     /// The main file, with the sections of the others.
     pub root: Node,
     pub sink: ProblemSink,

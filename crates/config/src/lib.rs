@@ -126,7 +126,7 @@ fn read_config(path: &Path) -> Result<LoadedConfig, ProblemReport> {
 /// Checks `text`; problems show `file_name`, and relative paths start at its folder.
 pub fn parse(text: &str, file_name: &str) -> Result<LoadedConfig, ProblemReport> {
     let set = FileSet::read_all(text, file_name)?;
-    let config = sections::read_sections(&set.root, &set.folder, &set.sink);
+    let config = sections::read_sections(&set.root, &set.sink);
     let (included, file_hash) = (set.included(), set.short_hash());
     let values = FileValues::list_all(&set.root, &set.sink);
     let (problems, warnings) = set.sink.take_sorted();

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::tables::{BANS, KEYS, SERVERS};
 use crate::cli::admin_client::{AdminFault, OperatorRequest, escape_controls};
-use crate::cli::operator_args::{KeyArgs, OperatorVerb};
+use crate::cli::operator_args::{ChangeArgs, KeyArgs, OperatorVerb};
 use crate::cli::operator_verbs::{encode_segment, send_verb};
 use sluicegate_model::AdminConfig;
 
@@ -22,14 +22,14 @@ impl TopAction {
     /// The action of a letter for a row of a table; `limit` is that of the keys.
     pub(super) fn choose(letter: char, table: usize, row: &Value, limit: Option<&str>) -> Option<TopAction> {
         let text = |name: &str| row[name].as_str().map(str::to_owned);
-        let (length, reason, json) = (None, None, false);
+        let (length, change) = (None, ChangeArgs { reason: None, json: false });
         Some(match (table, letter) {
-            (KEYS, 'b') => TopAction::Operate(OperatorVerb::Ban { whom: text("ban")?, length, reason, json }),
-            (KEYS, 'u') => TopAction::Operate(OperatorVerb::Unban { whom: text("ban")?, reason, json }),
-            (BANS, 'u') => TopAction::Operate(OperatorVerb::Unban { whom: text("banned")?, reason, json }),
+            (KEYS, 'b') => TopAction::Operate(OperatorVerb::Ban { whom: text("ban")?, length, change }),
+            (KEYS, 'u') => TopAction::Operate(OperatorVerb::Unban { whom: text("ban")?, change }),
+            (BANS, 'u') => TopAction::Operate(OperatorVerb::Unban { whom: text("banned")?, change }),
             (KEYS, 'r') => {
-                let key = KeyArgs { limit: limit?.to_owned(), key: text("key")?, json };
-                TopAction::Operate(OperatorVerb::Reset { key, tier: None, reason })
+                let key = KeyArgs { limit: limit?.to_owned(), key: text("key")?, json: false };
+                TopAction::Operate(OperatorVerb::Reset { key, tier: None, reason: None })
             }
             (SERVERS, 'd') => TopAction::Drain {
                 upstream: text("of")?,

@@ -16,7 +16,7 @@ use super::answer::{AdminBody, AdminError, Answer, sends_json};
 use super::audit::{self, REASON_MAX};
 use super::authorize::{CallerPolicy, CallerRejection, is_from_other_site};
 use super::connections::AdminConnection;
-use super::endpoint::{AdminCaller, AdminRequest, Endpoint, EndpointAccess};
+use super::endpoint::{AdminRequest, Endpoint, EndpointAccess};
 use super::endpoints::ENDPOINTS;
 use super::events::STREAM_EVENTS;
 use super::routes::{EndpointRoute, list_methods, read_query};
@@ -72,9 +72,9 @@ impl AdminService {
                         query_values: Vec::new(),
                         body: Map::new(),
                         reason: None,
-                        caller: caller.clone(),
+                        caller,
                     };
-                    answer_routed(routed, &head, body, &caller).await
+                    answer_routed(routed, &head, body).await
                 }
             },
         };
@@ -91,37 +91,26 @@ impl AdminService {
 }
 
 /// Answers a request for an endpoint of the table, by an accepted caller.
-async fn answer_routed(
-    mut routed: AdminRequest,
-    head: &Parts,
-    body: Incoming,
-    caller: &AdminCaller,
-) -> Answer {
+async fn answer_routed(mut routed: AdminRequest, head: &Parts, body: Incoming) -> Answer {
     let endpoint = routed.endpoint;
-    let read = read_request(&mut routed, head, body, caller).await;
-    let (state, path_values, reason) =
-        (routed.state.clone(), routed.path_values.clone(), routed.reason.clone());
+    let read = read_request(&mut routed, head, body).await;
+    let (state, caller) = (routed.state.clone(), routed.caller.clone());
+    let (path_values, reason) = (routed.path_values.clone(), routed.reason.clone());
     let answer = match read {
         Err(rejection) => Err(rejection),
         Ok(()) => (endpoint.handler)(routed).await,
     };
     let answer = answer.unwrap_or_else(Answer::from);
     if endpoint.access == EndpointAccess::Change {
-        let reason = reason.as_deref();
-        audit::record_change(endpoint, caller, &path_values, reason, &answer);
+        audit::record_change(endpoint, &caller, &path_values, reason.as_deref(), &answer);
         state.changes.count_change(endpoint.name, answer.status.is_success());
     }
     answer
 }
 
 /// Reads everything that the handler needs into `routed`.
-async fn read_request(
-    routed: &mut AdminRequest,
-    head: &Parts,
-    body: Incoming,
-    caller: &AdminCaller,
-) -> Result<(), AdminError> {
-    let endpoint = routed.endpoint;
+async fn read_request(routed: &mut AdminRequest, head: &Parts, body: Incoming) -> Result<(), AdminError> {
+    let (endpoint, caller) = (routed.endpoint, &routed.caller);
     let changes = endpoint.access == EndpointAccess::Change;
     let sets_numbers = caller.rights == AdminRights::Numbers;
     let may_change =

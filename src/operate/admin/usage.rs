@@ -10,6 +10,7 @@ use super::answer::{AdminBody, AdminError, Answer, JSON};
 use super::endpoint::{AdminRequest, AnswerForm, Answered, Endpoint, Parameter, ParameterKind, error, ok};
 use super::key_status::find_account;
 use super::{examples, keys};
+use crate::operate::text_table::quote_csv;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::{JsonShaped, json_object};
 use sluicegate_model::LimitId;
@@ -205,14 +206,11 @@ impl UsageList {
     }
 }
 
-/// A value as a cell of CSV (RFC 4180); a step is its word.
+/// A value as a cell of CSV; a step is its word.
 fn render_cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(text) if text.contains([',', '"', '\r', '\n']) => {
-            format!("\"{}\"", text.replace('"', "\"\""))
-        }
-        Value::String(text) => text.clone(),
+        Value::String(text) => quote_csv(text),
         Value::Object(step) => render_cell(&step["then"]),
         // Written without an exponent.
         Value::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),

@@ -259,16 +259,14 @@ fn explain_limit(
             explanation.unenforced = config.enforce.is_some();
             explanation.problem = Some(explain_missing(&missing, config.missing_key));
         }
-        Err(ChargeFault::InvalidCost) => {
-            explanation.problem = Some("its cost cannot be read, and invalid_cost is reject".to_owned());
-        }
-        Err(ChargeFault::RepeatedCost) => {
-            explanation.problem = Some("its cost is given more than once".to_owned());
-        }
-        Err(ChargeFault::UnknownModel) => explanation.problem = Some(NO_PRICE.to_owned()),
-        Err(ChargeFault::Body(fault)) => explanation.problem = Some(fault.detail().to_owned()),
-        Err(ChargeFault::RepeatedKey) => {
-            explanation.problem = Some(format!("its key is given more than once: {key}"));
+        Err(fault) => {
+            explanation.problem = Some(match fault {
+                ChargeFault::InvalidCost => "its cost cannot be read, and invalid_cost is reject".to_owned(),
+                ChargeFault::RepeatedCost => "its cost is given more than once".to_owned(),
+                ChargeFault::UnknownModel => NO_PRICE.to_owned(),
+                ChargeFault::Body(fault) => fault.detail().to_owned(),
+                ChargeFault::RepeatedKey => format!("its key is given more than once: {key}"),
+            });
         }
     }
     explanation
@@ -323,12 +321,10 @@ fn explain_counter(limit: &Limit, rate_decision: &RateDecision, now: Now) -> Cou
         let window = calendar.window_at(unit, now.to_unix_ns() / 1_000_000_000, decision.anchor);
         let (begin, begins) = calendar.show_moment(window.begins);
         let (end, ends) = calendar.show_moment(window.ends);
-        (format!("from {begin} to {end} {}", calendar.zone_name()), begins, ends)
+        let window = format!("from {begin} to {end} {}", calendar.zone_name());
+        (Some(window), Some(begins), Some(ends))
     });
-    let (window, begins, ends) = match window {
-        Some((window, begins, ends)) => (Some(window), Some(begins), Some(ends)),
-        None => (None, None, None),
-    };
+    let (window, begins, ends) = window.unwrap_or_default();
     CounterExplanation {
         step: limit.config.steps_in(decision.reached).next_back().map(UsageStep::of),
         begins,

@@ -206,18 +206,13 @@ fn parse_target(text: &str) -> Result<(Uri, Option<Scheme>, Option<HeaderValue>)
 fn parse_headers(lines: &[String]) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for line in lines {
-        let (name, value) = parse_header(line)?;
+        let wrong = || format!("`{}` is not a header; write e.g. 'X-Account-Id: acme'", line.escape_debug());
+        let (name, value) = line.split_once(':').ok_or_else(wrong)?;
+        let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
+        let value = HeaderValue::from_bytes(value.trim().as_bytes()).map_err(|_| wrong())?;
         headers.append(name, value);
     }
     Ok(headers)
-}
-
-fn parse_header(line: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let wrong = || format!("`{}` is not a header; write e.g. 'X-Account-Id: acme'", line.escape_debug());
-    let (name, value) = line.split_once(':').ok_or_else(wrong)?;
-    let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
-    let value = HeaderValue::from_bytes(value.trim().as_bytes()).map_err(|_| wrong())?;
-    Ok((name, value))
 }
 
 fn parse_peer(text: &str) -> Result<IpAddr, String> {

@@ -100,9 +100,6 @@ impl fmt::Display for Recommendation {
             )?;
         }
         writeln!(f, "\n{}", self.paste)?;
-        for note in &self.notes {
-            writeln!(f, "note: {note}")?;
-        }
-        Ok(())
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::simulator::{ReplayedVerdict, Simulator};
 use super::tally::{KeyTally, LimitTally};
 use super::timeline::{RequestTimeline, WaitClass};
+use crate::operate::text_table::quote_csv;
 use crate::simulate::log::record::LogRecord;
 use crate::simulate::log::{LogCounts, LogStream};
 use sluicegate_limit::{Limit, LimitOutcome};
@@ -173,6 +174,14 @@ pub struct ChangedKey {
     pub requests: u64,
 }
 
+impl KeyLine {
+    fn new(limit: &str, key: String, tally: &KeyTally) -> KeyLine {
+        let KeyTally { requests, waited, rejected, .. } = *tally;
+        let share = share_of(rejected, requests);
+        KeyLine { limit: limit.to_owned(), key, requests, waited, rejected, share }
+    }
+}
+
 impl LoggedComparison {
     /// Counts one request: the verdict of its line, and that of the replay beside it.
     pub fn count(&mut self, record: &LogRecord, verdict: &ReplayedVerdict, simulator: &Simulator) {
@@ -273,14 +282,8 @@ impl ReplayReport {
     /// A table of all limits and keys: `limit,key,requests,admitted,waited,rejected,share`; without a key, the limit.
     pub fn render_csv(&self) -> String {
         let mut out = "limit,key,requests,waited,rejected,share\n".to_owned();
-        let limits = self.limit_lines.iter().filter(|line| line.not_judged.is_none()).map(|line| KeyLine {
-            limit: line.name.clone(),
-            key: String::new(),
-            requests: line.counts.requests,
-            waited: line.counts.waited,
-            rejected: line.counts.rejected,
-            share: share_of(line.counts.rejected, line.counts.requests),
-        });
+        let judged = self.limit_lines.iter().filter(|line| line.not_judged.is_none());
+        let limits = judged.map(|line| KeyLine::new(&line.name, String::new(), &line.counts));
         for KeyLine { limit, key, requests, waited, rejected, share } in
             limits.chain(self.all_keys.iter().cloned())
         {
@@ -289,14 +292,6 @@ impl ReplayReport {
             let _ = writeln!(out, "{limit},{key},{requests},{waited},{rejected},{share:.6}");
         }
         out
-    }
-}
-
-/// A field of CSV (RFC 4180).
-fn quote_csv(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
     }
 }
 
@@ -349,14 +344,9 @@ fn list_steps(limit: &Limit) -> Vec<StepLine> {
 fn list_keys(simulator: &Simulator) -> Vec<KeyLine> {
     let mut lines = Vec::new();
     for (index, limit) in simulator.tally.limits.iter().enumerate() {
-        lines.extend(limit.keys.iter().enumerate().map(|(key, (_, tally))| KeyLine {
-            limit: simulator.gateway.limits[index].name.to_string(),
-            key: key_name(simulator, limit, key),
-            requests: tally.requests,
-            waited: tally.waited,
-            rejected: tally.rejected,
-            share: share_of(tally.rejected, tally.requests),
-        }));
+        let name = &simulator.gateway.limits[index].name;
+        let tallies = limit.keys.iter().map(|(_, tally)| tally).enumerate();
+        lines.extend(tallies.map(|(key, tally)| KeyLine::new(name, key_name(simulator, limit, key), tally)));
     }
     lines.sort_by_key(|line| std::cmp::Reverse((line.rejected, line.waited, line.requests)));
     lines

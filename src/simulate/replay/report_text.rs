@@ -38,10 +38,7 @@ impl fmt::Display for ReplayReport {
         if self.log.without_request > 0 {
             writeln!(f, "note: {} lines are no requests", show_count(self.log.without_request))?;
         }
-        for note in &self.notes {
-            writeln!(f, "note: {note}")?;
-        }
-        Ok(())
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))
     }
 }
 

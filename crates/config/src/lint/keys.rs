@@ -80,15 +80,7 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
         let Some(source) = source.as_ref().filter(|source| !is_safe(source)) else {
             continue;
         };
-        let value = file.value_at(path);
-        all.push(SpoofableSource {
-            source,
-            value,
-            role,
-            limits: Vec::new(),
-            sharing: Vec::new(),
-            is_alone: false,
-        });
+        all.push(SpoofableSource::new(source, file.value_at(path), role));
     }
     for index in file.used_limits() {
         let limit = &file.config.limits[index];
@@ -98,25 +90,21 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
             let known = match part {
                 // Clients may choose a value of a body, which states a demand, and not an identity.
                 KeyPart::Source(ValueSource::Jwt(_) | ValueSource::Json(_)) => continue,
-                KeyPart::Source(source) => all.iter_mut().find(|known| known.source == source),
+                KeyPart::Source(source) => {
+                    if !all.iter().any(|known| known.source == source) {
+                        let value = file.limit_value(index, &[field]);
+                        all.push(SpoofableSource::new(source, value, SourceRole::Key));
+                    }
+                    all.iter_mut().find(|known| known.source == source)
+                }
                 KeyPart::Account => all.iter_mut().find(|known| known.role == SourceRole::Account),
                 _ => continue,
             };
-            match (known, part) {
-                (Some(known), _) => {
-                    if known.limits.last() != Some(&limit.name.as_str()) {
-                        known.limits.push(&limit.name);
-                    }
-                    known.is_alone |= is_alone;
-                }
-                (None, KeyPart::Source(source)) => {
-                    let (role, limits) = (SourceRole::Key, vec![limit.name.as_str()]);
-                    let value = file.limit_value(index, &[field]);
-                    let sharing = Vec::new();
-                    all.push(SpoofableSource { source, value, role, limits, sharing, is_alone });
-                }
-                (None, _) => {}
+            let Some(known) = known else { continue };
+            if known.limits.last() != Some(&limit.name.as_str()) {
+                known.limits.push(&limit.name);
             }
+            known.is_alone |= is_alone;
         }
         let role = match limit.shares.as_ref().map(|shares| &shares.by) {
             Some(KeyPart::Account) => SourceRole::Account,
@@ -132,7 +120,12 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
     all
 }
 
-impl SpoofableSource<'_> {
+impl<'a> SpoofableSource<'a> {
+    /// A source that nothing uses yet.
+    fn new(source: &'a ValueSource, value: FieldValue<'a>, role: SourceRole) -> SpoofableSource<'a> {
+        SpoofableSource { source, value, role, limits: Vec::new(), sharing: Vec::new(), is_alone: false }
+    }
+
     fn render_message(&self, name: &str) -> String {
         let sharing: Vec<String> = self.sharing.iter().map(|limit| format!("`{limit}`")).collect();
         match sharing.is_empty() {

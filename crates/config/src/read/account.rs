@@ -1,6 +1,5 @@
 //! Reads `account`: the sources of account and tier, and the verification of tokens.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use http::header::AUTHORIZATION;
@@ -23,21 +22,14 @@ use sluicegate_model::{
     did_you_mean,
 };
 
-/// Reads the section, and checks the claims and tiers that the rest of the file uses. Paths start at `folder`.
-pub(crate) fn read_account(
-    root: &FieldReader<'_>,
-    folder: &Path,
-    locations: &[LocationConfig],
-) -> AccountConfig {
+/// Reads the section, and checks the claims and tiers that the rest of the file uses.
+pub(crate) fn read_account(root: &FieldReader<'_>, locations: &[LocationConfig]) -> AccountConfig {
     let (mut account, reported) = root.read_section(&root_fields::ACCOUNT, |fields| {
-        let (from, tier) = (
-            read_source(fields, &account::FROM),
-            fields.read_section(&account::TIER, |fields| read_tier_rules(fields, folder)),
-        );
-        let (jwt, reported) = read_jwt(fields, folder);
+        let from = read_source(fields, &account::FROM);
+        let tier = fields.read_section(&account::TIER, read_tier_rules);
+        let (jwt, reported) = read_jwt(fields);
         let has_tokens = jwt.as_ref().is_some_and(|jwt| jwt.header == AUTHORIZATION);
-        let read_keys = |fields: &FieldReader<'_>| read_keys(fields, folder, has_tokens);
-        let keys = fields.read_section_or_none(&account::KEYS, read_keys);
+        let keys = fields.read_section_or_none(&account::KEYS, |fields| read_keys(fields, has_tokens));
         let reported = reported || keys.as_ref().is_some_and(Option::is_none);
         (AccountConfig { from, tier, jwt, keys: keys.flatten() }, reported)
     });
@@ -54,7 +46,7 @@ where
     Some(source)
 }
 
-fn read_tier_rules(fields: &FieldReader<'_>, folder: &Path) -> TierRules {
+fn read_tier_rules(fields: &FieldReader<'_>) -> TierRules {
     let mut members = TierMembers::default();
     for (key, value) in fields.find(&tier::MEMBERS).map(|value| value.entries()).unwrap_or_default() {
         if key.name.is_empty() {
@@ -72,15 +64,15 @@ fn read_tier_rules(fields: &FieldReader<'_>, folder: &Path) -> TierRules {
     TierRules {
         from: read_source(fields, &tier::FROM),
         members,
-        file: read_named_file(fields, &tier::FILE, folder, TierMembers::parse).unwrap_or_default(),
+        file: read_named_file(fields, &tier::FILE, TierMembers::parse).unwrap_or_default(),
         default: fields.read(&tier::DEFAULT),
     }
 }
 
 /// The API keys; `None` after an error.
-fn read_keys(fields: &FieldReader<'_>, folder: &Path, has_tokens: bool) -> Option<ApiKeysConfig> {
+fn read_keys(fields: &FieldReader<'_>, has_tokens: bool) -> Option<ApiKeysConfig> {
     let written = fields.find_required(&keys::FILE);
-    let file = read_named_file(fields, &keys::FILE, folder, ApiKeyTable::parse);
+    let file = read_named_file(fields, &keys::FILE, ApiKeyTable::parse);
     let (from, rejects_unknown) = (fields.read(&keys::FROM), fields.read(&keys::UNKNOWN));
     let (rejects_missing, is_passed) = (fields.read(&keys::MISSING), fields.read(&keys::FORWARD));
     if let Some(from) = fields.find(&keys::FROM) {
@@ -101,14 +93,14 @@ const SECRET_BYTES: usize = 32;
 const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 
 /// The verification of tokens, if any, and whether the section had an error.
-fn read_jwt(account: &FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, bool) {
+fn read_jwt(account: &FieldReader<'_>) -> (Option<JwtConfig>, bool) {
     let items = account.find(&account::JWT).map(|value| value.one_or_more()).unwrap_or_default();
     let tls = UpstreamTlsReader::default();
     let (mut header, mut entries, mut reported) = (None, Vec::<TokenRules>::new(), false);
     for item in &items {
         let fields = item.open_section(&jwt::SECTION);
         let (entry, own_header) = fields.read_all(|fields| {
-            let entry = read_token_rules(fields, folder, &tls);
+            let entry = read_token_rules(fields, &tls);
             (entry, fields.find(&jwt::HEADER).map(|value| (fields.read(&jwt::HEADER), value)))
         });
         match (&header, own_header) {
@@ -156,17 +148,13 @@ fn check_issuers(item: &FieldValue<'_>, entry: &TokenRules, others: &[TokenRules
 ///
 /// # Errors
 /// A field was wrong, and that was reported.
-fn read_token_rules(
-    fields: &FieldReader<'_>,
-    folder: &Path,
-    tls: &UpstreamTlsReader,
-) -> Result<Option<TokenRules>, ()> {
+fn read_token_rules(fields: &FieldReader<'_>, tls: &UpstreamTlsReader) -> Result<Option<TokenRules>, ()> {
     let secret = fields.read_valid(&jwt::SECRET);
     let named = fields.find(&jwt::ALGORITHMS);
     let mut algorithms = fields.read(&jwt::ALGORITHMS);
     let issuers = fields.read_list_or_word(&jwt::ISSUER);
     let audiences = fields.read_list_or_word(&jwt::AUDIENCE);
-    let keys = read_token_keys(fields, folder, tls, (&issuers, &algorithms));
+    let keys = read_token_keys(fields, tls, (&issuers, &algorithms));
     warn_of_short_secret(fields.find(&jwt::SECRET), secret.as_ref());
     let whole = fields.whole.clone();
     let (keys, secret) = (keys.ok_or(())?, secret.ok_or(())?);
@@ -201,7 +189,6 @@ fn read_token_rules(
 /// The public keys of an entry; `None` after an error, `Some(None)` for `none`.
 fn read_token_keys(
     fields: &FieldReader<'_>,
-    folder: &Path,
     tls: &UpstreamTlsReader,
     (issuers, algorithms): (&[String], &[Algorithm]),
 ) -> Option<Option<TokenKeySource>> {
@@ -212,7 +199,7 @@ fn read_token_keys(
         if let Some(tls) = fields.find(&jwt::TLS) {
             tls.refuse_name(codes::TLS, "`tls` is for keys that are fetched", "remove tls");
         }
-        let file = read_named_file(fields, &jwt::JWKS, folder, TokenKeys::parse)?;
+        let file = read_named_file(fields, &jwt::JWKS, TokenKeys::parse)?;
         return Some(file.map(TokenKeySource::File));
     };
     let roots =

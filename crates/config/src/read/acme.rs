@@ -15,15 +15,15 @@ use sluicegate_model::{AccountBinding, AcmeConfig, codes};
 /// The most names of one certificate, as of the large authorities.
 const DOMAINS_MAX: usize = 100;
 
-/// The order of one entry, and the value that names it; relative paths start at `folder`.
-pub(crate) fn read_acme<'a>(entry: &FieldReader<'a>, folder: &Path) -> Option<(AcmeConfig, FieldValue<'a>)> {
+/// The order of one entry, and the value that names it.
+pub(crate) fn read_acme<'a>(entry: &FieldReader<'a>) -> Option<(AcmeConfig, FieldValue<'a>)> {
     let value = entry.find(&tls::ACME)?;
     let config = entry.read_section_or_none(&tls::ACME, |fields| {
         let domains = read_domains(fields);
         let email = fields.read(&acme::EMAIL);
         let directory = fields.read_valid(&acme::DIRECTORY);
         let roots = UpstreamTlsReader::default().read_roots(fields, &acme::CA);
-        let storage = fields.read_required(&acme::STORAGE).map(|storage| folder.join(storage));
+        let storage = fields.read_required(&acme::STORAGE).map(|storage| fields.whole.folder().join(storage));
         warn_of_storage(fields, storage.as_deref());
         let eab = fields.read_section_or_none(&acme::EAB, |fields| {
             let (kid, hmac) = (fields.read_required(&eab::KID), fields.read_required(&eab::HMAC));

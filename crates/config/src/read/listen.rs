@@ -1,7 +1,6 @@
 //! Reads `listen`: the addresses that clients connect to.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use super::listen_tls;
@@ -17,8 +16,7 @@ use sluicegate_model::{
 /// The limit of systemd.
 const SYSTEMD_NAME_MAX: usize = 255;
 
-/// Reads `listen`; relative paths start at `folder`.
-pub(crate) fn read_listen(root: &FieldReader<'_>, server: &ServerConfig, folder: &Path) -> Vec<ListenConfig> {
+pub(crate) fn read_listen(root: &FieldReader<'_>, server: &ServerConfig) -> Vec<ListenConfig> {
     let Some(value) = root.find(&root_fields::LISTEN) else {
         // A file for the rate-limit service alone opens no port for requests.
         if root.find(&root_fields::SERVICE).is_some() && root.find(&root_fields::LOCATIONS).is_none() {
@@ -29,7 +27,7 @@ pub(crate) fn read_listen(root: &FieldReader<'_>, server: &ServerConfig, folder:
     value.check_filled("write a port, e.g. listen: 8080");
     let mut listens: Vec<ListenConfig> = Vec::new();
     for item in value.one_or_more() {
-        listens.extend(read_listener(&item, &listens, server, folder).map(|(listen, _)| listen));
+        listens.extend(read_listener(&item, &listens, server).map(|(listen, _)| listen));
     }
     listens
 }
@@ -39,9 +37,8 @@ pub(super) fn read_listener<'a>(
     item: &FieldValue<'a>,
     known: &[ListenConfig],
     server: &ServerConfig,
-    folder: &Path,
 ) -> Option<(ListenConfig, FieldValue<'a>)> {
-    let (listen, named) = read_entry(item, known, server, folder)?;
+    let (listen, named) = read_entry(item, known, server)?;
     let is_taken = known.iter().any(|known| collide(&known.address, &listen.address));
     if is_taken && !is_any_port(&listen.address) {
         let message = format!("`{}` is listened on twice", named.written_text());
@@ -75,7 +72,6 @@ fn read_entry<'a>(
     item: &FieldValue<'a>,
     known: &[ListenConfig],
     server: &ServerConfig,
-    folder: &Path,
 ) -> Option<(ListenConfig, FieldValue<'a>)> {
     if !item.is_map() {
         return Some((ListenConfig::with_address(item.parse_with(parse_listen_address)?), item.clone()));
@@ -83,7 +79,7 @@ fn read_entry<'a>(
     let fields = item.open_section(&listen::SECTION);
     let written = fields.find_required(&listen::ADDRESS);
     fields.report_unknown();
-    let tls = fields.find(&listen::TLS).and_then(|value| listen_tls::read_listen_tls(&value, folder));
+    let tls = fields.find(&listen::TLS).and_then(|value| listen_tls::read_listen_tls(&value));
     let tls = tls.map(Arc::new);
     let (http2, proxy_protocol) = (fields.read(&listen::HTTP2), fields.read(&listen::PROXY_PROTOCOL));
     let proxy = fields.find(&listen::PROXY_PROTOCOL);

@@ -15,7 +15,7 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use super::acme::read_acme;
 use super::tls_files::{
-    certificate_file, collect_authorities, load_certificates, load_file, load_private_key,
+    certificate_file, collect_authorities, load_certificates, load_file, load_named, load_private_key,
 };
 use crate::schema::tables::listen::tls;
 use crate::yaml::field_reader::FieldReader;
@@ -28,8 +28,8 @@ use sluicegate_model::{
 /// Settings that must be the same for all certificates of a listener: `client_ca` and `min_version`.
 type CertificateTerms = (Option<PathBuf>, TlsVersion);
 
-/// Reads `tls`; `None` if it is off or wrong. Relative paths start at `folder`.
-pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<ListenTlsConfig> {
+/// Reads `tls`; `None` if it is off or wrong.
+pub(crate) fn read_listen_tls(value: &FieldValue<'_>) -> Option<ListenTlsConfig> {
     if value.is_word("none") {
         return None;
     }
@@ -38,7 +38,7 @@ pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<L
         value.report_empty("write tls: { cert: chain.pem, key: key.pem }, or none");
         return None;
     }
-    let reader = CertificateReader { folder, digest: RefCell::default(), files: RefCell::default() };
+    let reader = CertificateReader::default();
     let mut certificates: Vec<ListenCertificate> = Vec::new();
     let mut first: Option<(CertificateTerms, Option<Arc<RootCertStore>>)> = None;
     for item in &items {
@@ -81,25 +81,23 @@ pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<L
 }
 
 /// Reads the certificates of one listener.
-struct CertificateReader<'f> {
-    folder: &'f Path,
+#[derive(Default)]
+struct CertificateReader {
     /// Of all that was read.
     digest: RefCell<DefaultHasher>,
     files: RefCell<Vec<CertificateFile>>,
 }
 
-impl CertificateReader<'_> {
+impl CertificateReader {
     fn read_terms(&self, fields: &FieldReader<'_>) -> (CertificateTerms, Option<Arc<RootCertStore>>) {
         let load = |path: &Path| {
             let certificates = load_certificates(path)?;
             certificates.hash(&mut *self.digest.borrow_mut());
             let file = certificate_file("client_ca", path.to_owned(), &certificates);
             self.files.borrow_mut().extend(file);
-            collect_authorities(certificates)
+            Ok((path.to_owned(), collect_authorities(certificates)?))
         };
-        let found = fields.read_with(&tls::CLIENT_CA, |name| {
-            name.map(|name| Ok((self.folder.join(&name), load_file(self.folder, &name, load)?))).transpose()
-        });
+        let found = fields.read_with(&tls::CLIENT_CA, |name| load_named(fields, name, load));
         let (client_ca, roots) = found.flatten().unzip();
         ((client_ca, fields.read(&tls::MIN_VERSION)), roots)
     }
@@ -111,7 +109,7 @@ impl CertificateReader<'_> {
             let help = "remove one of the two, or write an entry of tls for each certificate";
             written.refuse_name(codes::TLS, message, help);
         }
-        let (acme, value) = read_acme(fields, self.folder)?;
+        let (acme, value) = read_acme(fields)?;
         acme.digest().hash(&mut *self.digest.borrow_mut());
         let (names, key) = (acme.domains.clone(), acme.current.clone());
         Some((ListenCertificate { key, names, acme: Some(Arc::new(acme)) }, value))
@@ -121,16 +119,17 @@ impl CertificateReader<'_> {
     fn read_certificate<'a>(&self, fields: &FieldReader<'a>) -> Option<(ListenCertificate, FieldValue<'a>)> {
         let (cert, key) = (fields.find_required(&tls::CERT), fields.find_required(&tls::KEY));
         let (cert, key) = (cert?, key?);
+        let folder = fields.whole.folder();
         let chain = fields.read_with(&tls::CERT, |name| {
             let name = name.unwrap_or_default();
-            let chain = load_file(self.folder, &name, load_certificates)?;
-            let file = certificate_file("listener", self.folder.join(&name), &chain);
+            let chain = load_file(&folder, &name, load_certificates)?;
+            let file = certificate_file("listener", folder.join(&name), &chain);
             self.files.borrow_mut().extend(file);
             check_chain(&name, &chain).map(|()| chain)
         });
         let signing = fields.read_with(&tls::KEY, |name| {
             let name = name.unwrap_or_default();
-            let secret = load_file(self.folder, &name, load_private_key)?;
+            let secret = load_file(&folder, &name, load_private_key)?;
             secret.secret_der().hash(&mut *self.digest.borrow_mut());
             any_supported_type(&secret).map_err(|_| {
                 let message =

@@ -14,11 +14,10 @@ use sluicegate_model::{ValueError, codes};
 pub(crate) fn read_named_file<T: FileContent>(
     fields: &FieldReader<'_>,
     field: &Field<Special>,
-    folder: &Path,
     parse: ParseFile<T>,
 ) -> Option<Option<Arc<NamedFile<T>>>> {
     let Some(value) = fields.find(field) else { return Some(None) };
-    let name = field.name;
+    let (name, folder) = (field.name, value.folder());
     value.parse_with(parse_or_none(|text| {
         if text.is_empty() || text.contains('\0') {
             return Err(ValueError::new(codes::UNREADABLE, format!("`{name}` names no file")));
@@ -31,7 +30,7 @@ pub(crate) fn read_named_file<T: FileContent>(
         let path: PathBuf = folder.join(text);
         NamedFile::load_file(path, parse).map(Arc::new).map_err(|reason| {
             let help = T::suggest_content(&reason, text);
-            let help = help.unwrap_or_else(|| file::explain_path(folder, Path::new(text)));
+            let help = help.unwrap_or_else(|| file::explain_path(&folder, Path::new(text)));
             ValueError::new(codes::UNREADABLE, format!("the file `{text}` {reason}")).with_help(help)
         })
     }))

@@ -1,7 +1,5 @@
 //! Reads `reload`, `admin`, `log`, `access_log`, `tracing` and `notify`.
 
-use std::path::Path;
-
 use super::headers;
 use super::tls_files::UpstreamTlsReader;
 use crate::schema::field::ParseScalar;
@@ -97,12 +95,11 @@ fn check_admin_exposure(admin: &AdminConfig, value: &FieldValue<'_>) {
     }
 }
 
-/// Reads `access_log`; a relative path starts at `folder`.
-pub(crate) fn read_access_log(root: &FieldReader<'_>, folder: &Path) -> AccessLogConfig {
+pub(crate) fn read_access_log(root: &FieldReader<'_>) -> AccessLogConfig {
     let read = |fields: &FieldReader<'_>| {
         let mut log = access_log::read(fields);
         if let AccessLogOutput::File(name) = &mut log.output {
-            *name = folder.join(&*name);
+            *name = root.whole.folder().join(&*name);
         }
         log
     };

@@ -62,11 +62,10 @@ impl PriceReader {
         value: &FieldValue<'_>,
         currency: Currency,
     ) -> Option<PriceFile> {
-        let folder = value.folder();
-        let path = folder.join(value.as_text().unwrap_or_default());
+        let path = value.folder().join(value.as_text().unwrap_or_default());
         let mut files = self.files.borrow_mut();
         let (known, file) = files.entry(path).or_insert_with(|| {
-            let read = read_named_file(fields, &charge::PRICES, &folder, parse_prices);
+            let read = read_named_file(fields, &charge::PRICES, parse_prices);
             (currency, read.flatten())
         });
         if *known == Currency::NONE {

@@ -1,6 +1,5 @@
 //! Reads the whole file: its sections, in the order that their references need, and `server`.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::access::{self, IpSetReader};
@@ -17,8 +16,8 @@ use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::{Node, NodeContent};
 use sluicegate_model::{Config, Position, ProblemSink, ServerConfig, codes};
 
-/// Reads the whole tree; the result is valid only if there are no problems. Relative paths start at `folder`.
-pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> Option<Config> {
+/// Reads the whole tree; the result is valid only if there are no problems.
+pub(crate) fn read_sections(root: &Node, sink: &ProblemSink) -> Option<Config> {
     let whole = FieldValue { node: root, path: String::new(), named_at: Position::START, sink };
     match &root.content {
         NodeContent::Map(entries) if !entries.is_empty() => {}
@@ -38,17 +37,17 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let sets = IpSetReader::read_sets(&root);
     let access = access::read_access_over(root.find(&root::ACCESS).as_ref(), &sets, &Arc::default());
     let upstreams = UpstreamReader::read_upstreams(&root);
-    let state = state::read_state(&root, folder);
+    let state = state::read_state(&root);
     let mut limits = LimitReader::read_limits(&root, &sets, &state, &upstreams);
     let server = read_server(&root, &mut limits);
-    let mut listen = listen::read_listen(&root, &server, folder);
-    let service = service::read_service(&root, &mut listen, &server, folder, &mut limits);
+    let mut listen = listen::read_listen(&root, &server);
+    let service = service::read_service(&root, &mut listen, &server, &mut limits);
     let locations = locations::read_locations(&root, &mut limits, &upstreams, &access, &listen, &server);
     let on_reject = reject::read_on_reject(&root, &upstreams);
     let mut limits = limits.into_limits(service.as_ref().is_some_and(|service| !service.listen.is_empty()));
     StateReader::check_leased_store(&root, &limits);
     let bans = access::read_bans(&root);
-    let account = account::read_account(&root, folder, &locations);
+    let account = account::read_account(&root, &locations);
     for limit in limits.iter_mut().filter(|limit| limit.begins_by_account()) {
         limit.anchors = account.keys.as_ref().map(|keys| keys.file.clone());
     }
@@ -69,7 +68,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
         admin: operation::read_admin(&root),
         service,
         log: root.read_section(&root::LOG, log::read),
-        access_log: operation::read_access_log(&root, folder),
+        access_log: operation::read_access_log(&root),
         tracing: operation::read_tracing(&root),
         notify: operation::read_notify(&root),
     };

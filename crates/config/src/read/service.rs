@@ -1,7 +1,5 @@
 //! Reads `service`.
 
-use std::path::Path;
-
 use super::domains::read_domains;
 use super::limits::LimitReader;
 use super::listen::read_listener;
@@ -12,13 +10,12 @@ use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::{ListenAddress, ListenConfig, ListenerPurpose, ServerConfig, ServiceConfig, codes};
 
-/// Reads `service`, and takes the listeners that it names out of `listen`; relative paths start at `folder`. The inline
-/// limits of its domains are added to `limits`.
+/// Reads `service`, and takes the listeners that it names out of `listen`. The inline limits of its domains are added
+/// to `limits`.
 pub(crate) fn read_service(
     root: &FieldReader<'_>,
     listen: &mut Vec<ListenConfig>,
     server: &ServerConfig,
-    folder: &Path,
     limits: &mut LimitReader<'_>,
 ) -> Option<ServiceConfig> {
     root.find(&root::SERVICE)?;
@@ -45,7 +42,7 @@ pub(crate) fn read_service(
                     Some(position) => Some((listen.remove(position), item.clone())),
                     None => {
                         let known: Vec<ListenConfig> = listen.iter().chain(&own).cloned().collect();
-                        read_listener(&item, &known, server, folder)
+                        read_listener(&item, &known, server)
                     }
                 };
                 let Some((listener, named)) = read else { continue };

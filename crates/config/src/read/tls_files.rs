@@ -227,7 +227,7 @@ impl UpstreamTlsReader {
 }
 
 /// The file of a field; `None` for a word instead of a name.
-fn load_named<T>(
+pub(crate) fn load_named<T>(
     fields: &FieldReader<'_>,
     name: Option<PathBuf>,
     load: impl FnOnce(&Path) -> Result<T, String>,

@@ -41,8 +41,7 @@ const HOME_TIMEOUT: Duration = Duration::from_secs(1);
 
 const REDIS_URL_HELP: &str = "write state: { redis: { url: \"redis://HOST:6379\" } }";
 
-/// Relative paths start at `folder`.
-pub(crate) fn read_state(root: &FieldReader<'_>, folder: &Path) -> StateReader {
+pub(crate) fn read_state(root: &FieldReader<'_>) -> StateReader {
     root.read_section(&root::STATE, |fields| {
         let store = fields.find(&state::STORE);
         let named = fields.read_valid(&state::STORE);
@@ -51,7 +50,7 @@ pub(crate) fn read_state(root: &FieldReader<'_>, folder: &Path) -> StateReader {
             redis: None,
             max_keys: fields.read(&state::MAX_KEYS),
             heavy_hitters: fields.read(&state::HEAVY_HITTERS),
-            snapshot: read_snapshot(fields, folder),
+            snapshot: read_snapshot(fields),
         };
         let on_failure = redis::ON_FAILURE.parse_default();
         let mut state = StateReader { store: named, is_redis_missing: true, on_failure, config };
@@ -70,12 +69,13 @@ pub(crate) fn read_state(root: &FieldReader<'_>, folder: &Path) -> StateReader {
     })
 }
 
-fn read_snapshot(fields: &FieldReader<'_>, folder: &Path) -> Option<PathBuf> {
+fn read_snapshot(fields: &FieldReader<'_>) -> Option<PathBuf> {
     let name = fields.read(&state::SNAPSHOT)?;
     let value = fields.find(&state::SNAPSHOT)?;
+    let folder = value.folder();
     let path = folder.join(&name);
     if let Err(message) = check_folder(&path, &name) {
-        value.refuse(codes::SNAPSHOT, message, explain_path(folder, &name));
+        value.refuse(codes::SNAPSHOT, message, explain_path(&folder, &name));
     } else if let Err(error) = probe_writable(&path) {
         let message = format!("the snapshot `{}` cannot be written: {error}", value.written_text());
         let help = "name a folder in which the user of the gateway may make files";
