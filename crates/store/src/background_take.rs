@@ -9,11 +9,9 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::session::{Session, StoreAnswer, StoreOutbox, StoreQuestion};
-use super::settlements::StoreUnits;
 use super::shared_limit::SharedLimit;
 use super::{ScriptOp, SharedKey};
 use sluicegate_base::clock::Now;
-use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{LimitOutcome, Units};
 
 /// Units to take from some rates of a limit, from all or from none.
@@ -68,9 +66,8 @@ impl Session {
     async fn take_units(&self, wanted: &WantedUnits) -> TakeOutcome {
         let sent = Now::read_clock();
         let question = |rate: &usize| {
-            let mut question = StoreQuestion::new(&wanted.limit, *rate, wanted.key, wanted.units.cost);
-            question.item.anchor = wanted.units.anchor;
-            question.note_class(&wanted.units.key, &self.outbox.debts, sent);
+            let mut question = StoreQuestion::new(&wanted.limit, *rate, wanted.key, &wanted.units);
+            question.note_debts(&self.outbox.debts, sent);
             question
         };
         let questions: SmallVec<[StoreQuestion<'_>; 2]> = wanted.rates.iter().map(question).collect();
@@ -96,10 +93,8 @@ impl WantedUnits {
     fn give_back(&self, outbox: &StoreOutbox, outcome: &TakeOutcome) {
         let TakeOutcome::Taken(marks) = outcome else { return };
         for (rate, mark) in marks {
-            let (limit, Units { cost, anchor, key: CounterKey { class, .. }, .. }) =
-                (self.limit.clone(), self.units);
-            let (key, rate, mark) = (self.key, *rate, *mark);
-            outbox.queue_refund(StoreUnits { limit, rate, key, cost, mark, anchor, class });
+            let question = StoreQuestion::new(&self.limit, *rate, self.key, &self.units);
+            outbox.queue_refund(question.to_refund(*mark));
         }
     }
 }

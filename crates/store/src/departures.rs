@@ -188,7 +188,7 @@ impl Departures {
             if entry.classes.len() > 1 {
                 ClassQueue::wake_next(&entry.classes, queues, wakers);
             }
-            (entry.departures.back().copied(), take_last_departure(entry, ticket.cost))
+            (entry.departures.back().copied(), entry.remove_last(|own| own.cost == ticket.cost))
         });
         if entry.departures.is_empty() && entry.classes.iter().all(ClassQueue::is_empty) {
             by_key.remove(key);
@@ -236,17 +236,11 @@ impl DepartureQueue {
         index == 0
     }
 
-    /// Removes a departure of the same cost that is later.
-    fn remove_later(&mut self, than: &Departure) -> Option<Departure> {
-        let is_later = |other: &Departure| other.cost == than.cost && other.due > than.due;
-        let index = self.departures.iter().rposition(is_later)?;
+    /// Removes the last departure that is suitable.
+    fn remove_last(&mut self, is_suitable: impl Fn(&Departure) -> bool) -> Option<Departure> {
+        let index = self.departures.iter().rposition(is_suitable)?;
         self.departures.remove(index)
     }
-}
-
-fn take_last_departure(entry: &mut DepartureQueue, cost: u64) -> Option<Departure> {
-    let index = entry.departures.iter().rposition(|departure| departure.cost == cost)?;
-    entry.departures.remove(index)
 }
 
 #[cfg(test)]

@@ -90,22 +90,22 @@ impl StoreReset {
         };
         for rule in distinct_rules(rules) {
             match rule.class() {
-                KeyClass::Entry => {}
-                KeyClass::Slots => continue,
+                KeyClass::Entry => {
+                    let at_once = match rule.shape {
+                        RuleShape::LeakyBucket { unit, queue, .. } => queue.ahead / unit.max(1) + 1,
+                        _ => 0,
+                    };
+                    packed.body.extend(rule.id.to_le_bytes());
+                    packed.body.extend((at_once as f64).to_le_bytes());
+                }
+                KeyClass::Slots => {}
                 class => {
                     packed.keys.push(rule.counters_name(prefix, key));
                     if class == KeyClass::Leases {
                         packed.keys.push(KeyClass::RegionLeases.name_key(prefix, key, rule.id.into()));
                     }
-                    continue;
                 }
             }
-            let at_once = match rule.shape {
-                RuleShape::LeakyBucket { unit, queue, .. } => queue.ahead / unit.max(1) + 1,
-                _ => 0,
-            };
-            packed.body.extend(rule.id.to_le_bytes());
-            packed.body.extend((at_once as f64).to_le_bytes());
         }
         packed
     }

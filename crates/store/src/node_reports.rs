@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::script::operator::OPERATOR_GROUP;
 use super::{Link, LuaScript, PackedCall, Store, StoreFault};
+use sluicegate_limit::table::persistent::take_bytes;
 
 /// The longest report, in bytes.
 pub const REPORT_MAX: usize = 16 * 1024;
@@ -70,12 +71,11 @@ pub async fn read_node_reports(link: &Link) -> Result<Vec<NodeReport>, StoreFaul
     for names in names.chunks(READ_PER_CALL) {
         let bytes = call_reports(link, &script, names, vec![READ]).await?;
         let mut rest = bytes.as_slice();
-        while let Some((length, behind)) = rest.split_first_chunk() {
-            let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
-            let (report, behind) = behind.split_at_checked(length).ok_or(StoreFault::Garbled)?;
+        while let Some(length) = take_bytes(&mut rest).map(u32::from_le_bytes) {
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            let report = rest.split_off(..length).ok_or(StoreFault::Garbled)?;
             // A report of another release may have other fields; one that is none is left out.
             reports.extend(serde_json::from_slice::<NodeReport>(report).ok());
-            rest = behind;
         }
     }
     reports.sort_by(|one, other| (&one.name, &one.node).cmp(&(&other.name, &other.node)));

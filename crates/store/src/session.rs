@@ -30,7 +30,7 @@ use leasing::LeaseWatch;
 use outbox::REFUNDS_MAX;
 pub use outbox::StoreOutbox;
 use sluicegate_base::clock::Now;
-use sluicegate_limit::table::CounterKey;
+use sluicegate_limit::Units;
 
 /// Refunds or slot reports per call.
 const BATCH: usize = 64;
@@ -229,14 +229,12 @@ impl Session {
                         batch.push(refund);
                     }
                     self.send_refunds(batch, &mut unsent).await;
-                    self.outbox.is_sending.store(!unsent.is_empty(), Relaxed);
                 }
                 () = self.outbox.settlements.changed.notified() => self.send_settlements().await,
                 () = self.outbox.slots.changed.notified() => self.report_slots(false).await,
                 _ = heartbeat.tick() => self.report_slots(true).await,
                 _ = charging.tick() => {
                     self.send_refunds(std::mem::take(&mut unsent), &mut unsent).await;
-                    self.outbox.is_sending.store(!unsent.is_empty(), Relaxed);
                     self.send_settlements().await;
                     self.charge_debts().await;
                     self.poll_leases();
@@ -269,6 +267,7 @@ impl Session {
             }
             refunds = later;
         }
+        self.outbox.is_sending.store(!unsent.is_empty(), Relaxed);
     }
 
     /// Settles charges in the store, as long as it answers.
@@ -374,9 +373,11 @@ fn answers_of(reply: Result<ScriptReply, StoreFault>, items: usize) -> SmallVec<
 // === impl StoreQuestion ===
 
 impl<'a> StoreQuestion<'a> {
-    /// A question about units of a rate, without slots and debts.
-    pub fn new(limit: &'a Arc<SharedLimit>, rate: usize, key: SharedKey, cost: u64) -> StoreQuestion<'a> {
-        StoreQuestion { limit, rate, item: CallItem::new(&limit.rules[rate], key, cost), in_process: 0 }
+    /// A question about units of a rate, without slots and debts. It names their class where the limit has classes.
+    pub fn new(limit: &'a Arc<SharedLimit>, rate: usize, key: SharedKey, units: &Units) -> StoreQuestion<'a> {
+        let (class, anchor) = (limit.shares().map_or(SlotKey::NO_CLASS, |_| units.key.class), units.anchor);
+        let item = CallItem { class, anchor, ..CallItem::new(&limit.rules[rate], key, units.cost) };
+        StoreQuestion { limit, rate, item, in_process: 0 }
     }
 
     /// True if this process alone holds all slots, so that the store need not be asked.
@@ -384,16 +385,11 @@ impl<'a> StoreQuestion<'a> {
         !self.item.dry_run && self.in_process > self.item.rule.capacity()
     }
 
-    /// Names the class of its key, where the limit has classes.
-    pub fn set_class(&mut self, class: u8) {
-        self.item.class = self.limit.shares().map_or(SlotKey::NO_CLASS, |_| class);
-    }
-
-    /// Names the class of its key, and the units that are owed to the store.
-    pub fn note_class(&mut self, key: &CounterKey, debts: &Debts, now: Now) {
-        self.set_class(key.class);
+    /// Names the units that are owed to the store.
+    pub fn note_debts(&mut self, debts: &Debts, now: Now) {
         let item = &mut self.item;
-        (item.owed, item.owed_by_others) = debts.owed_units(self.limit, self.rate, &item.key, key.class, now);
+        (item.owed, item.owed_by_others) =
+            debts.owed_units(self.limit, self.rate, &item.key, item.class, now);
     }
 
     /// The refund of its charge, which has this mark.

@@ -103,26 +103,21 @@ impl WorkerSlots {
 
     /// Ends a report that the store acknowledged, or else may not have received.
     pub fn finish_report(&self, report: &SlotReport, acknowledged: bool) {
-        if self.apply_outcome(report, acknowledged) {
+        let mut inner = self.inner.lock();
+        let Some(entry) = inner.by_key.get_mut(&report.slot_key) else { return };
+        entry.reports_in_flight = entry.reports_in_flight.saturating_sub(1);
+        if !acknowledged {
+            // Reported again with the next heartbeat, and not forgotten before. Nobody knows whether slots are free,
+            // and a waiter that asked at once would cause the next report at once: the next poll finds them.
+            entry.reported = entry.reported.max(report.count.slots);
+            return;
+        }
+        let frees = report.count.slots < entry.reported;
+        entry.apply_report(report.count);
+        self.report_excess(inner, &report.slot_key);
+        if frees {
             report.limit.note_freed_slots(&report.slot_key);
         }
-    }
-
-    /// Returns true if the report freed slots. Without an answer nobody knows, and a waiter that asked at once would
-    /// cause the next report at once: the next poll finds them.
-    fn apply_outcome(&self, report: &SlotReport, acknowledged: bool) -> bool {
-        let mut inner = self.inner.lock();
-        let Some(entry) = inner.by_key.get_mut(&report.slot_key) else { return false };
-        let frees = acknowledged && report.count.slots < entry.reported;
-        entry.reports_in_flight = entry.reports_in_flight.saturating_sub(1);
-        if acknowledged {
-            entry.apply_report(report.count);
-            self.report_excess(inner, &report.slot_key);
-        } else {
-            // Reported again with the next heartbeat, and not forgotten before.
-            entry.reported = entry.reported.max(report.count.slots);
-        }
-        frees
     }
 
     /// Tells the store soon of slots that it did not grant.

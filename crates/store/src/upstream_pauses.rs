@@ -74,10 +74,7 @@ impl SharedPauses {
 pub async fn share_pauses(pauses: Arc<SharedPauses>, store: Arc<Store>, on_change: impl Fn(&[SharedPause])) {
     let call = store.script_caller(OPERATOR_GROUP, operator::operator_script());
     let prefix = format!("{}:stops", store.prefix());
-    let on_change = |living: &[OperatorEntry]| {
-        let living: Vec<SharedPause> = living.iter().filter_map(SharedPause::parse_entry).collect();
-        on_change(&living);
-    };
+    let on_change = |_: &[OperatorEntry]| on_change(&pauses.list_pauses());
     tokio::select! {
         () = share_entries_by(&pauses.entries, &prefix, call, on_change) => {}
         () = pauses.put_queued() => {}

@@ -248,11 +248,7 @@ impl Bans {
         if self.ban_left_ns(key, now).is_some() {
             return Some(StrikeOutcome::Banned);
         }
-        Some(if outbox.add_strike(key, now, client) {
-            StrikeOutcome::Counted
-        } else {
-            StrikeOutcome::Uncounted
-        })
+        Some(outbox.add_strike(key, now, client))
     }
 
     /// Installs a ban that the store announced.
@@ -304,12 +300,17 @@ impl Bans {
         let before = (record.banned_until > 0).then_some(Now(record.banned_until));
         let repeated = before.is_some_and(|ended| now.ns_since(ended) < self.longest_ns);
         record.repeats = if repeated { record.repeats.saturating_add(1) } else { 0 };
-        let doubled = 1_u64.checked_shl(record.repeats).and_then(|times| self.first_ns.checked_mul(times));
-        let lasts_ns = doubled.unwrap_or(u64::MAX).min(self.longest_ns);
+        let lasts_ns = self.ban_length_ns(record.repeats);
         record.strikes.clear(pool);
         record.banned_until = now.0.saturating_add(lasts_ns);
         record.idle_at = record.banned_until.saturating_add(self.longest_ns);
         BanStart { lasts_ns, repeats: record.repeats, log_skipped: None }
+    }
+
+    /// The length of a ban after `repeats` consecutive ones.
+    fn ban_length_ns(&self, repeats: u32) -> u64 {
+        let doubled = 1_u64.checked_shl(repeats).and_then(|times| self.first_ns.checked_mul(times));
+        doubled.unwrap_or(u64::MAX).min(self.longest_ns)
     }
 
     /// The table that a snapshot saves; none for shared bans, which the store keeps.

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::ledger::BanLedger;
-use super::{Bans, ClientIdentity};
+use super::{Bans, ClientIdentity, StrikeOutcome};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_store::SharedKey;
@@ -59,22 +59,22 @@ impl Default for StrikeOutbox {
 }
 
 impl StrikeOutbox {
-    /// Queues one strike; false if there is no room for another client.
+    /// Queues one strike, unless there is no room for another client.
     pub(super) fn add_strike(
         &self,
         key: &CounterKey,
         now: Now,
         client: impl FnOnce() -> ClientIdentity,
-    ) -> bool {
+    ) -> StrikeOutcome {
         if let Some(entry) = self.clients.lock().get_mut(&key.id) {
             entry.add_one(now);
-            return true;
+            return StrikeOutcome::Counted;
         }
         // Computed outside the lock.
         let client = client();
         let mut clients = self.clients.lock();
         if clients.len() >= CLIENTS_MAX && !clients.contains_key(&key.id) {
-            return false;
+            return StrikeOutcome::Uncounted;
         }
         clients.entry(key.id).or_insert(ClientStrikes { strikes: 0, newest: now, client }).add_one(now);
         let enough = clients.len() == CLIENTS_PER_CALL;
@@ -82,7 +82,7 @@ impl StrikeOutbox {
         if enough {
             self.batch_ready.notify_one();
         }
-        true
+        StrikeOutcome::Counted
     }
 
     /// Lifts for one call. They wait on until [`StrikeOutbox::finish_lifts`].

@@ -217,11 +217,9 @@ impl SharedDemand {
 
     /// The question to the store about one of its rates.
     pub(crate) fn to_question(&self, rate: usize) -> StoreQuestion<'_> {
-        let mut question = StoreQuestion::new(&self.limit, rate, self.key, self.units.cost);
+        let mut question = StoreQuestion::new(&self.limit, rate, self.key, &self.units);
         (question.item.limit_index, question.item.dry_run) = (self.limit_index, self.is_dry_run());
         question.item.name = self.name.as_deref().unwrap_or_default();
-        question.item.anchor = self.units.anchor;
-        question.set_class(self.units.key.class);
         question
     }
 

@@ -19,7 +19,8 @@ impl ChainPermit {
         ChainPermit { held }
     }
 
-    /// Marks that the upstream is about to see the request: from here on its charges stay.
+    /// Marks that the upstream is about to see the request, or that there was a response: from here on its charges
+    /// stay.
     #[inline]
     pub fn keep_charges(&mut self) {
         self.held.keep_charges();
@@ -50,13 +51,8 @@ impl ChainPermit {
             let dry_run = outcome == LimitOutcome::Reject
                 || limits[usize::from(claim.limit_index)].is_dry_run(claim.unenforced);
             let decision = Decision { remaining, ..Decision::without_numbers(outcome) };
-            Some(RateDecision {
-                limit_index: claim.limit_index,
-                rate: claim.rate,
-                class: claim.class,
-                dry_run,
-                decision,
-            })
+            let place = (claim.rate.into(), claim.class);
+            Some(RateDecision::new(claim.limit_index.into(), place, dry_run, decision))
         })
     }
 
@@ -67,15 +63,6 @@ impl ChainPermit {
                 let limit = &self.held.limits[usize::from(claim.limit_index)];
                 limit.record_outcome(claim.rate.into(), outcome, now);
             }
-        }
-    }
-
-    /// The response is over, whatever ended it. The charges stay if there was one, or if the upstream has seen the
-    /// request; dropping the permit releases its slots.
-    #[inline]
-    pub fn end_response(&mut self, has_response: bool) {
-        if has_response {
-            self.held.keep_charges();
         }
     }
 

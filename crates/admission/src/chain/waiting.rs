@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::{ChainMode, ChainedLimit, Charge, RateDecision};
+use super::{ChainMode, ChainedLimit, RateDecision};
 use sluicegate_base::clock::duration_ns;
 use sluicegate_model::{Algorithm, LimitConfig};
 
@@ -99,11 +99,6 @@ impl<'a> WaitingRequest<'a> {
         };
         self.cap.count.fetch_update(Relaxed, Relaxed, added).ok()?;
         Some(WaitingPlace { cap: self.cap.clone(), weight: if M::CHARGES { weight } else { 0 } })
-    }
-
-    /// Adds the request to the waiting ones. `None`: it may not wait.
-    pub fn try_wait(&self) -> Option<WaitingPlace> {
-        self.take_place::<Charge>()
     }
 }
 

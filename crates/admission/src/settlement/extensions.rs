@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use sluicegate_base::calendar::Anchor;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{ChargeRecord, Limit, Units};
@@ -58,15 +57,8 @@ pub(crate) type PartCharges = SmallVec<[(usize, ChargeRecord); 1]>;
 pub(crate) enum PartSource {
     /// Counters here; `debt`: those of a local share, which owes the units to the store.
     Counted { limit: Arc<Limit>, charges: PartCharges, debt: Option<OwedPart> },
-    /// The rates in the store with the marks of their charges.
-    Stored {
-        limit: Arc<SharedLimit>,
-        key: SharedKey,
-        marks: SmallVec<[(usize, u64); 2]>,
-        anchor: Option<Anchor>,
-        class: u8,
-        outbox: Arc<StoreOutbox>,
-    },
+    /// Counters in the store: the settlement of the part, whose units are set when they are known.
+    Stored(StoreSettlement, Arc<StoreOutbox>),
 }
 
 /// The debt of a local share to the store.
@@ -172,10 +164,8 @@ impl ExtensionPart {
                 };
                 charges.iter().map(settle).max().unwrap_or(0)
             }
-            PartSource::Stored { limit, key, marks, anchor, class, outbox } => {
-                let (reserved, forgets) = (self.units, false);
-                let settlement =
-                    StoreSettlement { limit, key, marks, reserved, used, forgets, anchor, class };
+            PartSource::Stored(settlement, outbox) => {
+                let settlement = StoreSettlement { reserved: self.units, used, ..settlement };
                 outbox.settlements.queue_settlement(settlement);
                 0
             }
@@ -198,10 +188,9 @@ impl PartSource {
                     && charges.len() == others.len()
                     && pairs.all(|(one, other)| one.0 == other.0 && one.1.is_settled_with(&other.1))
             }
-            (
-                PartSource::Stored { limit, marks, .. },
-                PartSource::Stored { limit: other, marks: others, .. },
-            ) => Arc::ptr_eq(limit, other) && marks == others,
+            (PartSource::Stored(one, _), PartSource::Stored(other, _)) => {
+                Arc::ptr_eq(&one.limit, &other.limit) && one.marks == other.marks
+            }
             _ => false,
         }
     }

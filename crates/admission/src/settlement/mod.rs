@@ -136,10 +136,9 @@ impl ChargeSum {
             (true, _) => self.add(weigh(&tokens.usage), ChargeSource::Usage),
             (false, MissingUnits::Estimate) => self.add(weigh(&tokens.usage), ChargeSource::Estimate),
             (false, missing) => {
-                let said = reading.said_tokens();
                 self.is_incomplete |= missing == MissingUnits::Reserved;
-                if said.is_said() {
-                    self.add(weigh(&said), ChargeSource::Usage);
+                if tokens.said.is_said() {
+                    self.add(weigh(&tokens.said), ChargeSource::Usage);
                 }
             }
         }

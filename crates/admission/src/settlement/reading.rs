@@ -11,7 +11,7 @@ use super::extensions::Extensions;
 use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_http::request::body::BodyOutcomeCell;
 use sluicegate_http::request::headers::grpc;
-use sluicegate_http::response::{LlmParts, LlmUsage, MeterPlan, MeterReading, ResponseMeter};
+use sluicegate_http::response::{LlmParts, LlmUsage, MeterPlan, ResponseMeter};
 use sluicegate_model::{
     ChargeConfig, ChargedUnits, LimitConfig, LlmWeights, OverrunAction, Price, Pricing, RequestPrice,
     ResponseSet,
@@ -55,6 +55,8 @@ pub struct ResponseReading {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TokenCount {
     pub usage: LlmUsage,
+    /// As far as the response says them.
+    pub said: LlmUsage,
     /// The response says all of them.
     pub is_said: bool,
     /// The response is lost, cut or unclear, and the server may have used more than it tells.
@@ -178,11 +180,6 @@ impl ResponseReading {
         }
     }
 
-    /// Reads the trailers, which may have the gRPC code.
-    pub fn read_trailers(&self, trailers: &HeaderMap) {
-        self.read_grpc_code(trailers);
-    }
-
     /// The whole response was passed on.
     pub fn mark_complete(&mut self) {
         (self.is_complete, self.is_over) = (true, true);
@@ -203,7 +200,8 @@ impl ResponseReading {
         !awaits_code && charge.units.iter().all(is_in_head)
     }
 
-    fn read_grpc_code(&self, headers: &HeaderMap) {
+    /// Reads the gRPC code, which the trailers may have, or the head.
+    pub fn read_grpc_code(&self, headers: &HeaderMap) {
         if self.is_grpc
             && let Some(code) = grpc::response_code(headers)
         {
@@ -244,14 +242,9 @@ impl ResponseReading {
         Some(price.of_response(self.meter.borrow().as_ref().and_then(ResponseMeter::read_model)))
     }
 
-    /// The tokens that the response says.
-    pub(super) fn said_tokens(&self) -> LlmUsage {
-        self.read_meter().map(|reading| reading.usage).unwrap_or_default()
-    }
-
     /// The tokens of the request and of the delivered body: as the response says, and estimated where it does not.
     pub(super) fn count_tokens(&self) -> TokenCount {
-        let reading = self.read_meter().unwrap_or_default();
+        let reading = self.meter.borrow().as_ref().map(ResponseMeter::read).unwrap_or_default();
         let said = reading.usage;
         let request_bytes = self.request_body.as_ref().map_or(self.read_before, |body| body.bytes_read());
         // Errors, and answers to no prompt, as lists of models, are written by no model.
@@ -269,6 +262,7 @@ impl ResponseReading {
         let input = said.input.unwrap_or_else(|| request_bytes.div_ceil(BYTES_PER_TOKEN));
         TokenCount {
             usage: LlmUsage { input: Some(input), output: Some(output), ..said },
+            said,
             is_said,
             is_broken: !is_said && self.is_broken(is_prompted && reading.is_unclear),
         }
@@ -287,10 +281,6 @@ impl ResponseReading {
 
     fn is_error(&self) -> bool {
         self.status.is_some_and(|status| status.is_client_error() || status.is_server_error())
-    }
-
-    fn read_meter(&self) -> Option<MeterReading> {
-        self.meter.borrow().as_ref().map(ResponseMeter::read)
     }
 }
 

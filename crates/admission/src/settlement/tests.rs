@@ -144,7 +144,7 @@ fn codes_of_grpc_count_like_statuses() {
         reading.set_status(StatusCode::OK);
         let trailers =
             code.map(|code| (HeaderName::from_static("grpc-status"), HeaderValue::from_static(code)));
-        reading.read_trailers(&trailers.into_iter().collect());
+        reading.read_grpc_code(&trailers.into_iter().collect());
         compute_charge(&limit, limit.charge.as_ref().unwrap(), 1, &reading, 0).0
     };
     assert_eq!((compute(Some("16")), compute(Some("0"))), (1, 0));

@@ -66,7 +66,7 @@ fn a_response_keeps_charges_and_releases_slots() {
     let gate = Gate::new(vec![limit(token(1, DAY, 2)), limit(concurrency(1))]);
     for left in [1, 0] {
         let Accepted::Passing(mut permit) = admitted(gate.judge(0, 1, 1)) else { panic!("it waits") };
-        permit.end_response(true);
+        permit.keep_charges();
         drop(permit);
         let looked = gate.chain.look(Now(START), &gate.waiting, |_| LimitDemand::Units(units(1, 1)));
         let remaining: Vec<u64> = looked.decisions.iter().map(|judged| judged.decision.remaining).collect();

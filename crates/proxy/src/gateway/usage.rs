@@ -212,12 +212,11 @@ impl Gateway {
                 session.wait_settled(key).await;
             }
             for rate in self.limits[limit.0].rate_range(units.variant) {
-                let mut question = StoreQuestion::new(shared, rate, *key, 1);
+                let mut question = StoreQuestion::new(shared, rate, *key, &Units { cost: 1, ..*units });
                 // Each limit for itself: one that rejects must not hide the slots of another.
                 question.item.dry_run = true;
-                question.item.anchor = units.anchor;
                 question.item.limit_index = u16::try_from(index).unwrap_or(u16::MAX);
-                question.note_class(&units.key, session.store.debts(), now);
+                question.note_debts(session.store.debts(), now);
                 if self.limits[limit.0].is_concurrency() {
                     let slot_key = shared.slot_key(rate, *key, units.key.class);
                     question.item.slot_count = session.outbox.slots.peek_slots(&slot_key, 1);

@@ -34,7 +34,7 @@ pub struct Debts {
     /// The name under which charges are sent; the same after a reload.
     node: AtomicU64,
     /// The store to charge: that of the configuration in force; 0 if another process charges.
-    current_store: AtomicU64,
+    pub(super) current_store: AtomicU64,
 }
 
 #[derive(Default)]
@@ -81,10 +81,6 @@ struct Debt {
 impl Debts {
     pub(super) fn new(node: u64) -> Debts {
         Debts { node: AtomicU64::new(node), ..Debts::default() }
-    }
-
-    pub(super) fn current_store(&self) -> u64 {
-        self.current_store.load(Relaxed)
     }
 
     pub(super) fn node(&self) -> u64 {
@@ -316,7 +312,7 @@ impl Debt {
 
     /// True if the store counts it together with a class.
     fn matches_class(&self, class: u8) -> bool {
-        !self.limit.rules[self.rate].counts_classes() || self.units.key.class == class
+        self.limit.rules[self.rate].shares.is_none() || self.units.key.class == class
     }
 
     /// The owed units that the local share still counts: units that left a window or were refilled are not owed.

@@ -54,12 +54,12 @@ impl Departures {
                 return;
             }
             let mut spare = departure;
+            let is_later = |other: &Departure| other.cost == departure.cost && other.due > departure.due;
             if let Some(entry) = waiters.by_key.get_mut(&key)
-                && let Some(later) = entry.remove_later(&departure)
+                && let Some(later) = entry.remove_last(is_later)
             {
                 spare = later;
-                let is_first = entry.insert_departure(departure);
-                if is_first {
+                if entry.insert_departure(departure) {
                     ClassQueue::wake_next(&entry.classes, &waiters.queues, wakers);
                 }
             }

@@ -63,8 +63,8 @@ pub struct Store {
     servers: RedisServers,
     connector: StoreConnector,
     prefix: String,
-    /// The deadline of a whole call.
-    timeout: Duration,
+    /// The deadline of a whole call: the longest time that a request waits for the store.
+    pub(super) timeout: Duration,
     /// The number that names this process in the store.
     process_node: u64,
     beat_script: LuaScript,
@@ -90,7 +90,7 @@ pub struct Store {
     /// The store from which a region leases its units.
     home: Option<Arc<Store>>,
     /// The floor of the region in millionths of a limit, for the time in which its home does not answer.
-    home_share: u32,
+    pub(super) home_share: u32,
 }
 
 /// The time between two checks that a store is still used.
@@ -149,11 +149,6 @@ impl Store {
     /// The store of the home of this region; `None` if this is no region.
     pub fn home(&self) -> Option<&Arc<Store>> {
         self.home.as_ref()
-    }
-
-    /// The floor of this region in millionths of a limit.
-    pub(super) fn home_share(&self) -> u32 {
-        self.home_share
     }
 
     /// Finds the servers, probes whether they answer, and announces this gateway to them; those of the home, too. Never
@@ -238,7 +233,7 @@ impl Store {
 
     /// False for a store of a configuration that is no longer in force.
     pub(super) fn is_current(&self) -> bool {
-        self.debts.current_store() == self.id
+        self.debts.current_store.load(Relaxed) == self.id
     }
 
     /// The fleets to announce; none for a store of a configuration that is no longer in force, because another store

@@ -138,7 +138,8 @@ impl Prober {
         self.store.record_reachability();
         self.store.doubt_topology();
         // Calls know only the kind of fault; a heartbeat may learn more.
-        let fault = self.send_beat().await.err().unwrap_or_else(|| self.server.breaker_cause().into());
+        let fault =
+            self.send_beat().await.err().unwrap_or_else(|| (*self.server.breaker_cause.lock()).into());
         self.log_change(Some(fault));
         let wait = self.pace.on_open(random_number());
         sleep(wait).await;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
-use std::time::Duration;
 
 use super::Store;
 use super::fault::StoreFault;
@@ -56,11 +55,6 @@ impl Store {
     /// The prefix of all key names.
     pub fn prefix(&self) -> &str {
         &self.prefix
-    }
-
-    /// The longest time that a request waits for the store.
-    pub(crate) fn call_timeout(&self) -> Duration {
-        self.timeout
     }
 
     /// The number that names this process in the store.

@@ -1,6 +1,6 @@
 //! One server of the store, as all threads of the process see it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -34,8 +34,8 @@ pub(super) struct StoreServer {
     pub call_times: Histogram,
     pub eviction: Mutex<Eviction>,
     in_flight: AtomicU32,
-    /// Index in [`StoreFault::ALL`] of the fault that opened the breaker.
-    breaker_cause: AtomicUsize,
+    /// The fault that opened the breaker.
+    pub breaker_cause: Mutex<StoreFault>,
 }
 
 /// The eviction of keys for want of memory, as the server reports it; empty if it reports nothing.
@@ -85,7 +85,7 @@ impl StoreServer {
             call_times: Histogram::new_shared(&STORE_BOUNDS),
             eviction: Mutex::default(),
             in_flight: AtomicU32::new(0),
-            breaker_cause: AtomicUsize::new(StoreFault::Down as usize),
+            breaker_cause: Mutex::new(StoreFault::Down),
         }
     }
 
@@ -97,13 +97,9 @@ impl StoreServer {
     /// Records the failure of a call, a connect or a heartbeat that began in `epoch`.
     pub(super) fn record_fault(&self, epoch: u64, fault: StoreFault) {
         if self.breaker.record_call(Now::read_clock(), epoch, true) {
-            self.breaker_cause.store(fault as usize, Relaxed);
+            *self.breaker_cause.lock() = fault;
             self.beat_due.notify_one();
         }
-    }
-
-    pub(super) fn breaker_cause(&self) -> StoreFault {
-        StoreFault::ALL[self.breaker_cause.load(Relaxed).min(StoreFault::ALL.len() - 1)]
     }
 
     /// The Redis key of the set of live nodes.

@@ -146,12 +146,12 @@ pub async fn share_entries_by<C>(
         let now = Now::read_clock();
         let jitter = jitter_hash.hash_one(now) % POLL_JITTER_MS;
         let poll_at = Instant::now() + POLL_INTERVAL + Duration::from_millis(jitter);
-        let state = exchange_entries(entries, prefix, &call).await;
+        let more = exchange_entries(entries, prefix, &call).await;
         report_change(entries, &on_change);
-        match state {
-            Ok(SyncState::Behind) => tokio::task::yield_now().await,
-            Ok(SyncState::Sending) => tokio::time::sleep(SEND_INTERVAL).await,
-            Ok(SyncState::UpToDate) | Err(_) => {
+        match more {
+            Ok((true, _)) => tokio::task::yield_now().await,
+            Ok((false, true)) => tokio::time::sleep(SEND_INTERVAL).await,
+            Ok((false, false)) | Err(_) => {
                 tokio::select! {
                     () = sleep_until(poll_at) => {}
                     () = entries.changed.notified() => {}
@@ -159,15 +159,6 @@ pub async fn share_entries_by<C>(
             }
         }
     }
-}
-
-/// The state of the exchange after a call.
-enum SyncState {
-    UpToDate,
-    /// The store has more entries than one answer holds.
-    Behind,
-    /// There are more changes than one call holds.
-    Sending,
 }
 
 fn report_change(entries: &OperatorEntries, on_change: impl Fn(&[OperatorEntry])) {
@@ -178,12 +169,13 @@ fn report_change(entries: &OperatorEntries, on_change: impl Fn(&[OperatorEntry])
     }
 }
 
-/// One call: sends changes, and receives those of others.
+/// One call: sends changes, and receives those of others. True if the store has more entries than one answer holds, and
+/// if there are more changes than one call holds.
 async fn exchange_entries<C>(
     entries: &OperatorEntries,
     prefix: &str,
     call: &C,
-) -> Result<SyncState, StoreFault>
+) -> Result<(bool, bool), StoreFault>
 where
     C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>,
 {
@@ -205,11 +197,7 @@ where
     if refused > 0 {
         tracing::warn!(refused, "redis holds too many entries of operators; these were dropped");
     }
-    Ok(match (is_more, has_sendable) {
-        (true, _) => SyncState::Behind,
-        (_, true) => SyncState::Sending,
-        _ => SyncState::UpToDate,
-    })
+    Ok((is_more, has_sendable))
 }
 
 #[cfg(test)]

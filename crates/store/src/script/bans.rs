@@ -170,16 +170,6 @@ impl Ban {
     }
 }
 
-// === impl BanRules ===
-
-impl BanRules {
-    /// The length of a ban after `repeats` consecutive ones, in microseconds.
-    pub fn ban_length_us(&self, repeats: u32) -> u64 {
-        let doubled = 1_u64.checked_shl(repeats).and_then(|times| self.first_us.checked_mul(times));
-        doubled.unwrap_or(u64::MAX).min(self.longest_us)
-    }
-}
-
 // === impl BanCursor ===
 
 impl BanCursor {

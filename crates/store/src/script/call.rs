@@ -171,23 +171,20 @@ const AT_FIRST: u8 = 8;
 impl CallItem<'_> {
     /// Units of one rate, without slots and debts, as the only limit of a chain.
     pub fn new(rule: &RateRule, key: SharedKey, cost: u64) -> CallItem<'_> {
-        let (limit_index, slot_count) = (0, SlotCount::default());
-        let (dry_run, mark, owed, owed_by_others, class, turns_us) = (false, 0, 0, 0, 0, 0);
-        let (name, anchor) = ("", None);
         CallItem {
             rule,
             key,
             cost,
-            limit_index,
-            dry_run,
-            slot_count,
-            mark,
-            owed,
-            owed_by_others,
-            class,
-            name,
-            anchor,
-            turns_us,
+            limit_index: 0,
+            dry_run: false,
+            slot_count: SlotCount::default(),
+            mark: 0,
+            owed: 0,
+            owed_by_others: 0,
+            class: 0,
+            name: "",
+            anchor: None,
+            turns_us: 0,
         }
     }
 }
@@ -371,7 +368,7 @@ impl PackedCall {
     }
 
     pub(super) fn push_class(&mut self, shares: &ShareRule, class: u8) {
-        self.body.push(shares.class_place(class));
+        self.body.push(shares.terms.index(class) as u8);
     }
 
     /// The flags of a rate with windows of a calendar, the borders around the time of the store by the date of the
@@ -383,7 +380,7 @@ impl PackedCall {
         (at, anchor): (u64, Option<Anchor>),
         name: &str,
     ) {
-        let by_request = if rule.begins_at_first() { AT_FIRST } else { 0 };
+        let by_request = if rule.calendar.is_none() { AT_FIRST } else { 0 };
         self.body.push(flags | by_request | if rule.settles { SETTLES } else { 0 });
         self.push_number((rule.shape.recovery_us() / 1_000_000) as f64);
         self.push_numbers(rule.borders(at, anchor).map(|border| border as f64));

@@ -139,8 +139,8 @@ pub fn parse_reply(mut bytes: &[u8], changes: usize) -> Option<EntriesUpdate> {
         if name_bytes > NAME_MAX || value_bytes > VALUE_MAX {
             return None;
         }
-        let name = take_slice(bytes, name_bytes)?.to_vec();
-        entries.push(StoreEntry { name, value: take_slice(bytes, value_bytes)?.to_vec(), left_us });
+        let name = bytes.split_off(..name_bytes)?.to_vec();
+        entries.push(StoreEntry { name, value: bytes.split_off(..value_bytes)?.to_vec(), left_us });
     }
     Some(EntriesUpdate { answers, entries, cursor, is_more: flags & 1 == 1, is_whole: flags & 2 == 2 })
 }
@@ -149,12 +149,6 @@ pub fn parse_reply(mut bytes: &[u8], changes: usize) -> Option<EntriesUpdate> {
 fn record_id(name: &[u8]) -> String {
     let digest = digest::digest(&digest::SHA256, name);
     URL_SAFE_NO_PAD.encode(&digest.as_ref()[..16])
-}
-
-fn take_slice<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
-    let (taken, rest) = bytes.split_at_checked(length)?;
-    *bytes = rest;
-    Some(taken)
 }
 
 // === impl EntryCursor ===

@@ -92,21 +92,14 @@ fn read_answers(
         let own_rejects = item.dry_run && (0..items.len()).any(alone);
         let charged = op == ScriptOp::Take && admitted == 1 && !own_rejects;
         let (_, found) = &found[index];
-        let rest = compute_remainder(item, found, now, charged);
-        let decision = Decision {
-            remaining: rest.remaining,
-            reset_ns: rest.reset_us.saturating_mul(1_000),
-            full_ns: rest.full_us.saturating_mul(1_000),
-            anchor: item.anchor,
-            ..judged[index]
-        };
         let skipped = matches!(found, FoundState::Slots(None));
         let has_reserved = match found {
             FoundState::Settled(found) => found.has_reserved,
             FoundState::Calendar(usage, _) => usage.reserved > 0,
-            FoundState::Shares(found) => found.has_reserved(),
+            FoundState::Shares(found) => matches!(found, FoundShares::Bucket(_, true)),
             _ => false,
         };
+        let rest = compute_remainder(item, found, now, charged);
         let window_ns = rest.window_us.map(|us| us.saturating_mul(1_000));
         let mark = if charged && !skipped { rest.mark } else { 0 };
         let noted = match op {
@@ -115,7 +108,14 @@ fn read_answers(
             _ => Noted::Nothing,
         };
         let (window, fired) = note_window(item, found, noted);
-        let decision = Decision { reached: window.map_or(0, |window| window.reached), ..decision };
+        let decision = Decision {
+            remaining: rest.remaining,
+            reset_ns: rest.reset_us.saturating_mul(1_000),
+            full_ns: rest.full_us.saturating_mul(1_000),
+            anchor: item.anchor,
+            reached: window.map_or(0, |window| window.reached),
+            ..judged[index]
+        };
         let turn = turns.iter().find(|(limit_index, due)| *limit_index == item.limit_index && *due > 0);
         let turn_ns = turn.map(|(_, due)| due.saturating_sub(now).saturating_mul(1_000));
         answers.push(RateAnswer { decision, mark, skipped, window_ns, has_reserved, window, fired, turn_ns });

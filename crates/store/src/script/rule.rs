@@ -28,11 +28,11 @@ pub struct RateRule {
     /// The greatest cost that any rule of the entry can accept: views share that of the limit's own rate.
     pub(crate) capacity_max: u64,
     /// The unit of [`RuleShape::Calendar`], and where its windows begin; `None` = with their first request.
-    calendar: Option<(CalendarUnit, Arc<Calendar>)>,
+    pub(super) calendar: Option<(CalendarUnit, Arc<Calendar>)>,
     /// The steps of [`RuleShape::Calendar`], in microseconds.
     pub(super) steps: Option<StepTerms>,
-    /// Shares that the script guarantees.
-    pub(super) shares: Option<Arc<ShareRule>>,
+    /// Shares that the script guarantees; it then counts the classes of the limit apart.
+    pub(crate) shares: Option<Arc<ShareRule>>,
     /// Gateways take units in advance, on these terms.
     pub(crate) leases: Option<LeaseTerms>,
 }
@@ -104,11 +104,6 @@ impl RateRule {
         }
     }
 
-    /// True if the script counts the classes of the limit apart.
-    pub(crate) fn counts_classes(&self) -> bool {
-        self.shares.is_some()
-    }
-
     /// [`RateRule::capacity`] for requests of a class.
     pub fn capacity_of(&self, class: u8) -> u64 {
         self.shares.as_ref().map_or(self.capacity(), |shares| shares.max_units(class))
@@ -142,11 +137,6 @@ impl RateRule {
             RuleShape::Concurrency { .. } => (0, 1),
         };
         units as f64 * us as f64 / per.max(1) as f64
-    }
-
-    /// True if a window begins with its first request, and not by a calendar.
-    pub(crate) fn begins_at_first(&self) -> bool {
-        self.calendar.is_none()
     }
 
     /// The borders of the window with the moment `at`, of the one before and of the one after, in seconds since 1970,

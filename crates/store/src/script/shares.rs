@@ -85,11 +85,6 @@ impl ShareRule {
         Some(ShareRule { terms, numbers: numbers.into() })
     }
 
-    /// The place of a class in the call.
-    pub(super) fn class_place(&self, class: u8) -> u8 {
-        self.terms.index(class) as u8
-    }
-
     /// An encoding of the numbers, for comparison.
     pub(super) fn numbers(&self) -> &[u8] {
         &self.numbers
@@ -130,12 +125,6 @@ impl ShareRule {
             }
             ShareTerms::Slots(_) => None,
         }
-    }
-}
-
-impl FoundShares {
-    pub(super) fn has_reserved(&self) -> bool {
-        matches!(self, FoundShares::Bucket(_, true))
     }
 }
 

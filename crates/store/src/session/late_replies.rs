@@ -96,6 +96,8 @@ mod tests {
     use super::*;
     use crate::tests::test_limit;
     use crate::{SharedKey, SharedLimit};
+    use sluicegate_limit::Units;
+    use sluicegate_limit::table::CounterKey;
     use sluicegate_model::{Algorithm, LimitId, Rate, WindowAlign};
 
     /// The reply of a call cannot be read by other items than those that were sent.
@@ -104,7 +106,8 @@ mod tests {
         let rates = vec![Rate::new(NonZeroU64::MIN, Duration::from_secs(1))];
         let config = test_limit("a", Algorithm::FixedWindow { rates, align: WindowAlign::Clock });
         let limit = Arc::new(SharedLimit::adopt_from(None, LimitId(0), &config, OnFailure::Local, 10));
-        let mut question = StoreQuestion::new(&limit, 0, SharedKey([7; 16]), 3);
+        let units = Units::new(CounterKey::new(7, 7), 3);
+        let mut question = StoreQuestion::new(&limit, 0, SharedKey([7; 16]), &units);
         (question.item.turns_us, question.item.owed, question.item.owed_by_others) = (5, 6, 7);
         (question.item.class, question.item.limit_index, question.item.dry_run) = (1, 2, true);
         let owned = OwnedQuestion::from_question(&question);

@@ -79,7 +79,7 @@ impl Session {
         op: ScriptOp,
         questions: &[StoreQuestion<'_>],
     ) -> (SmallVec<[Option<StoreAnswer>; 4]>, LeaseRequests) {
-        let deadline = Instant::now() + self.store.call_timeout();
+        let deadline = Instant::now() + self.store.timeout;
         // All wait for their answers at once.
         let begin = |question| if op == ScriptOp::Take { self.begin_lease(question) } else { None };
         let mut requests: LeaseRequests = questions.iter().map(begin).collect();
@@ -128,7 +128,7 @@ impl Session {
             return WatchedLease { leases, name, link, key_name: own_name, home: None };
         };
         let key_name = KeyClass::RegionLeases.name_key(prefix, &name.key, rule.id.into());
-        let terms = HomeTerms::new(&name.terms, self.store.home_share());
+        let terms = HomeTerms::new(&name.terms, self.store.home_share);
         WatchedLease { leases, name, link, key_name, home: Some((home_link.clone(), terms, own_name)) }
     }
 
@@ -290,16 +290,15 @@ impl StoreAnswer {
 impl RateAnswer {
     /// An answer by units or a departure in hand.
     pub(crate) fn of_units(decision: Decision, mark: u64) -> RateAnswer {
-        let (window_ns, window, turn_ns) = (None, None, None);
         RateAnswer {
             decision,
             mark,
             skipped: false,
-            window_ns,
+            window_ns: None,
             has_reserved: false,
-            window,
+            window: None,
             fired: 0,
-            turn_ns,
+            turn_ns: None,
         }
     }
 }

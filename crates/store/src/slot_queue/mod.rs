@@ -19,7 +19,7 @@ use super::{GatewayTurn, RateRule, SlotKey};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::algorithm::concurrency::freed_rate::FreedRate;
 use sluicegate_limit::algorithm::queue::{
-    FoundPosition, NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, wake_all, waking,
+    FoundPosition, NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, waking,
 };
 use sluicegate_model::Shares;
 
@@ -194,36 +194,35 @@ impl SharedSlotQueue {
     ) -> Result<(SlotTicket, bool), u64> {
         let SlotNewcomer { slot_key, rule, cost, fair_hash, since } = newcomer;
         let fair_hash = if terms.is_fair { fair_hash } else { 0 };
-        let mut wakers = Wakers::new();
-        let mut lines = self.lines.lock();
-        let Some((found, from)) = lines.find_place(&slot_key, terms, fair_hash) else {
-            lines.note_full(&slot_key, cost);
-            return Err(lines.estimate_wait(&slot_key, now));
-        };
-        let SlotLines { by_key, queues, .. } = &mut *lines;
-        if let Some(line) = by_key.get_mut(&from).filter(|_| found.displaced != NO_NODE) {
-            queues.displace_waiter(&mut line.queue, found.displaced, &mut wakers);
-            self.waiting.fetch_sub(1, Relaxed);
-            if from != slot_key {
-                lines.forget_empty(&from);
+        waking(|wakers| {
+            let lines = &mut *self.lines.lock();
+            let Some((found, from)) = lines.find_place(&slot_key, terms, fair_hash) else {
+                lines.note_full(&slot_key, cost);
+                return Err(lines.estimate_wait(&slot_key, now));
+            };
+            let SlotLines { by_key, queues, .. } = &mut *lines;
+            if let Some(line) = by_key.get_mut(&from).filter(|_| found.displaced != NO_NODE) {
+                queues.displace_waiter(&mut line.queue, found.displaced, wakers);
+                self.waiting.fetch_sub(1, Relaxed);
+                if from != slot_key {
+                    lines.forget_empty(&from);
+                }
             }
-        }
-        let SlotLines { by_key, by_due, polls, queues, is_polled, .. } = &mut *lines;
-        let line = by_key.entry(slot_key).or_insert_with(|| {
-            *polls += 1;
-            let due = (Now(now.0.saturating_add(POLL_MAX_NS >> POLL_HALVINGS)), *polls);
-            by_due.insert(due, slot_key);
-            SlotLine::new(rule, due, now)
-        });
-        line.rule = rule.clone();
-        let until = terms.max_wait_ns.map(|ns| Now(now.0.saturating_add(ns)));
-        let waiter = NewWaiter { fair_hash, cost, span: cost.into(), until: None, since };
-        let node = queues.push_waiter(&mut line.queue, waiter);
-        self.waiting.fetch_add(1, Relaxed);
-        let starts_polls = !std::mem::replace(is_polled, true);
-        drop(lines);
-        wake_all(wakers);
-        Ok((SlotTicket { node, cost, until }, starts_polls))
+            let SlotLines { by_key, by_due, polls, queues, is_polled, .. } = &mut *lines;
+            let line = by_key.entry(slot_key).or_insert_with(|| {
+                *polls += 1;
+                let due = (Now(now.0.saturating_add(POLL_MAX_NS >> POLL_HALVINGS)), *polls);
+                by_due.insert(due, slot_key);
+                SlotLine::new(rule, due, now)
+            });
+            line.rule = rule.clone();
+            let until = terms.max_wait_ns.map(|ns| Now(now.0.saturating_add(ns)));
+            let waiter = NewWaiter { fair_hash, cost, span: cost.into(), until: None, since };
+            let node = queues.push_waiter(&mut line.queue, waiter);
+            self.waiting.fetch_add(1, Relaxed);
+            let starts_polls = !std::mem::replace(is_polled, true);
+            Ok((SlotTicket { node, cost, until }, starts_polls))
+        })
     }
 
     /// Checks whether a waiter has to ask the store. While it has to wait, its waker stays in the queue.

@@ -174,7 +174,7 @@ impl Gateway {
         if self.remembers_rejection(now) {
             return false;
         }
-        let question = StoreQuestion::new(&self.limit, 0, KEY, 1);
+        let question = StoreQuestion::new(&self.limit, 0, KEY, &Self::units());
         match self.session.ask_store(ScriptOp::Take, &[question]).await[0] {
             StoreAnswer::Answered { answer, charged } => {
                 self.limit.record_answer(0, &Self::units(), now, &answer);

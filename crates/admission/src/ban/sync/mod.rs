@@ -79,7 +79,7 @@ where
         sync.flush_strikes(&mut strikes).await;
         sync.send_lifts().await;
         if sync.is_behind || sync.is_reporting || sync.poll_at <= Now::read_clock() {
-            let lasts_us = |repeats| sync.rules.ban_length_us(repeats);
+            let lasts_us = |repeats| bans.ban_length_ns(repeats).div_ceil(1000);
             let unreported = outbox.ledger.lock().unreported_batch(Now::read_clock(), lasts_us);
             sync.exchange_batch(&[], &unreported).await;
         }

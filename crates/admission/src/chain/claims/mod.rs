@@ -10,7 +10,7 @@ use super::{ChainRejection, ChainVerdict, ChainedLimit, Decisions, RateDecision}
 use sluicegate_base::calendar::Anchor;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
-use sluicegate_limit::{ChargeRecord, Decision, Limit, SlotGrant, Units};
+use sluicegate_limit::{ChargeRecord, Limit, SlotGrant, Units};
 use sluicegate_store::{SharedKey, StoreOutbox};
 
 use holds::{StoreHolds, uncharge_decision};
@@ -103,16 +103,16 @@ impl ClaimSet {
             let is_own = |judged: &&mut RateDecision| {
                 judged.limit_index == limit_index && usize::from(judged.rate) == rate
             };
-            if let (ClaimKind::Leased(_), Some(judged)) = (claim.kind, decisions.iter_mut().find(is_own)) {
-                uncharge_decision(&mut judged.decision, claim.cost, limit.max_units(rate, claim.class));
-            }
-            if let ClaimKind::Charge(_) = claim.kind {
-                let peeked = limit.peek_units(rate, &claim.to_units(), *judged_at);
-                let Decision { remaining, reset_ns, .. } = peeked;
-                for judged in decisions.iter_mut() {
-                    if judged.limit_index == limit_index && usize::from(judged.rate) == rate {
-                        judged.decision = Decision { remaining, reset_ns, ..judged.decision };
+            for RateDecision { decision, .. } in decisions.iter_mut().filter(is_own) {
+                match claim.kind {
+                    ClaimKind::Charge(_) => {
+                        let peeked = limit.peek_units(rate, &claim.to_units(), *judged_at);
+                        (decision.remaining, decision.reset_ns) = (peeked.remaining, peeked.reset_ns);
                     }
+                    ClaimKind::Leased(_) => {
+                        uncharge_decision(decision, claim.cost, limit.max_units(rate, claim.class));
+                    }
+                    _ => {}
                 }
             }
         }

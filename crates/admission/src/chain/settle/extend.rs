@@ -19,7 +19,7 @@ use crate::settlement::{
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{LimitId, OnFailure, OverrunAction};
-use sluicegate_store::{Session, TakeOutcome, WantedUnits};
+use sluicegate_store::{Session, StoreSettlement, TakeOutcome, WantedUnits};
 
 /// The time after a refusal for which the store is not asked again, ns.
 const REFUSAL_TRUST_NS: u64 = 100_000_000;
@@ -259,9 +259,10 @@ impl ExtendedClaims<'_> {
     ) {
         let counted = self.units(units);
         marks.iter().for_each(|(rate, _)| first.demand.limit.count_in_share(*rate, &counted, self.now));
-        let (limit, key, outbox) = (first.demand.limit.clone(), first.demand.key, store.outbox.clone());
-        let (anchor, class) = (counted.anchor, counted.key.class);
-        self.hold_part(units, PartSource::Stored { limit, key, marks, anchor, class, outbox });
+        let (limit, key, forgets) = (first.demand.limit.clone(), first.demand.key, false);
+        let (anchor, class, reserved, used) = (counted.anchor, counted.key.class, units, 0);
+        let settlement = StoreSettlement { limit, key, marks, reserved, used, forgets, anchor, class };
+        self.hold_part(units, PartSource::Stored(settlement, store.outbox.clone()));
         if self.extension.takes_rest {
             self.refuse();
         }

@@ -53,27 +53,6 @@ impl<'a> PendingSlots<'a> {
         }
     }
 
-    /// The store granted the slots and counts them from now on.
-    pub(crate) fn mark_granted(&mut self, question: &StoreQuestion<'_>) {
-        if let Some((slot_key, _, count)) = self.take_pending(question) {
-            self.outbox.slots.mark_reported(&slot_key, count);
-        }
-    }
-
-    /// A paused limit has too few, and the request holds them all the same: the next report tells the store.
-    pub(crate) fn mark_beyond(&mut self, question: &StoreQuestion<'_>) {
-        if let Some((slot_key, ..)) = self.take_pending(question) {
-            self.outbox.slots.report_held(&slot_key);
-        }
-    }
-
-    /// The store does not count the slots.
-    pub(crate) fn mark_rejected(&mut self, question: &StoreQuestion<'_>) {
-        if let Some((slot_key, cost, _)) = self.take_pending(question) {
-            self.outbox.slots.release_slots(&slot_key, cost);
-        }
-    }
-
     /// Applies the answer about the slots. `passes`: no limit rejected, else those that were taken in vain are given up
     /// by dropping this; `kept`: they are held although they were not granted.
     pub(crate) fn apply_answer(
@@ -82,35 +61,27 @@ impl<'a> PendingSlots<'a> {
         answer: &StoreAnswer,
         (passes, kept): (bool, bool),
     ) {
-        match answer {
-            StoreAnswer::Failed(_) if kept => self.mark_kept(question, Some(answer)),
-            StoreAnswer::Failed(_) => self.mark_failed(question, Some(answer)),
-            StoreAnswer::Answered { answer, charged: true }
-                if answer.decision.outcome != LimitOutcome::Reject =>
-            {
-                if passes {
-                    self.mark_granted(question);
-                }
+        let (is_counted, is_held) = match answer {
+            // The store may count them, unless it was never asked.
+            StoreAnswer::Failed(fault) => (!matches!(fault, StoreFault::Down | StoreFault::Busy), kept),
+            StoreAnswer::Answered { answer, charged } => {
+                let admits = answer.decision.outcome != LimitOutcome::Reject && !answer.skipped;
+                let is_granted = *charged && admits;
+                (is_granted, kept || passes && is_granted)
             }
-            StoreAnswer::Answered { .. } if kept => self.mark_beyond(question),
-            StoreAnswer::Answered { .. } | StoreAnswer::Full => self.mark_rejected(question),
+            StoreAnswer::Full => (false, false),
+        };
+        // Dropping gives those up that the store counts in vain.
+        if is_counted && !is_held {
+            return;
         }
-    }
-
-    /// The slots are held without an answer; the store may count them, and is told of them once it is back.
-    pub(crate) fn mark_kept(&mut self, question: &StoreQuestion<'_>, answer: Option<&StoreAnswer>) {
-        let pending = self.take_pending(question);
-        if let (Some((slot_key, _, count)), Some(StoreAnswer::Failed(fault))) = (pending, answer)
-            && !matches!(fault, StoreFault::Down | StoreFault::Busy)
-        {
-            self.outbox.slots.mark_reported(&slot_key, count);
-        }
-    }
-
-    /// There was no answer; the store may count the slots, unless it was never asked.
-    pub(crate) fn mark_failed(&mut self, question: &StoreQuestion<'_>, answer: Option<&StoreAnswer>) {
-        if let Some(StoreAnswer::Failed(StoreFault::Down | StoreFault::Busy)) = answer {
-            self.mark_rejected(question);
+        let Some((slot_key, cost, count)) = self.take_pending(question) else { return };
+        match answer {
+            _ if is_counted => self.outbox.slots.mark_reported(&slot_key, count),
+            _ if !is_held => self.outbox.slots.release_slots(&slot_key, cost),
+            StoreAnswer::Answered { .. } => self.outbox.slots.report_held(&slot_key),
+            // The store is told of them once it is back.
+            StoreAnswer::Failed(_) | StoreAnswer::Full => {}
         }
     }
 }

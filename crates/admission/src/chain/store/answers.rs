@@ -11,7 +11,7 @@ use crate::chain::{ChainCause, ChainMode, ChainedLimit, SharedDemand};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{LimitOutcome, SlotOutlook};
 use sluicegate_model::OnFailure;
-use sluicegate_store::{CallItem, RateAnswer, StoreAnswer, StoreQuestion};
+use sluicegate_store::{CallItem, RateAnswer, StoreAnswer, StoreFault, StoreQuestion};
 
 // === impl ChainPass ===
 
@@ -30,17 +30,17 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     ) {
         let (demand, question) = (round.question_demands[index], &round.questions[index]);
         let (limit_index, limit) = (usize::from(demand.limit_index), self.limit_of(demand));
-        let Some(StoreAnswer::Answered { answer, charged: call_charged }) = round.answers.get(index).copied()
-        else {
+        let reply = round.answers.get(index).copied().unwrap_or(StoreAnswer::Failed(StoreFault::Garbled));
+        let StoreAnswer::Answered { answer, charged: call_charged } = reply else {
             return match limit.is_concurrency() && passes {
-                true => self.judge_slots_fallback(demand, question, round.answers.get(index), pending),
-                false => pending.mark_failed(question, round.answers.get(index)),
+                true => self.judge_slots_fallback(demand, question, &reply, pending),
+                false => pending.apply_answer(question, &reply, (false, false)),
             };
         };
         if limit.is_concurrency() {
             // Slots that were taken in vain are given up by dropping `pending`, which reports that to the store.
             if !M::CHARGES || passes || !call_charged {
-                self.apply_slots_answer(demand, question, answer, passes, pending);
+                self.apply_slots_answer(demand, question, (answer, call_charged), passes, pending);
             }
             return;
         }
@@ -86,7 +86,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         &mut self,
         demand: &SharedDemand,
         question: &StoreQuestion<'_>,
-        answer: RateAnswer,
+        (answer, charged): (RateAnswer, bool),
         passes: bool,
         pending: &mut PendingSlots<'_>,
     ) {
@@ -99,11 +99,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             return self.push_outlook(demand, question, remaining, is_free);
         }
         let is_beyond = passes && !admits && !answer.skipped && question.limit.is_paused();
-        match passes && admits && !answer.skipped {
-            true => pending.mark_granted(question),
-            false if is_beyond => pending.mark_beyond(question),
-            false => pending.mark_rejected(question),
-        }
+        pending.apply_answer(question, &StoreAnswer::Answered { answer, charged }, (passes, is_beyond));
         if passes && answer.skipped {
             self.claim_wanted_slots(demand, pending);
         } else if passes {
@@ -120,18 +116,13 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         let (limit, rate) = (question.limit, question.rate);
         let (slot_key, queue) = (demand.slot_key(rate), &limit.slot_queue);
         let queues = !question.item.dry_run && (!admits || queue.has_waiters(&slot_key));
-        let outlook = match limit.slot_terms(rate).filter(|_| queues) {
+        let terms = limit.slot_terms(rate).filter(|_| queues);
+        let (fair_hash, now) = (demand.units.fair_hash, Now::read_clock());
+        let taken = SlotOutlook::at_once(0, false);
+        let outlook = match terms.map(|terms| queue.find_position(&slot_key, &terms, fair_hash, now)) {
             None => SlotOutlook::at_once(free, admits),
-            Some(terms) => {
-                match queue.find_position(&slot_key, &terms, demand.units.fair_hash, Now::read_clock()) {
-                    Ok(position) => {
-                        SlotOutlook { outcome: LimitOutcome::Wait, free: 0, position, wait_ns: 0 }
-                    }
-                    Err(wait_ns) => {
-                        SlotOutlook { outcome: LimitOutcome::Reject, free: 0, position: 0, wait_ns }
-                    }
-                }
-            }
+            Some(Ok(position)) => SlotOutlook { outcome: LimitOutcome::Wait, position, ..taken },
+            Some(Err(wait_ns)) => SlotOutlook { wait_ns, ..taken },
         };
         self.push_slots((demand.limit_index.into(), rate), &demand.units, outlook);
     }
@@ -204,7 +195,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         &mut self,
         demand: &SharedDemand,
         question: &StoreQuestion<'_>,
-        reply: Option<&StoreAnswer>,
+        reply: &StoreAnswer,
         pending: &mut PendingSlots<'_>,
     ) {
         let StoreQuestion { limit, rate, item: CallItem { dry_run, .. }, .. } = *question;
@@ -223,10 +214,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         }
         limit.count_fallback();
         let is_beyond = !admits && dry_run && limit.is_paused();
-        match admits || is_beyond {
-            true => pending.mark_kept(question, reply),
-            false => pending.mark_failed(question, reply),
-        }
+        pending.apply_answer(question, reply, (false, admits || is_beyond));
         let lacking = || refused_slots(question).filter(|_| limit.on_failure == OnFailure::Local);
         if admits || dry_run {
             let granted = admits.then(|| free_beside(question.in_process));

@@ -95,15 +95,13 @@ impl<M: ChainMode> PendingStore<M> {
             let mut pending = PendingSlots::new(&session.outbox);
             let asked = (locally_admitted, lacking);
             let mut round = query.build_questions::<M>(&held, asked, &mut pending, session);
-            if let Some(question) = round.questions.iter().find(|one| M::CHARGES && one.is_full()) {
+            if let Some(full) = round.questions.iter().position(|one| M::CHARGES && one.is_full()) {
                 pending.cancel_all();
+                let (demand, question) = (round.question_demands[full], &round.questions[full]);
                 lacking = refused_slots(question);
                 if lacking.is_none() {
-                    let limit = &held.limits[usize::from(question.item.limit_index)];
-                    let own = |demand: &&SharedDemand| demand.limit_index == question.item.limit_index;
-                    let own = query.shared_demands.iter().find(own);
-                    let class = own.map_or(u8::MAX, |demand| demand.units.key.class);
-                    let cause = ChainCause::Concurrency;
+                    let limit = &held.limits[usize::from(demand.limit_index)];
+                    let (cause, class) = (ChainCause::Concurrency, demand.units.key.class);
                     let rejection = ChainRejection::outright(cause, limit, question.rate, class);
                     return held.reject(rejection, decisions);
                 }
@@ -230,15 +228,7 @@ impl StoreQuery {
         session: &Session,
     ) -> StoreRound<'a> {
         let (now, store) = (held.judged_at, &session.store);
-        let mut round = StoreRound {
-            question_demands: SmallVec::new(),
-            questions: SmallVec::new(),
-            answers: SmallVec::new(),
-            sent: now,
-            received: now,
-            locally_admitted,
-            lacking,
-        };
+        let mut round = StoreRound { locally_admitted, lacking, ..StoreRound::default() };
         for demand in &self.shared_demands {
             let SharedDemand { limit: shared_limit, limit_index, units, .. } = demand;
             let limit = &held.limits[usize::from(*limit_index)];
@@ -269,7 +259,7 @@ impl StoreQuery {
                     let held = limit.held_turn(rate, &found.request, now);
                     question.item.turns_us = held.map_or(limit.turns_ns / 1_000, |_| 0);
                 }
-                question.note_class(&units.key, store.debts(), now);
+                question.note_debts(store.debts(), now);
                 round.question_demands.push(demand);
                 round.questions.push(StoreQuestion { in_process, ..question });
             }

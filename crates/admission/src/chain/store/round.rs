@@ -14,6 +14,7 @@ use sluicegate_limit::LimitOutcome;
 use sluicegate_store::{RateAnswer, ScriptOp, Session, StoreAnswer, StoreQuestion};
 
 /// One round of questions to the store, with its answers.
+#[derive(Default)]
 pub(super) struct StoreRound<'a> {
     /// The demand of each question.
     pub question_demands: SmallVec<[&'a SharedDemand; 4]>,

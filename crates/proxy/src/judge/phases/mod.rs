@@ -247,7 +247,7 @@ impl Received {
         self.state.start_timeout();
         let waiting_size = || self.inbound.waiting_bytes();
         let waiting = &self.state.worker.gateway.load.waiting;
-        match keys.zip(WaitingRequest::new(waiting, &waiting_size).try_wait()) {
+        match keys.zip(WaitingRequest::new(waiting, &waiting_size).take_place::<Charge>()) {
             Some((keys, place)) => {
                 NextPhase::AwaitKeys(Box::new(AwaitingKeys { received: self, keys, place }))
             }
@@ -321,7 +321,7 @@ impl Received {
             Ok(Some(pause)) => {
                 let gateway = &state.worker.gateway;
                 let waiting_size = || inbound.waiting_bytes();
-                match WaitingRequest::new(&gateway.load.waiting, &waiting_size).try_wait() {
+                match WaitingRequest::new(&gateway.load.waiting, &waiting_size).take_place::<Charge>() {
                     Some(place) => {
                         let received = Received { inbound, state };
                         NextPhase::Pause(Box::new(Paused { received, pause, _place: place, route }))

@@ -55,7 +55,7 @@ impl RequestState {
         let Some(reading) = &mut self.response.reading else { return Overrun::None };
         match (frame.data_ref(), frame.trailers_ref()) {
             (Some(data), _) => reading.read_data(data),
-            (None, Some(trailers)) => reading.read_trailers(trailers),
+            (None, Some(trailers)) => reading.read_grpc_code(trailers),
             (None, None) => {}
         }
         if is_last {
@@ -103,8 +103,9 @@ impl RequestState {
     /// Settles the charges that still depend on the response, and releases the slots.
     pub(super) fn end_permit(&mut self) {
         let Some(mut permit) = self.permits.chain.take() else { return };
-        let has_response = self.outcome.status != CLIENT_GONE && !std::thread::panicking();
-        permit.end_response(has_response);
+        if self.outcome.status != CLIENT_GONE && !std::thread::panicking() {
+            permit.keep_charges();
+        }
         if let Some(reading) = &mut self.response.reading {
             reading.mark_over();
             let settlements = permit.settle_charges(reading, self.response.bytes_sent, Now::read_clock());
