@@ -64,8 +64,17 @@ struct KeyLease {
     paused_until: u64,
 }
 
+/// A call of the home under way, and the requests that wait for it. Dropping it ends the call: those that the answer
+/// admits go, others wait on.
+pub(crate) struct HomeCallGuard<'a> {
+    leases: &'a LimitLeases,
+    name: &'a LeaseName,
+    pub report: HomeReport,
+    waiting: Vec<LeaseWaiter>,
+}
+
 /// A request that waits for the answer to a call.
-pub(crate) struct LeaseWaiter {
+struct LeaseWaiter {
     cost: u32,
     outcome: oneshot::Sender<LeaseOutcome>,
 }
@@ -255,30 +264,18 @@ impl LimitLeases {
         Some((guard, call.encode(&name.terms, node, region)))
     }
 
-    /// Begins a call of the home for the requests that wait: they become part of `call`, and
-    /// [`LimitLeases::end_home_call`] must follow.
-    pub(crate) fn begin_home_call(&self, name: &LeaseName, call: &mut LeaseCall) -> Vec<LeaseWaiter> {
+    /// Begins a call of the home for the requests that wait, which become part of `call`.
+    pub(crate) fn begin_home_call<'a>(
+        &'a self,
+        name: &'a LeaseName,
+        call: &mut LeaseCall,
+    ) -> HomeCallGuard<'a> {
         let mut held = self.held.lock();
         let waiting = held.get_mut(name).map(|lease| std::mem::take(&mut lease.waiting)).unwrap_or_default();
         call.pending = runs_of(&waiting);
         self.calls.fetch_add(1, Relaxed);
-        waiting
-    }
-
-    /// Ends the call of the home for the requests `waiting`: those that it admits go, others wait on.
-    pub(crate) fn end_home_call(&self, name: &LeaseName, report: HomeReport, mut waiting: Vec<LeaseWaiter>) {
-        let mut held = self.held.lock();
-        let Some(lease) = held.get_mut(name) else { return };
-        let granted = report.answer.map_or(0, |answer| answer.granted as usize).min(waiting.len());
-        lease.waiting.splice(..0, waiting.drain(granted..));
-        (lease.report, lease.paused_until) = (Some(report), 0);
-        let left = lease.node.find_left(&name.terms, boot_time_us());
-        let outcome = LeaseOutcome::Taken(lease.node.mark_granted(), left);
-        drop(held);
-        for waiter in waiting {
-            // The region takes back no units that the home granted.
-            let _ = waiter.outcome.send(outcome);
-        }
+        let report = HomeReport { number: call.number, answer: None };
+        HomeCallGuard { leases: self, name, report, waiting }
     }
 
     /// The pause before the next call about a key of a region.
@@ -440,6 +437,25 @@ impl Drop for LeaseRequest {
         self.answer.close();
         if let Some(LeaseOutcome::Taken(mark, _)) = self.outcome.or_else(|| self.answer.try_recv().ok()) {
             self.leases.put_back(&self.name, mark, self.cost);
+        }
+    }
+}
+
+// === impl HomeCallGuard ===
+
+impl Drop for HomeCallGuard<'_> {
+    fn drop(&mut self) {
+        let mut held = self.leases.held.lock();
+        let Some(lease) = held.get_mut(self.name) else { return };
+        let granted = self.report.answer.map_or(0, |answer| answer.granted as usize).min(self.waiting.len());
+        lease.waiting.splice(..0, self.waiting.drain(granted..));
+        (lease.report, lease.paused_until) = (Some(self.report), 0);
+        let left = lease.node.find_left(&self.name.terms, boot_time_us());
+        let outcome = LeaseOutcome::Taken(lease.node.mark_granted(), left);
+        drop(held);
+        for waiter in self.waiting.drain(..) {
+            // The region takes back no units that the home granted.
+            let _ = waiter.outcome.send(outcome);
         }
     }
 }

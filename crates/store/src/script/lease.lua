@@ -218,15 +218,14 @@ if home then
   home.filled = now
   if is_over then home.rate, home.depth = 0, 0 end
   if is_over and free > 0 then free = home.failing == 1 and math.min(free, math.max(full - out, 0)) or 0 end
-  if failed > 0 and failed == home.number and home.applied < failed then home.failing = 1 end
+  if failed > 0 and failed == home.number then home.failing = 1 end
   -- An answer that comes after the end of its lease is of no use.
   if answered > 0 and answered == home.number and home.applied < answered and now < home.begun + home_hold then
     local spent = is_over and home.kept or home.kept - free - out
     if home.failing == 1 and is_over then home.owed = math.max(home.owed - math.max(free, 0) - out, 0) end
     free = math.max(home_held - spent - out, -depth)
     home.ends, home.applied, home.calling, home.failing, home.sent = home.begun + home_hold, answered, 0, 0, 0
-    home.rate, home.depth, home.level = home_rate, home_depth, math.min(home.level, home_depth)
-    home.kept = home_held
+    home.rate, home.depth, home.kept = home_rate, home_depth, home_held
     home.quiet = home_left < unit and home_rate == 0 and now + home_term / 8 or 0
   end
   is_floor = home.failing == 1 and now >= home.ends

@@ -9,8 +9,7 @@ use tokio::time::Instant;
 
 use super::{Session, StoreAnswer, StoreQuestion};
 use crate::lease::{
-    HomeCall, HomeReport, HomeTerms, LeaseAnswer, LeaseCallGuard, LeaseName, LeaseOutcome, LeaseRequest,
-    LimitLeases,
+    HomeCall, HomeTerms, LeaseAnswer, LeaseCallGuard, LeaseName, LeaseOutcome, LeaseRequest, LimitLeases,
 };
 use crate::script::call::KeyClass;
 use crate::settlements::StoreUnits;
@@ -212,12 +211,11 @@ impl WatchedLease {
         else {
             return is_due;
         };
-        let waiting = self.leases.begin_home_call(&self.name, &mut call);
+        let mut begun = self.leases.begin_home_call(&self.name, &mut call);
         let sent = self.send_call(link, key_name, call.encode(&terms.own, name, None));
         // No request waits for longer than its own deadline.
         let reply = tokio::time::timeout(Duration::from_micros(terms.own.term), sent).await;
-        let answer = reply.ok().and_then(Result::ok).map(|(answer, _)| answer);
-        self.leases.end_home_call(&self.name, HomeReport { number: call.number, answer }, waiting);
+        begun.report.answer = reply.ok().and_then(Result::ok).map(|(answer, _)| answer);
         true
     }
 
@@ -237,6 +235,7 @@ impl WatchedLease {
 // === impl LeaseWatch ===
 
 impl Drop for LeaseWatch {
+    /// If the key was forgotten and is known again, two workers may look after it for a while.
     fn drop(&mut self) {
         self.0.leases.end_watch(&self.0.name);
     }

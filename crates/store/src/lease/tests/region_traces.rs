@@ -129,6 +129,56 @@ fn a_region_in_debt_has_nothing() {
     }
 }
 
+/// A region that owes more than it leases has its home charge the rest.
+#[test]
+fn a_debt_beyond_the_lease_goes_to_the_home() {
+    let mut region = Region::new(2_000, 2_000, 300_000);
+    let (unit, call) = (region.terms.unit, region.begin(0));
+    let report = region.ask_home(40_000, &call);
+    let leased = region.call(80_000, ask(0, 2_000_000), report).0.left / unit;
+    assert_eq!(leased, 800);
+    region.call(82_000, LeaseCall { owed: 1_000 * unit, owed_since: 3, ..ask(0, 2_000_000) }, None);
+    let LeaseCall { owed, held, keep, .. } = region.begin(90_000).call;
+    assert_eq!((owed / unit, held, keep), (200, 0, 0));
+}
+
+/// A leased rate that is not wanted any more is given up, and one that has ended keeps no request from the home.
+#[test]
+fn a_leased_rate_ends() {
+    let rated = || {
+        let mut region = Region::new(2_000, 2_000, 300_000);
+        region.ask_beside(0, ask(2_000, 0));
+        let mut call = region.begin(1_000);
+        call.call.pending = vec![PendingRun { count: 200, cost: 1 }];
+        let report = region.ask_home(41_000, &call);
+        assert!(!region.call(81_000, ask(1, 2_000_000), report).0.asks_home);
+        region
+    };
+    let (_, call) = rated().call(600_000, ask(0, 100), None);
+    assert!(call.is_some_and(|call| call.call.stopped && call.call.want == 0));
+    let mut region = rated();
+    let (answer, call) = region.call(1_000 + region.home.own.hold, ask(1, 2_000_000), None);
+    assert!(call.is_some() && answer.asks_home, "{answer:?}");
+}
+
+/// A region that was cut off for long owes its home no more than a full bucket.
+#[test]
+fn what_a_region_owes_is_bounded() {
+    let mut region = Region::new(2_000, 2_000, 300_000);
+    let mut call = region.begin(0);
+    region.fail(10_000, &call);
+    for second in 1..30 {
+        if let Some(next) = region.call(second * 1_000_000, ask(2_000, 2_000_000), None).1 {
+            call = next;
+            region.fail(second * 1_000_000 + 10_000, &call);
+        }
+    }
+    let report = region.ask_home(30_000_000, &call);
+    region.call(30_000_000, ask(0, 2_000_000), report);
+    let owed = region.begin(31_000_000).call.owed;
+    assert!(owed > region.terms.depth / 2 && owed <= region.terms.depth, "{owed}");
+}
+
 /// What the floor brings and nobody spends is not charged at the home.
 #[test]
 fn unspent_units_of_the_floor_are_not_charged() {
