@@ -35,7 +35,7 @@ pub(super) struct GatewayTasks {
     pub entry_sharing: Option<EntrySharing>,
     entries_changed: Rc<Notify>,
     pause_sharing: Option<PauseSharing>,
-    store: Option<(Arc<Store>, JoinHandle<()>)>,
+    store: Option<SupervisedStore>,
     snapshots: Option<(PathBuf, SnapshotThread)>,
     /// The last fault of the current snapshot thread, and later ones.
     snapshot_fault: LastFault,
@@ -78,8 +78,13 @@ impl GatewayTasks {
         })
     }
 
-    /// Switches all tasks from `before` to `gateway`, which is in force now.
-    pub(super) fn switch_gateway(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
+    /// Switches all tasks from `before` to `gateway`, which is in force now. `store` is its own, if it is another one.
+    pub(super) fn switch_gateway(
+        &mut self,
+        before: &Arc<Gateway>,
+        gateway: &Arc<Gateway>,
+        store: Option<SupervisedStore>,
+    ) {
         // Steps are noted by their places in the file before.
         before.tell_steps();
         self.file_watch.abort();
@@ -96,19 +101,15 @@ impl GatewayTasks {
         }
         self.entry_sharing = EntrySharing::start(self.entry_sharing.take(), gateway, &self.entries_changed);
         self.pause_sharing = PauseSharing::start(self.pause_sharing.take(), &self.current);
+        // The previous store stays supervised until its last gateway is gone.
+        if !same_arc(before.store.as_ref(), gateway.store.as_ref()) {
+            self.store = store;
+        }
         self.update_snapshot(gateway);
         if !same_arc(before.tracer.as_ref(), gateway.tracer.as_ref()) {
             self.span_export = gateway.tracer.as_deref().and_then(SpanExport::start);
         }
         watch_snapshots(gateway, &self.snapshot_fault);
-    }
-
-    /// Supervises the store of `gateway`, which is about to be in force. That of `before` stays supervised until its
-    /// last gateway is gone.
-    pub(super) fn supervise_store(&mut self, before: &Gateway, gateway: &Gateway) {
-        if !same_arc(before.store.as_ref(), gateway.store.as_ref()) {
-            self.store = supervise_store(gateway);
-        }
     }
 
     /// Restarts the snapshots if their file changed.
@@ -163,8 +164,15 @@ fn same_arc<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
     one.map(Arc::as_ptr) == other.map(Arc::as_ptr)
 }
 
-/// The store, and the task that supervises it.
-fn supervise_store(gateway: &Gateway) -> Option<(Arc<Store>, JoinHandle<()>)> {
+/// A store, and the task that supervises it.
+pub(super) type SupervisedStore = (Arc<Store>, JoinHandle<()>);
+
+/// The store of `gateway`, unless it is that of `before`, with the task that supervises it from now on.
+pub(super) fn supervise_new_store(before: &Gateway, gateway: &Gateway) -> Option<SupervisedStore> {
+    if same_arc(before.store.as_ref(), gateway.store.as_ref()) { None } else { supervise_store(gateway) }
+}
+
+fn supervise_store(gateway: &Gateway) -> Option<SupervisedStore> {
     let (store, users) = gateway.store.clone().zip(gateway.sharing.store_usage.as_ref())?;
     let task = tokio::spawn(store.clone().supervise_for(Arc::downgrade(users)));
     Some((store, task))

@@ -13,6 +13,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::control_thread::{ControlCommand, ControlThread};
+use super::gateway_tasks::{self, SupervisedStore};
 use super::{acme, config_diff, systemd};
 use crate::operate::admin::AdminError;
 use crate::operate::admin::status::Reloaded;
@@ -139,12 +140,14 @@ impl ControlThread {
         lost.iter().for_each(|(_, why)| changes.push_str(&format!("; {why}")));
 
         // Nothing can fail from here on.
-        self.with_tasks(|tasks| tasks.supervise_store(&before, &gateway));
-        super::wait_for_store(&gateway).await;
+        let store = gateway_tasks::supervise_new_store(&before, &gateway);
+        if let Some((store, _)) = &store {
+            store.wait_probed().await;
+        }
         self.end_lost(&lost);
         self.read_unix_ns.set(Now::read_clock().to_unix_ns());
         self.put_in_force(&gateway).await;
-        self.update_dependents(&before, &gateway);
+        self.update_dependents(&before, &gateway, store);
         let changed = self.listeners.borrow_mut().apply_change(prepared, self.workers.count());
         let (accept, close, recheck) = changed;
         self.workers.send_commands(accept).await;
@@ -164,7 +167,12 @@ impl ControlThread {
     }
 
     /// Updates everything beside the workers.
-    fn update_dependents(&self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
+    fn update_dependents(
+        &self,
+        before: &Arc<Gateway>,
+        gateway: &Arc<Gateway>,
+        store: Option<SupervisedStore>,
+    ) {
         let (was, server) = (&before.config.server, &gateway.config.server);
         if (was.max_connections, was.connections_per_ip)
             != (server.max_connections, server.connections_per_ip)
@@ -173,7 +181,7 @@ impl ControlThread {
                 .set_limits(super::raise_descriptor_limit(server), server.connections_per_ip);
         }
         logging::apply_level(&gateway.config.log);
-        self.with_tasks(|tasks| tasks.switch_gateway(before, gateway));
+        self.with_tasks(|tasks| tasks.switch_gateway(before, gateway, store));
     }
 
     /// Registers the values known here with `metrics`, and with the metrics that continue them. Call it once.
