@@ -63,7 +63,8 @@ pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
     let mut table = Table::new(&["a leased", "gateways", "script µs, least", "bytes, most"]);
     for limit in Limit::all() {
         for nodes in [1, 50] {
-            let key = format!("{} {nodes}", limit.name);
+            // As long as the names of the product.
+            let key = format!("sg:{{{:022}}}:H:{nodes:08x}", limit.name.len());
             let (mut least, mut bytes) = (f64::INFINITY, 0);
             for round in 0..plan.rounds as u64 {
                 let before = redis.work()?;
