@@ -74,13 +74,14 @@ fn the_store_leases_what_it_can() {
 /// A region leases from its home; limits that are not leased count in the region.
 #[test]
 fn a_region_has_a_home() {
-    let text = |limits: &str| {
+    let with_timeout = |timeout: &str, limits: &str| {
         let home = "{ url: \"redis://:hunter2@home\", share: 12.5% }";
         format!(
-            "state: {{ redis: {{ url: redis://here, prefix: shop, home: {home} }} }}\n\
+            "state: {{ redis: {{ url: redis://here, timeout: {timeout}, prefix: shop, home: {home} }} }}\n\
              locations: [{{ path: /, upstream: demo, limits: [{limits}] }}]\n"
         )
     };
+    let text = |limits: &str| with_timeout("200ms", limits);
     let loaded = parsed(&text("{ rate: 9/s, burst: 90, state: leased }, { rate: 8/s, state: redis }"));
     let redis = loaded.config.state.redis.as_ref().unwrap();
     let home = redis.home.as_ref().unwrap();
@@ -99,6 +100,11 @@ fn a_region_has_a_home() {
     assert_eq!(
         warned.iter().map(|one| one.message.as_str()).collect::<Vec<_>>(),
         ["no limit is leased from the home"]
+    );
+    let warned = parsed(&with_timeout("20ms", "{ rate: 9/s, burst: 90, state: leased }")).warnings;
+    assert_eq!(
+        warned.iter().map(|one| one.message.as_str()).collect::<Vec<_>>(),
+        ["the first requests for a key wait for the home, at most 20ms"]
     );
 }
 

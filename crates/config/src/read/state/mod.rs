@@ -38,6 +38,8 @@ pub(crate) struct StateReader {
 
 /// The deadline of a call of the home, for which no request waits.
 const HOME_TIMEOUT: Duration = Duration::from_secs(1);
+/// A shorter timeout is often too short for the way to a home and back.
+const HOME_WAIT_MIN: Duration = Duration::from_millis(100);
 
 const REDIS_URL_HELP: &str = "write state: { redis: { url: \"redis://HOST:6379\" } }";
 
@@ -142,6 +144,10 @@ impl StateReader {
         {
             let help = "gateways beside the home name it as url, and no home";
             value.refuse_name(codes::REDIS, "the home is this Redis itself", help);
+        }
+        if let (true, Some(value)) = (timeout < HOME_WAIT_MIN, fields.find(&redis::HOME)) {
+            let message = format!("the first requests for a key wait for the home, at most {timeout:?}");
+            value.warn(codes::LONG_WAIT, message, "write timeout: 200ms beside url");
         }
         let home = home.map(Box::new);
         self.config.redis =

@@ -392,7 +392,11 @@ pub fn parse_percent(text: &str) -> Parsed<f64> {
     let wrong = |message: String| ValueError::new(codes::PERCENT, message);
     let Some(number) = text.strip_suffix('%') else {
         let bare = text.parse::<f64>().is_ok_and(|number| (0.0..=100.0).contains(&number));
-        let example = if bare { text } else { "20" };
+        let example = match text.parse::<f64>() {
+            Ok(part) if part > 0.0 && part < 1.0 => format!("{}", (part * 1e8).round() / 1e6),
+            Ok(_) if bare => text.to_owned(),
+            _ => "20".to_owned(),
+        };
         return Err(wrong(format!("`{text}` is not a percentage"))
             .with_help(format!("write a number and a percent sign: {example}%")));
     };
