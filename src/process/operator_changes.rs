@@ -148,7 +148,7 @@ impl ControlThread {
         Ok(OperatorOutcome::Done)
     }
 
-    /// Forgets in the store the counts of a limit for a key, and tells the other gateways.
+    /// Forgets in the store, and in its home, the counts of a limit for a key, and tells the other gateways.
     async fn reset_in_store(
         &self,
         gateway: &Gateway,
@@ -157,6 +157,10 @@ impl ControlThread {
     ) -> Result<(), OperatorFault> {
         let Some(store) = &gateway.store else { return Ok(()) };
         let SharedRates { limit, rates } = rates;
+        if let Some(home) = store.home().filter(|_| limit.is_leased(rates.clone())) {
+            let answer = home.open_link().reset_key(limit, rates.clone(), &key).await;
+            answer.map_err(KeyResetFault::Store)?;
+        }
         let answer = store.open_link().reset_key(limit, rates.clone(), &key).await;
         answer.map_err(KeyResetFault::Store)?;
         let reset = ResetEntry::new(limit, rates.clone(), key);

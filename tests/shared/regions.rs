@@ -165,3 +165,31 @@ fn a_home_is_rolled_out() {
     assert_eq!(passed + with_status(&fired, 429), fired.len());
     assert!((passed as f64) < most, "{passed} of {most}");
 }
+
+/// A reset in a region begins with a full bucket, and a key that is asked for first while the home is away with the floor.
+#[test]
+fn a_reset_reaches_the_home_and_new_keys_have_a_floor() {
+    let (mut home, region) = (Redis::start(), Redis::start());
+    let limit = "key: header:x-key, rate: 60/m, burst: 100, state: leased, on_failure: reject";
+    let gateway = Gateway::start(&format!(
+        "server: {{ trusted_proxies: 127.0.0.0/8 }}\n\
+         state: {{ store: redis, redis: {{ url: \"{}\", timeout: 200ms, home: {{ url: \"{}\", share: 40% }} }} }}\n\
+         limits: {{ all: {{ {limit} }} }}\nlocations: [{{ path: /, respond: {{ status: 200 }}, limits: [all] }}]\n",
+        region.url(),
+        home.url(),
+    ));
+    eventually("a gateway that uses Redis", || gateway.metric("sluicegate_redis_up", &[]) == 1.0);
+    let mut client = gateway.client();
+    let mut passed = |key: &str, requests: usize| {
+        let ask = get("/").header("X-Key", key);
+        (0..requests).filter(|_| client.ask(&ask).status == 200).count()
+    };
+    assert!((100..104).contains(&passed("one", 110)));
+    let name = "/limits/all/keys/header:x-key=one/reset";
+    gateway.ask_admin(&post(name, b"").header("Content-Type", "application/json")).expect(200);
+    assert!(passed("one", 20) == 20);
+    home.kill();
+    // The first request may wait in vain.
+    let floor = passed("another", 60);
+    assert!((39..44).contains(&floor), "{floor}");
+}

@@ -201,6 +201,13 @@ impl LimitLeases {
         Some((lease.node.find_left(&name.terms, now), lease.answered))
     }
 
+    /// What the limit has left for a key if nobody has taken units since the store's last answer; `None` without one.
+    pub(crate) fn estimate_left(&self, name: &LeaseName) -> Option<LeaseLeft> {
+        let (now, mut held) = (boot_time_us(), self.held.lock());
+        let lease = held.get_mut(name).filter(|lease| lease.answered > Now::default())?;
+        Some(lease.node.estimate_left(&name.terms, now))
+    }
+
     /// What one more request would find, by what this process knows.
     pub(crate) fn look_at(&self, name: &LeaseName, cost: u64) -> LeaseOutcome {
         let (now, terms, mut held) = (boot_time_us(), &name.terms, self.held.lock());
@@ -208,7 +215,7 @@ impl LimitLeases {
             let stored = terms.depth / terms.unit;
             return LeaseOutcome::Taken(0, LeaseLeft { here: 0, stored, next_us: 0, full_us: 0 });
         };
-        let left = lease.node.find_left(terms, now);
+        let left = lease.node.estimate_left(terms, now);
         if left.units() >= cost {
             return LeaseOutcome::Taken(0, left);
         }
@@ -321,7 +328,10 @@ impl LimitLeases {
         };
         match answer {
             Ok(answer) if lease.node.apply_answer(&name.terms, (now, number), &answer) => {
-                lease.answered = Now::read_clock();
+                // A region that its home has not answered yet knows nothing of the limit.
+                if answer.left > 0 || answer.held > 0 || answer.rate > 0 || !answer.asks_home {
+                    lease.answered = Now::read_clock();
+                }
                 lease.paused_until = if answer.is_home_asked { now + HOME_PAUSE_US } else { 0 };
                 lease.serve_waiters(&name.terms, now, &answer, &mut outcomes);
             }

@@ -250,6 +250,21 @@ impl LeaseNode {
         LeaseLeft { here: here / terms.unit, stored: stored / terms.unit, next_us, full_us }
     }
 
+    /// What the limit has left if nobody has taken units since the last answer.
+    pub(crate) fn estimate_left(&mut self, terms: &LeaseTerms, now: u64) -> LeaseLeft {
+        let (mut left, since) = (self.find_left(terms, now), now.saturating_sub(self.answered_at));
+        let regained = match terms.windows {
+            None => terms.rate.saturating_mul(since),
+            Some(windows) if now >= self.window_end.saturating_add(windows.earlier * windows.width) => {
+                terms.depth
+            }
+            Some(_) => 0,
+        };
+        let most = (terms.depth / terms.unit).saturating_sub(left.here);
+        left.stored = left.stored.saturating_add(regained / terms.unit).min(most);
+        left
+    }
+
     /// The mark of a charge at `now` from what is in hand, for [`LeaseNode::put_back`].
     pub(crate) fn mark_spent(now: u64) -> u64 {
         now << 1

@@ -218,7 +218,11 @@ if home then
   home.filled = now
   if is_over then home.rate, home.depth = 0, 0 end
   if is_over and free > 0 then free = home.failing == 1 and math.min(free, math.max(full - out, 0)) or 0 end
-  if failed > 0 and failed == home.number then home.failing = 1 end
+  if failed > 0 and failed == home.number then
+    -- A region that its home never answered begins with a full floor.
+    local unused = home.failing == 0 and home.applied == 0 and math.max(full - free - out, 0) or 0
+    free, home.owed, home.failing = free + unused, home.owed + unused, 1
+  end
   -- An answer that comes after the end of its lease is of no use.
   if answered > 0 and answered == home.number and home.applied < answered and now < home.begun + home_hold then
     local spent = is_over and home.kept or home.kept - free - out
@@ -358,8 +362,8 @@ if home then
     told = home.name .. pack('<ddddddddd', home.number, home.applied, had, home.kept, wanted, home_demand,
       home.rate == 0 and 1 or 0, home.sent, home.sent_since)
   end
-  -- Requests wait for the home unless it had nothing left, or did not answer.
-  local may_wait = home.failing == 0 and home.quiet == 0 and home.rate == 0
+  -- Requests wait for the home unless it had nothing left a term ago, or did not answer.
+  local may_wait = home.failing == 0 and home.rate == 0 and (home.quiet == 0 or now >= home.quiet + home_term)
   told = pack('<d', may_wait and (told == '' and now < home.calling and 2 or 1) or 0) .. told
   wait = math.max(home.quiet - now, home_term / 8)
   local refilled = is_floor and rate or home.rate
@@ -382,7 +386,7 @@ if is_window then
 elseif home then
   state = state .. pack(HOME, home.name, home.number, home.applied, home.begun, home.ends, home.calling, home.kept,
     home.quiet, home.owed, home.sent, home.sent_since, home.failing, home.rate, home.depth, home.level, home.filled)
-  life_us = life_us + 2 * home_hold + math.max(home.ends - now, 0)
+  life_us = life_us + 2 * home_hold + math.max(home.ends - now, 0) + full / rate
 else
   life_us = life_us + (free < 0 and depth - free or depth) / rate
   -- The answer shows no debt.

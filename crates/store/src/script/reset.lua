@@ -60,7 +60,7 @@ if type(old) == 'string' and #old <= 32768 then
 end
 for n = 2, #KEYS do
   local kind = call('TYPE', KEYS[n]).ok
-  if kind == 'list' or kind == 'string' or kind == 'hash' and string.find(KEYS[n], '}:H:', 1, true) then
+  if kind == 'list' or kind == 'string' or kind == 'hash' and string.find(KEYS[n], '}:[HR]:') then
     call('DEL', KEYS[n])
     forgotten = forgotten + 1
   end

@@ -86,7 +86,7 @@ impl Session {
         for (question, request) in questions.iter().zip(&mut requests) {
             let outcome = match (request, question.lease_name()) {
                 (Some(request), _) => Some(request.wait_until(deadline).await),
-                (None, name) => name.map(|name| question.limit.leases.look_at(&name, question.item.cost)),
+                (None, name) => name.map(|name| self.look_at_lease(question, &name)),
             };
             answers.push(outcome.map(|outcome| question.answer_lease(outcome)));
         }
@@ -117,6 +117,19 @@ impl Session {
             self.start_lease_calls(&self.watched_lease(question.limit, question.rate, name));
         }
         Some(request)
+    }
+
+    /// What a request would find that only looks.
+    fn look_at_lease(&self, question: &StoreQuestion<'_>, name: &LeaseName) -> LeaseOutcome {
+        let cost = question.item.cost;
+        match question.limit.leases.look_at(name, cost) {
+            LeaseOutcome::Taken(_, left) | LeaseOutcome::Refused(_, left)
+                if left.here < cost && !self.store.is_reachable() =>
+            {
+                LeaseOutcome::Failed(StoreFault::Down)
+            }
+            outcome => outcome,
+        }
     }
 
     fn watched_lease(&self, limit: &SharedLimit, rate: usize, name: LeaseName) -> WatchedLease {

@@ -25,10 +25,10 @@ impl SharedLimit {
         self.record_answer(rate, units, answered, &answer);
     }
 
-    /// The units of a leased rate in hand, and those left in the store at its last answer; `None` if nothing is known.
+    /// The units of a leased rate in hand, and those that the store has if nobody took some since its last answer;
+    /// `None` if nothing is known.
     pub fn leased_units_of(&self, rate: usize, key: SharedKey) -> Option<LeaseLeft> {
-        let name = LeaseName::of_rule(&self.rules[rate], key)?;
-        self.leases.find_left(&name).map(|(left, _)| left)
+        self.leases.estimate_left(&LeaseName::of_rule(&self.rules[rate], key)?)
     }
 
     /// Forgets all leases, because another store counts from now on.
