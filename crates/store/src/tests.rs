@@ -44,21 +44,7 @@ fn rules() -> Vec<RateRule> {
 
 fn item(rule: &RateRule, limit_index: u16, key: u8) -> CallItem<'_> {
     let slot_count = SlotCount { slots: 2, asked: 1, oldest: 5, sequence: 3 << 32 | 9, turn: None };
-    CallItem {
-        rule,
-        key: SharedKey([key; 16]),
-        cost: 2,
-        limit_index,
-        dry_run: false,
-        slot_count,
-        mark: 55,
-        owed: 0,
-        owed_by_others: 0,
-        class: 0,
-        name: "",
-        anchor: None,
-        turns_us: 0,
-    }
+    CallItem { limit_index, slot_count, mark: 55, ..CallItem::new(rule, SharedKey([key; 16]), 2) }
 }
 
 /// The two rates of the token bucket belong to one limit.

@@ -196,31 +196,34 @@ impl LimitLeases {
 
     /// What the limit has left for a key, and the moment of the store's last answer; `None` without one.
     pub(crate) fn find_left(&self, name: &LeaseName) -> Option<(LeaseLeft, Now)> {
-        let (now, mut held) = (boot_time_us(), self.held.lock());
-        let lease = held.get_mut(name).filter(|lease| lease.answered > Now::default())?;
-        Some((lease.node.find_left(&name.terms, now), lease.answered))
+        self.with_answered(name, |lease, now| (lease.node.find_left(&name.terms, now), lease.answered))
     }
 
     /// What the limit has left for a key if nobody has taken units since the store's last answer; `None` without one.
     pub(crate) fn estimate_left(&self, name: &LeaseName) -> Option<LeaseLeft> {
-        let (now, mut held) = (boot_time_us(), self.held.lock());
-        let lease = held.get_mut(name).filter(|lease| lease.answered > Now::default())?;
-        Some(lease.node.estimate_left(&name.terms, now))
+        self.with_answered(name, |lease, now| lease.node.estimate_left(&name.terms, now))
     }
 
     /// What one more request would find, by what this process knows.
     pub(crate) fn look_at(&self, name: &LeaseName, cost: u64) -> LeaseOutcome {
-        let (now, terms, mut held) = (boot_time_us(), &name.terms, self.held.lock());
-        let Some(lease) = held.get_mut(name).filter(|lease| lease.answered > Now::default()) else {
-            let stored = terms.depth / terms.unit;
-            return LeaseOutcome::Taken(0, LeaseLeft { here: 0, stored, next_us: 0, full_us: 0 });
-        };
-        let left = lease.node.estimate_left(terms, now);
-        if left.units() >= cost {
-            return LeaseOutcome::Taken(0, left);
-        }
-        let ticks = (cost - left.here).saturating_mul(terms.unit);
-        LeaseOutcome::Refused(lease.node.wait_for(terms, now, ticks), left)
+        let terms = &name.terms;
+        let looked = self.with_answered(name, |lease, now| {
+            let left = lease.node.estimate_left(terms, now);
+            if left.units() >= cost {
+                return LeaseOutcome::Taken(0, left);
+            }
+            let ticks = (cost - left.here).saturating_mul(terms.unit);
+            LeaseOutcome::Refused(lease.node.wait_for(terms, now, ticks), left)
+        });
+        let stored = terms.depth / terms.unit;
+        looked.unwrap_or(LeaseOutcome::Taken(0, LeaseLeft { here: 0, stored, next_us: 0, full_us: 0 }))
+    }
+
+    /// Reads from a key that the store has answered about.
+    fn with_answered<T>(&self, name: &LeaseName, read: impl FnOnce(&mut KeyLease, u64) -> T) -> Option<T> {
+        let (now, mut held) = (boot_time_us(), self.held.lock());
+        let lease = held.get_mut(name).filter(|lease| lease.answered > Now::default())?;
+        Some(read(lease, now))
     }
 
     /// Forgets what is held of a key that was reset.

@@ -234,9 +234,18 @@ impl LeaseNode {
         (self.held + self.level, self.left.saturating_add(self.refund).saturating_sub(owed))
     }
 
-    /// What the limit has left.
+    /// What the limit has left in hand, and had in the store at the last answer.
     pub(crate) fn find_left(&mut self, terms: &LeaseTerms, now: u64) -> LeaseLeft {
+        self.left_after(terms, now, 0)
+    }
+
+    /// `regained`: ticks that the store has got since its last answer.
+    fn left_after(&mut self, terms: &LeaseTerms, now: u64, regained: u64) -> LeaseLeft {
         let (here, stored) = self.ticks_held(now);
+        let stored = match regained {
+            0 => stored,
+            _ => stored.saturating_add(regained).min(terms.depth.saturating_sub(here)),
+        };
         let used = terms.depth.saturating_sub(here).saturating_sub(stored);
         let (next_us, full_us) = match terms.windows {
             None => (LeaseTerms::wait_for(terms.unit, terms.rate), LeaseTerms::wait_for(used, terms.rate)),
@@ -252,17 +261,14 @@ impl LeaseNode {
 
     /// What the limit has left if nobody has taken units since the last answer.
     pub(crate) fn estimate_left(&mut self, terms: &LeaseTerms, now: u64) -> LeaseLeft {
-        let (mut left, since) = (self.find_left(terms, now), now.saturating_sub(self.answered_at));
         let regained = match terms.windows {
-            None => terms.rate.saturating_mul(since),
+            None => terms.rate.saturating_mul(now.saturating_sub(self.answered_at)),
             Some(windows) if now >= self.window_end.saturating_add(windows.earlier * windows.width) => {
                 terms.depth
             }
             Some(_) => 0,
         };
-        let most = (terms.depth / terms.unit).saturating_sub(left.here);
-        left.stored = left.stored.saturating_add(regained / terms.unit).min(most);
-        left
+        self.left_after(terms, now, regained)
     }
 
     /// The mark of a charge at `now` from what is in hand, for [`LeaseNode::put_back`].

@@ -58,7 +58,7 @@ local number, applied, held, keep, want, demand, stopped, owed, owed_since, refu
   unpack_from('<dddddddddddd', body, 89)
 local is_window, home = width > 0, false
 
--- `false` if its lease has ended, `nil` for what is no record.
+-- Forms differ in length. `false` if its lease has ended, `nil` for what is no record.
 local function read_node(text)
   local size, has_lease = #text, true
   local ends, last, asked, units, rate, depth, rate_counted, depth_counted = 0, 0, 0, 0, 0, 0, 0, 0
@@ -93,16 +93,17 @@ local pieces = math.ceil(size / PIECE)
 local own, state = false, pcall('HGET', key, 1)
 if state and state.err then state = false end
 for i = 2, state and pieces or 1 do state = state .. (call('HGET', key, i) or '') end
-state = state and #state == size and state
-local free, out, time, rates, demands, first_end, text = depth, 0, now, 0, 0, now, nil
+local text = state
+state = text and #text == size
+local free, out, time, rates, demands, first_end = depth, 0, now, 0, 0, now
 if state then
-  free, out, time, rates, demands, first_end = unpack_from(STATE, state)
+  free, out, time, rates, demands, first_end = unpack_from(STATE, text)
   if is_window then
-    counts = { unpack_from(counts_format, state, 49) }
+    counts = { unpack_from(counts_format, text, 49) }
     window = table.remove(counts, 1)
     for i = 1, earlier do full = full - counts[i] end
   end
-  text, state = state, free <= depth and free >= -depth and out >= 0 and out <= depth
+  state = free <= depth and free >= -depth and out >= 0 and out <= depth
     and rates >= 0 and rates <= rate and demands >= 0 and first_end < TIME_MAX and window >= 0
 end
 local home_term, home_hold, answered, home_held, home_rate, home_depth, home_left, failed, new_name
@@ -110,9 +111,9 @@ if in_region == 1 then
   home = {}
   home_term, home_hold, rate, full, answered, home_held, home_rate, home_depth, home_left, failed, new_name, at =
     unpack_from('<ddddddddddc8', body, at)
-  local function read_home(text)
+  local function read_home(bytes)
     home.name, home.number, home.applied, home.begun, home.ends, home.calling, home.kept, home.quiet, home.owed,
-      home.sent, home.sent_since, home.failing, home.rate, home.depth, home.level, home.filled = unpack_from(HOME, text)
+      home.sent, home.sent_since, home.failing, home.rate, home.depth, home.level, home.filled = unpack_from(HOME, bytes)
     return home.number >= 0 and home.begun >= 0 and home.ends >= 0 and home.ends < TIME_MAX and home.kept >= 0
       and home.owed >= 0 and home.sent >= 0 and home.rate >= 0 and home.depth >= 0 and home.level >= 0
   end

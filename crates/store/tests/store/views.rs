@@ -5,7 +5,7 @@ use sluicegate_admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitD
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome, Units};
 use sluicegate_model::{self as model, Algorithm, LimitId};
-use sluicegate_store::{CallItem, RateRule, ScriptOp, SlotCount};
+use sluicegate_store::{CallItem, RateRule, ScriptOp};
 
 use crate::limits::{config as limit, leaky, token, units};
 use crate::script::model::any_requests;
@@ -18,22 +18,7 @@ fn config_of(places: &[Algorithm]) -> model::LimitConfig {
 }
 
 fn item<'a>(rules: &'a [RateRule], place: usize, id: u8, cost: u64) -> CallItem<'a> {
-    let slot_count = SlotCount::default();
-    CallItem {
-        rule: &rules[place],
-        key: key(id),
-        cost,
-        limit_index: 0,
-        dry_run: false,
-        slot_count,
-        mark: 0,
-        owed: 0,
-        owed_by_others: 0,
-        class: 0,
-        name: "",
-        anchor: None,
-        turns_us: 0,
-    }
+    CallItem::new(&rules[place], key(id), cost)
 }
 
 /// The decision of the local engine, in whole microseconds.

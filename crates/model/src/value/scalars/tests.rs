@@ -103,6 +103,7 @@ fn percentages() {
     assert_eq!(parse_percent("0.5%").unwrap(), 0.5);
     assert_eq!(parse_whole_percent("100%").unwrap(), 100);
     assert_rejected(parse_percent("20"), codes::PERCENT, "percent sign");
+    assert_rejected(parse_percent("0.4"), codes::PERCENT, "percent sign: 40%");
     assert_rejected(parse_percent("101%"), codes::PERCENT, "more than 100%");
     assert_rejected(parse_percent("-1%"), codes::PERCENT, "not a percentage");
     assert_rejected(parse_percent("1e1%"), codes::PERCENT, "not a percentage");

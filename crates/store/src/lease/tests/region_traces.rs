@@ -108,6 +108,20 @@ fn granted_in_a_window_of_ten(calls_before: bool) -> u64 {
     granted + ask_other(&mut store, BORDER_US + 6_000, 6)
 }
 
+/// After a rest, the store is taken to have what the rate has brought.
+#[test]
+fn a_rest_brings_units() {
+    let terms = Setting::new(0, 1, 100, 100).terms();
+    let (mut store, mut node) = (StoreModel::full(&terms, START_US), LeaseNode::default());
+    let call = node.begin_call(&terms, (START_US, 1), vec![PendingRun { count: 100, cost: 1 }]);
+    assert!(node.apply_answer(&terms, (START_US, 1), &store.answer_call(&terms, START_US, 1, &call)));
+    let known = node.find_left(&terms, START_US + 2_000_000);
+    assert!(known.units() == 0 && known.next_us > 0, "{known:?}");
+    let [half, all] = [500_000, 2_000_000].map(|rest| node.estimate_left(&terms, START_US + rest));
+    assert_eq!((half.stored, half.next_us, half.full_us), (50, 0, 500_000));
+    assert_eq!((all.units(), all.full_us), (100, 0));
+}
+
 /// A region with a leased rate that owes units does not say that it has some.
 #[test]
 fn a_region_in_debt_has_nothing() {

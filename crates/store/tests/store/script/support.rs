@@ -10,7 +10,6 @@ use sluicegate_limit::{Decision, Limit, LimitOutcome};
 use sluicegate_model::{self as model, LimitId};
 use sluicegate_store::{
     CallItem, LuaScript, PackedCall, RateAnswer, RateRule, ScriptOp, ScriptReply, SettledKey, SharedKey,
-    SlotCount,
 };
 
 use crate::limits;
@@ -189,23 +188,9 @@ impl Shared {
             let key = keys[limit_index.min(keys.len() - 1)];
             let rates = config.algorithm.rate_count();
             for rule in &rules[..rates] {
-                let (limit_index, dry_run, slot_count) =
-                    (limit_index as u16, config.dry_run, SlotCount::default());
-                items.push(CallItem {
-                    rule,
-                    key,
-                    cost,
-                    limit_index,
-                    dry_run,
-                    slot_count,
-                    mark: 0,
-                    owed: 0,
-                    owed_by_others: 0,
-                    class: 0,
-                    name: "",
-                    anchor: None,
-                    turns_us: 0,
-                });
+                let limit_index = limit_index as u16;
+                let item = CallItem::new(rule, key, cost);
+                items.push(CallItem { limit_index, dry_run: config.dry_run, ..item });
             }
         }
         items
